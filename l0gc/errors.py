@@ -142,6 +142,10 @@ class OffsetOutOfRangeError(NotFoundError):
     """Records below the log start offset were requested; retention or `delete-records` has moved it."""
 
 
+class RecordsLostError(NotFoundError):
+    """Records that were requested were given up, because nobody could read them: they are a hole."""
+
+
 class ObjectNotFoundError(NotFoundError):
     """The object does not exist; `date_ms` is the store's clock at that answer, if it sent one."""
 

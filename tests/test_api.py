@@ -344,6 +344,7 @@ METHODS = {
     "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
     "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "log", "pause",
     "resume", "undelete", "verify", "gc", "accept_set_back", "read_lines",
+    "give_up",
 }  # fmt: skip
 
 OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}

@@ -53,9 +53,10 @@ ROOMS = [
     {"producers"},
     {"ingest"},
     {"level_one"},
-    {"epoch_source", "garbage_look", "housekeep", "offset_reader"},
+    {"epoch_source", "garbage_look", "housekeep", "look"},
+    {"offset_reader"},
     {"reader", "topic_view"},
-    {"delete_records", "founding", "garbage", "set_back", "topics"},
+    {"delete_records", "founding", "garbage", "give_up", "set_back", "topics"},
 ]
 """The same within `streamlog`."""
 
@@ -437,7 +438,6 @@ SMALL = {
     "__main__.py": "a fixed name",
     "api/results.py": "types that are imported at their first use",
     "cli/entry.py": "before click is imported",
-    "collect/old_records.py": "a kind of garbage",
     "collect/orphans.py": "a kind of garbage",
     "decoding.py": "what every part that reads JSON needs",
     "embedded/bound_exec.py": "a program of its own, run without l0gc",

@@ -91,5 +91,6 @@ FORMS: Final = {"l0gc status": "status", "l0gc doctor": "doctor", "l0gc sweep --
 """Those that are also kept with colours, on a terminal that can do nothing, and in a pipe; the last time counts."""
 LEFT_OUT: Final = {
     "demo": "runs the others, for two minutes",
+    "give-up": "needs a lost object",
 }
 """The commands that have no scene, and why."""

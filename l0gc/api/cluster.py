@@ -14,6 +14,7 @@ from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
+from l0gc.runtime import user_at_host
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import SPARK, Workers
@@ -178,23 +179,33 @@ class DailyWork:
             finally:
                 uploader.result.fence = sum_of([journal.fence.counters for journal in uploader.journals])
 
-    def read(self, topic: str, partition: int | None = None, start: int | None = None) -> Iterator[Record]:
+    def read(
+        self, topic: str, partition: int | None = None, start: int | None = None, *, skip_holes: bool = False
+    ) -> Iterator[Record]:
         """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
 
         Args:
             start: begin at this offset, in each partition; by default at the first one that is there.
+            skip_holes: leave out records that were given up, with a warning; without it, they end the reading.
         """
         from l0gc.streamlog.reader import read_topic
 
         target, partitions = self._partitions_of(topic, partition)
-        return read_topic(self.handles(), target, partitions, start)
+        return read_topic(self.handles(), target, partitions, start, skip_holes=skip_holes)
 
     def read_lines(
-        self, topic: str, partition: int | None = None, start: int | None = None, *, progress: Progress = quiet
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | None = None,
+        *,
+        skip_holes: bool = False,
+        progress: Progress = quiet,
     ) -> Iterator[RecordLines]:
         """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
 
         Args:
+            skip_holes: see `read`.
             progress: called as it goes. If somebody follows it, the records are counted first.
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
@@ -204,7 +215,7 @@ class DailyWork:
         if progress is not quiet:
             progress("reading the journals")
             total = count_records(cluster, target, partitions, start)
-        for some in read_record_lines(cluster, target, partitions, start):
+        for some in read_record_lines(cluster, target, partitions, start, skip_holes=skip_holes):
             records, written = records + some.records, written + len(some.lines)
             yield some
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
@@ -212,6 +223,19 @@ class DailyWork:
     def _partitions_of(self, topic: str, partition: int | None) -> tuple[Topic, list[int] | None]:
         target = self.handles().controller.snapshot().topic(topic)
         return target, None if partition is None else [target.id(partition).partition]
+
+    def give_up(
+        self, topic: str, partition: int, offsets: tuple[int, int], *, force_readable: bool = False
+    ) -> GiveUpResult:
+        """Give up lost records that are not in L1, so that the rest of their partition goes on. As `l0gc give-up`.
+
+        Args:
+            offsets: the first and the last record; readers find a hole there for ever.
+            force_readable: also records that can be read.
+        """
+        from l0gc.streamlog.give_up import give_up
+
+        return give_up(self.handles(), topic, partition, offsets, user_at_host(), force_readable=force_readable)
 
     def housekeep(self, *, barrier: bool = False) -> HousekeepResult:
         """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`.

@@ -22,7 +22,7 @@ from l0gc.api.groups import checked
 from l0gc.api.operations import Operations
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, read_gc_note, write_gc_note
-from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS
+from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import L0gcError, StepsFailedError, StoppedError
@@ -101,6 +101,7 @@ class Cluster(Operations):
         l1_grace_s: float = L1_GRACE_MS / 1000,
         orphan_age_s: float = ORPHAN_AGE_MS / 1000,
         keep_runs_s: float = KEEP_RUNS_S,
+        keep_quarantine_s: float = KEEP_QUARANTINE_S,
         merge_target_bytes: int = 128 << 20,
         merge_fan_in: int = 4,
         run_id: str = "",
@@ -116,7 +117,7 @@ class Cluster(Operations):
             reconcile: False leaves out reconcile and merge, because another job does them.
             barrier: see `housekeep`.
             min_age_s: see `sweep`, and so for `max_objects`, `max_rate`, `max_delete_ratio`, `record` and `record_dir`.
-            l1_grace_s: see `vacuum`, and so for `orphan_age_s` and `keep_runs_s`.
+            l1_grace_s: see `vacuum`, and so for `orphan_age_s`, `keep_runs_s` and `keep_quarantine_s`.
             merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
             run_id: the name of the run, and of its sweep; by default a new one.
             around: does each step, by calling the function that it gets with the step's name; None where it is not due.
@@ -136,7 +137,11 @@ class Cluster(Operations):
         merge = partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in)
         compute = partial(self.compute_watermark, engine, dry_run=dry_run)
         sweep = partial(self.sweep, **both, min_age_s=min_age_s, max_delete_ratio=max_delete_ratio, run_id=run_id)
-        vacuum = partial(self.vacuum, **both, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s, keep_runs_s=keep_runs_s)
+        ages: dict[str, Any] = {
+            "l1_grace_s": l1_grace_s, "orphan_age_s": orphan_age_s, "keep_runs_s": keep_runs_s,
+            "keep_quarantine_s": keep_quarantine_s,
+        }  # fmt: skip
+        vacuum = partial(self.vacuum, **both, **ages)
         steps = [
             _Step(gc_steps.HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
             _Step(gc_steps.RECONCILE, partial(self.reconcile, engine), due.no_reconcile),

@@ -13,7 +13,7 @@ from l0gc.api.cluster import OBJECTS_FOR_SPARK, DailyWork
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import checked, records_of
 from l0gc.collect.attempts import recorded_attempt
-from l0gc.collect.plan import L1_GRACE_MS, ONE_PROCESS, ORPHAN_AGE_MS, Removal
+from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ONE_PROCESS, ORPHAN_AGE_MS, Removal
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import UsageError
 from l0gc.events import Progress, quiet
@@ -100,6 +100,7 @@ class Operations(DailyWork):
         max_objects: int | None = None,
         max_rate: float | None = None,
         keep_runs_s: float = KEEP_RUNS_S,
+        keep_quarantine_s: float = KEEP_QUARANTINE_S,
         record: bool = True,
         record_dir: Path | None = None,
         run_id: str | None = None,
@@ -117,6 +118,7 @@ class Operations(DailyWork):
             max_objects: delete no more than this many.
             max_rate: delete no more than this many a second.
             keep_runs_s: remove the records of runs that are older than this.
+            keep_quarantine_s: remove what `give_up` kept longer ago.
             record: see `sweep`, and so for the others.
         """
         from l0gc.collect.run import DELETERS
@@ -129,6 +131,7 @@ class Operations(DailyWork):
             orphan_age_ms=int(orphan_age_s * 1000),
             orphans=orphans,
             keep_runs_ms=int(keep_runs_s * 1000),
+            keep_quarantine_ms=int(keep_quarantine_s * 1000),
             max_objects=max_objects,
             max_rate=max_rate,
             record=record,

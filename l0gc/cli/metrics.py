@@ -105,6 +105,8 @@ METRICS: Final = (
     _gauge("journals", "housekeep status", "journals", "Journals that keep them."),
     _gauge("records", "status", "records", "Records ever uploaded into the topics there are."),
     _gauge("unreconciled_records", "status", "unreconciled_records", "Records that are still in L0."),
+    _gauge("holes", "status", "holes", "Ranges of records that were given up."),
+    _gauge("lost_records", "status", "lost_records", "Records that were given up."),
     _gauge("l0_objects", "compute-watermark", "listing.objects", "L0 objects in the bucket."),
     _gauge("l0_bytes", "compute-watermark", "listing.bytes", "The bytes of those objects."),
     _gauge(
@@ -240,7 +242,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "success_s": None if failed else run.ended_s,
     }
     if data.get("external_log"):  # the logs are another system's, so nobody has counted what is in them
-        unknown = {"partitions", "journals", "records", "unreconciled_records", "held_back_by"}
+        unknown = {"partitions", "journals", "records", "unreconciled_records", "held_back_by", "holes", "lost_records"}
         unknown |= {"cluster_epoch"} if data["cluster_epoch"] < 0 else set()
         data = {k: v for k, v in data.items() if k not in unknown}
     epoch, watermark = data.get("cluster_epoch"), data.get("watermark")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.reader import Record
+    from l0gc.streamlog.reader import Record, RecordLines
 
 _STDOUT: Final = "-"
 
@@ -32,12 +33,19 @@ _STDOUT: Final = "-"
     "--from", "start", type=click.IntRange(0), metavar="OFFSET",
     help="Begin at this offset.  [default: the first one that is there]",
 )  # fmt: skip
+@click.option("--skip-holes", is_flag=True, help="Leave out records that were given up, with a warning.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Write them into this file, in place of what is there; - for stdout."
 )
 @cluster_options()
 def read_command(
-    out: Output, cluster: Cluster, topic: str, partition: int | None, start: int | None, output: str | None
+    out: Output,
+    cluster: Cluster,
+    topic: str,
+    partition: int | None,
+    start: int | None,
+    skip_holes: bool,
+    output: str | None,
 ) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
@@ -50,19 +58,18 @@ def read_command(
       l0gc read events --json
     """
     if output is not None and output != _STDOUT:
-        _write_file(out, cluster, topic, partition, start, Path(output))
+        lines = partial(cluster.read_lines, topic, partition, start, skip_holes=skip_holes)
+        _write_file(out, topic, lines, Path(output))
         return
     with writing_stdout():
         if out.json:
-            _print_json(topic, cluster.read(topic, partition, start))
+            _print_json(topic, cluster.read(topic, partition, start, skip_holes=skip_holes))
         else:
-            for some in cluster.read_lines(topic, partition, start):
+            for some in cluster.read_lines(topic, partition, start, skip_holes=skip_holes):
                 sys.stdout.buffer.write(some.lines)
 
 
-def _write_file(
-    out: Output, cluster: Cluster, topic: str, partition: int | None, start: int | None, path: Path
-) -> None:
+def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLines]], path: Path) -> None:
     """Read into a file, and print the result."""
     records = written = 0
     whole = False
@@ -72,7 +79,7 @@ def _write_file(
 
     with telling_stop(stopped):
         with out.progress(f"reading {topic}") as show, whole_file(path) as write:
-            for some in cluster.read_lines(topic, partition, start, progress=show):
+            for some in lines(progress=show):
                 write(some.lines)
                 records, written = records + some.records, written + len(some.lines)
         whole = True

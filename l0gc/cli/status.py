@@ -155,7 +155,8 @@ def _epoch_and_m(s: Status) -> Iterator[Line]:
         more = " (or longer)" if s.lag_at_least else ""
         lag += f"; what was uploaded in the last {span(s.lag_ms)}{more} cannot go yet"
     yield Line("lag", lag)
-    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0")
+    lost = f", {count(s.lost_records, 'record')} given up" if s.holes else ""
+    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}")
 
 
 def _garbage(s: Status) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,9 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import FILE, Decorator, cluster_options, engine_options, options
 from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
-from l0gc.cli.units import Number, duration
+from l0gc.cli.units import Number, duration, span_of
 from l0gc.collect.garbage import KINDS
-from l0gc.collect.plan import L1_GRACE_MS, ORPHAN_AGE_MS, UNKNOWN, Removal, run_id
+from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS, UNKNOWN, Removal, run_id
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult
@@ -59,6 +58,10 @@ _VACUUM_AGES: Final[list[Decorator]] = [
         "--keep-runs", "keep_runs_s", type=duration, default=f"{KEEP_RUNS_S // 86400}d", show_default=True,
         help="Remove records of runs older than this.",
     ),
+    click.option(
+        "--keep-quarantine", "keep_quarantine_s", type=duration, default=f"{KEEP_QUARANTINE_S // 86400}d",
+        show_default=True, help="Remove what l0gc give-up kept of lost records longer ago.",
+    ),
 ]  # fmt: skip
 
 
@@ -86,17 +89,14 @@ def new_run(cluster: Cluster) -> str:
     return logs.HANDLER.run_id
 
 
-def shards(value: str) -> tuple[int, int]:
-    """`000-249`, or one shard; the first and the last."""
-    m = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", value.strip())
-    if m is None or int(m[2] or m[1]) < int(m[1]):
-        raise click.BadParameter(f"{value!r} is not a range of shards; use for example 000-249 or 7")
-    return int(m[1]), int(m[2] or m[1])
-
-
 @click.command("sweep")
 @options([_DRY_RUN, *_SWEEP])
-@click.option("--shards", type=shards, metavar="FIRST-LAST", help="Sweep these shards only, e.g. 000-249.")
+@click.option(
+    "--shards",
+    type=span_of("shards", "000-249 or 7"),
+    metavar="FIRST-LAST",
+    help="Sweep these shards only, e.g. 000-249.",
+)
 @click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
 @click.option(
     "--list",

@@ -1,4 +1,4 @@
-"""`l0gc topic create|alter|delete|list|describe`; `l0gc expire` and `l0gc delete-records`, which end what topics keep."""
+"""`l0gc topic create|alter|delete|list|describe`; `l0gc expire`, `delete-records` and `give-up` end what topics keep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from l0gc.api import Cluster
 from l0gc.cli.options import TOPIC, asked, cluster_options, options
 from l0gc.cli.output import Output
-from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, time_ms
+from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
 from l0gc.streamlog.controller.entries import UNLIMITED
@@ -193,6 +193,11 @@ def _described(found: TopicDescription, hidden: int) -> list[str]:
         f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
         f"{retention_text(kept.ms, kept.bytes)} in effect; "
         f"{count(totals.l1_objects, 'L1 object')} ({size(totals.l1_bytes)})",
+        *(
+            [f"{count(totals.lost_records, 'record')} given up, in {count(totals.holes, 'hole')}"]
+            if totals.holes
+            else []
+        ),
         *lines,
         *_table(found.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),
@@ -306,3 +311,48 @@ run_expire: Final = partial(
     stays=lambda reported: "what is deleted stays deleted; l0gc expire continues from there",
 )
 """As the command shows its work and the result, for it and for `l0gc gc`."""
+
+
+@click.command("give-up")
+@click.argument("topic", shell_complete=TOPIC)
+@click.option("--partition", type=int, required=True, metavar="N", help="The partition that has lost records.")
+@click.option(
+    "--offsets",
+    "span",
+    type=span_of("offsets", "20-29 or 7"),
+    required=True,
+    metavar="FIRST-LAST",
+    help="Its lost records, both ends included.",
+)
+@click.option("--force-readable", is_flag=True, help="Give them up although some of them can be read.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
+@cluster_options()
+def give_up_command(
+    out: Output,
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    span: tuple[int, int],
+    force_readable: bool,
+    yes: bool,
+) -> None:
+    """Give up records of TOPIC that nobody can read, so that their offsets are a hole and the rest goes on.
+
+    For records that are not in L1, of an L0 object that is lost or damaged and cannot be restored. Once all before it is in
+    L1, the hole holds neither reconcile nor M. The bytes that are left of the object are kept below quarantine/ first. l0gc
+    status names the offsets.
+
+    \b
+    Example:
+      l0gc give-up events --partition 3 --offsets 1000-1999
+    """
+    if not yes:
+        readable = ", also those that can be read," if force_readable else ""
+        asked(out, "abandon", f"the records {span[0]} to {span[1]} of partition {topic}/{partition}{readable} for ever")
+    out.finish(
+        lambda: cluster.give_up(topic, partition, span, force_readable=force_readable),
+        lambda r: [
+            f"{count(r.records, 'record')} of partition {topic}/{partition} given up: {r.first_offset} to {r.last_offset}",
+            *(f"what is left of it is kept as {key}" for key in r.quarantined),
+        ],
+    )

@@ -97,3 +97,15 @@ def time_ms(value: object) -> int:
     if since.days < 0:
         raise click.BadParameter(f"{value!r} is before 1970")
     return since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000
+
+
+def span_of(what: str, example: str) -> Callable[[str], tuple[int, int]]:
+    """The type of ranges of numbers, or of one: the first and the last."""
+
+    def span(value: str) -> tuple[int, int]:
+        m = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", value.strip())
+        if m is None or int(m[2] or m[1]) < int(m[1]):
+            raise click.BadParameter(f"{value!r} is not a range of {what}; use for example {example}")
+        return int(m[1]), int(m[2] or m[1])
+
+    return span

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
-from l0gc.collect.old_records import old_run_records, old_scan_snapshots
+from l0gc.collect.old_records import old_quarantine, old_run_records, old_scan_snapshots
 from l0gc.collect.plan import Removal
 from l0gc.collect.scan import Deletable
 from l0gc.formatting import Outcome
@@ -25,6 +25,7 @@ ORPHANED_L1: Final = "orphaned_l1"
 ORPHANED_INDEX: Final = "orphaned_index"
 RUN_RECORDS: Final = "run_records"
 SCAN_SNAPSHOTS: Final = "scan_snapshots"
+QUARANTINED: Final = "quarantined"
 
 
 class GarbageKind(NamedTuple):
@@ -33,12 +34,14 @@ class GarbageKind(NamedTuple):
     Attributes:
         text: what it is, for messages and metrics.
         folder: where orphans of it are listed; empty for what is found otherwise.
-        old: finds it, if it is old records. These hold no data, and what is deleted of them is not on record.
+        old: finds it, if it expires by age.
+        recorded: whether what is deleted of it is on record; old records hold no data.
     """
 
     text: str
     folder: str = ""
     old: Callable[[ObjectStore, Removal], Iterator[list[Deletable]]] | None = None
+    recorded: bool = True
 
 
 KINDS: Final = {
@@ -46,8 +49,9 @@ KINDS: Final = {
     DROPPED_INDEX: GarbageKind("index objects that others have taken the place of"),
     ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", folder=L1_DATA),
     ORPHANED_INDEX: GarbageKind("index objects that no journal ever named", folder=L1_INDEX),
-    RUN_RECORDS: GarbageKind("objects of old run records", old=old_run_records),
-    SCAN_SNAPSHOTS: GarbageKind("old scan snapshots", old=old_scan_snapshots),
+    RUN_RECORDS: GarbageKind("objects of old run records", old=old_run_records, recorded=False),
+    SCAN_SNAPSHOTS: GarbageKind("old scan snapshots", old=old_scan_snapshots, recorded=False),
+    QUARANTINED: GarbageKind("what was kept of records that were given up", old=old_quarantine),
 }
 """What a vacuum deletes, in the order in which it does; its steps, counts, metrics and messages follow from the rows."""
 

@@ -27,6 +27,8 @@ L1_GRACE_MS: Final = 3_600_000
 """How long dropped objects stay for readers by default."""
 ORPHAN_AGE_MS: Final = 24 * 3_600_000
 """Runs that stamped an object so long ago are refused by default, if they have not committed it yet."""
+KEEP_QUARANTINE_S: Final = 90 * 86400
+"""What is left of records that were given up is kept so long by default."""
 UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
 ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record"
@@ -55,6 +57,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         orphan_age_ms: objects stamped so long ago that no journal names are orphans.
         orphans: False to leave out the listing that finds orphans.
         keep_runs_ms: the records of runs are kept so long.
+        keep_quarantine_ms: so long is kept what is left of records that were given up.
 
         older_than_ms: a sweep deletes only what was changed at this time or before.
         expected, counted: what the last scan saw as eligible and in all, -1 without one.
@@ -77,6 +80,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     orphan_age_ms: int = ORPHAN_AGE_MS
     orphans: bool = True
     keep_runs_ms: int = KEEP_RUNS_S * 1000
+    keep_quarantine_ms: int = KEEP_QUARANTINE_S * 1000
 
     started_ms: int = -1
     watermark: int = NO_WATERMARK

@@ -60,7 +60,7 @@ class VacuumResult(RunResult):
 
     @property
     def left_traces(self) -> bool:
-        return any(self.deleted[name].objects for name, kind in KINDS.items() if kind.old is None) or self.failed > 0
+        return any(self.deleted[name].objects for name, kind in KINDS.items() if kind.recorded) or self.failed > 0
 
     @property
     def problem(self) -> L0gcError | None:
@@ -153,7 +153,7 @@ class Vacuum(RemovalRun[VacuumResult]):
             source.scanned(fence, [f.key for t in found for f in t.failures] if known else None)
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        return super()._remover(kind, record=KINDS[kind].old is None)
+        return super()._remover(kind, record=KINDS[kind].recorded)
 
     def _count(self, result: VacuumResult) -> None:
         super()._count(result)

@@ -127,15 +127,18 @@ class Journals:
             most = max(most, ticks)
         return most
 
-    def records(self) -> tuple[int, int]:
-        """How many records were ever uploaded into the topics there are, and how many of them are not in L1."""
+    def records(self) -> tuple[int, int, int, int]:
+        """How many records were ever uploaded into the topics there are, how many of them are not in L1, and how many were
+        given up, in how many holes."""
         totals = [
             r.state.topic(topic.revision).totals()
             for r in self.readings
             if r.state is not None
             for topic, _ in self.snapshot.topics_of(r.journal)
         ]
-        return sum(t.records for t in totals), sum(t.unreconciled_records for t in totals)
+        counts = ((t.records, t.unreconciled_records, t.lost_records, t.holes) for t in totals)
+        records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
+        return records, unreconciled, lost, holes
 
     def highest(self) -> tuple[int, str]:
         """The highest epoch that a journal knows, and which one does."""

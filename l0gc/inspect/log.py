@@ -303,5 +303,7 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}
+    if len(topic.holes):
+        yield {**which, "holes": Table.of(topic.holes)}
     if len(topic.index):
         yield {**which, "indexes": Table.of(topic.index)}

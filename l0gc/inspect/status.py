@@ -40,6 +40,7 @@ from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
+from l0gc.streamlog.journal.holes import way_out
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
 from l0gc.watermark.scans import list_scans, read_scan
@@ -54,8 +55,11 @@ class Status(Overview, kw_only=True):
     Attributes:
         eligible_objects: what the scan at `eligible_as_of_ms` found eligible; -1 where nothing is known.
         deleted_since: what sweeps have deleted of L0 since then.
+        lost_records: records that were given up, in so many `holes`.
     """
 
+    lost_records: int = 0
+    holes: int = 0
     journals: int
     published_ms: int
     eligible_objects: int
@@ -135,7 +139,7 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
     if not state.external_log:
         journals = read_journals(cluster, state, s.watermark)
         _look(cluster, journals, s, published)
-    s.records, s.unreconciled_records = journals.records()
+    s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
     s.causes, s.warnings = find_causes(s), find_warnings(s)
     if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
         s.held_objects = _held_objects(cluster, journals, s)
@@ -240,11 +244,10 @@ def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedW
         for h, extent, text in suspects:
             # It may have been reconciled and swept since: then the journal refers to it no more.
             topic = journals.snapshot.topics[h.topic]
-            state = cluster.journal(topic.journal_of(h.partition)).catch_up()
-            if extent in state.topic(topic.revision).extents(h.partition):
+            state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
+            if extent in state.extents(h.partition):
                 s.damaged = f"reconcile fails on object {extent.key}: {text}"
-                where = f"{h.topic} --partition {h.partition} --before-offset {extent.last_offset + 1}"
-                s.giving_up = f"l0gc delete-records {where}"
+                s.giving_up = way_out(state, h.topic, h.partition, extent.base_offset)
                 break
     written = {key: head.modified_ms for key, head in heads.items() if head is not None}
     s.held_back_by = [Held(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by]

@@ -47,7 +47,16 @@ from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.l1 import index_rows
-from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows, distinct, name_bytes, name_text
+from l0gc.streamlog.journal.rows import (
+    INDEX_OBJECT,
+    INDEX_TREE,
+    L1_OBJECT,
+    Rows,
+    distinct,
+    files_in,
+    name_bytes,
+    name_text,
+)
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_index
@@ -179,7 +188,7 @@ class JournalGarbage:
             )
             return None
         dropped_ms = int(tree["dropped_ms"])
-        files = map(l1_file, rows)
+        files = map(l1_file, files_in(rows))
         return [Deletable(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
 
     def _partition(self, row: Rows) -> PartitionId:

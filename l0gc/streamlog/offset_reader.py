@@ -3,7 +3,8 @@
 A caller knows offsets and no object. The journal, as it is now, says where those offsets lie; so an object that was
 reconciled, merged away or swept before that look costs nothing (hazard 19). Where one goes between the look and the read,
 the reader looks again and goes on from the record that is next in each partition. Only an object that the journal still
-names after it was found missing is a loss, and is reported as one.
+names after it was found missing is a loss, and is reported as one. Offsets that were given up, a hole, are named, and end
+the reading unless the caller leaves them out.
 
 In a partition, all that is in L1 lies below all that is not, and the journal's objects are in the order of their offsets. So
 the L1 objects of the partitions are read one after another, then each L0 object once, for all of them, and no more is held
@@ -12,90 +13,40 @@ than what is fetched ahead.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, PartitionClosedError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError
+from l0gc.events import event
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.holes import way_out
 from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one import parquet
 from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.look import deleted, look, objects_within
 
 A = TypeVar("A")
 B = TypeVar("B")
 
+_log: Final = logging.getLogger(__name__)
 _AHEAD: Final = 16
 _AHEAD_BYTES: Final = 24 << 20
 """At most so many objects, or parts of them, are fetched ahead, and about so many bytes of them as they are stored."""
-
-
-def look(journal: JournalHandle, topic: Topic) -> TopicState:
-    """What a journal knew of a topic when it was last caught up with: a copy, which does not change while it is read.
-
-    Raises:
-        PartitionClosedError: the topic was deleted.
-    """
-    with journal.replica.lock:
-        state = journal.state
-        if state.closed(topic.revision):
-            raise _deleted(topic)
-        known = state.topic(topic.revision)
-        return replace(
-            known,
-            next_offsets=known.next_offsets.copy(),
-            reconciled=known.reconciled.copy(),
-            log_start=known.log_start.copy(),
-            objects=list(known.objects),
-        )
-
-
-def _deleted(topic: Topic) -> PartitionClosedError:
-    return PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted while it was read")
-
-
-def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Iterator[UnreconciledObject]:
-    """The L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets; of
-    their extents those that are wanted, cut to what is wanted of them.
-
-    Args:
-        starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
-    """
-    for o in known.objects if len(partitions) else ():
-        at, there = places(partitions, o.extents["partition"])
-        first = np.maximum(o.extents["base"], starts[at])
-        end = np.minimum(o.extents["base"] + o.extents["records"], ends[at])
-        inside = there & (first < end)
-        if inside.any():
-            cut = o.extents[inside].copy()
-            cut["row"] += (first[inside] - cut["base"]).astype(np.int32)
-            cut["base"], cut["records"] = first[inside], end[inside] - first[inside]
-            yield replace(o, extents=cut)
-
-
-def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
-    """About how many bytes of L0 the records of each partition take; see `objects_within`."""
-    found = np.zeros(len(partitions))
-    for o in objects_within(known, partitions, starts, ends):
-        extents = o.extents
-        records = np.ones(len(o.blocks))
-        np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
-        shares = extents["records"] / records[extents["block"]] * o.blocks["length"][extents["block"]]
-        found[np.searchsorted(partitions, extents["partition"])] += shares
-    return found
 
 
 @dataclass(slots=True)
@@ -154,6 +105,8 @@ class OffsetReader:
         names: which columns of L1 are wanted; the offset always is.
         pool: fetches ahead; without it, one object after another is fetched.
         times: leave out what lies wholly outside.
+        without_holes: how the caller could leave out what was given up, for the error about it; by default it is left out,
+            with a warning.
     """
 
     def __init__(
@@ -167,7 +120,9 @@ class OffsetReader:
         names: Sequence[str],
         pool: Executor | None,
         times: parquet.Times | None = None,
+        without_holes: str = "",
     ) -> None:
+        self._without_holes = without_holes
         self._cluster, self._journal, self._topic, self._pool = cluster, journal, topic, pool
         self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
         self._starts, self._next = ranges["base"], ranges["base"].copy()
@@ -182,6 +137,7 @@ class OffsetReader:
         Raises (as it is iterated):
             CorruptObjectError: an object does not hold what the journal says, or is missing while the journal needs it.
             PartitionClosedError: the topic was deleted.
+            RecordsLostError: records were given up.
         """
         while (self._next < self._ends).any():
             known = self._known()
@@ -193,7 +149,7 @@ class OffsetReader:
                 self._journal.catch_up()
                 continue
             for at in np.flatnonzero(self._next < self._ends).tolist():
-                raise self._hole(at)
+                raise self._gap(at)
 
     # -- what the journal says ----------------------------------------------------------------------------------------
 
@@ -215,18 +171,37 @@ class OffsetReader:
             return
         live = self._cluster.controller.snapshot().topics.get(self._topic.name)
         if live is None or (live.revision, live.topic_id) != (self._topic.revision, self._topic.topic_id):
-            raise _deleted(self._topic)
-        offset = max(gone.offset, int(self._next[gone.at]))
+            raise deleted(self._topic)
+        offset, name, partition = (
+            max(gone.offset, int(self._next[gone.at])),
+            self._topic.name,
+            self._partitions[gone.at],
+        )
+        way = way_out(look(self._journal, self._topic), name, int(partition), offset)
         raise CorruptObjectError(
-            f"{gone}, though topic {self._topic.name!r} needs it for partition "
-            f"{self._topic.name}/{self._partitions[gone.at]} at record {offset}; restore that object from a version"
+            f"{gone}, though topic {name!r} needs it for partition {name}/{partition} at record {offset}; restore that "
+            f"object from a version{f', or give its records up: {way}' if way else ''}"
         ) from gone.error
 
-    def _hole(self, at: int) -> CorruptObjectError:
+    def _gap(self, at: int) -> CorruptObjectError:
         return CorruptObjectError(
             f"partition {self._topic.name}/{self._partitions[at]}: record {self._next[at]} is in no object that the journal "
             "names"
         )
+
+    def _miss(self, at: int, last: int) -> None:
+        """Leave out what was given up, from the next record up to `last`. Raises `RecordsLostError`: it is not to be."""
+        first, end = int(self._next[at]), min(int(self._ends[at]), last + 1)
+        if first < end:
+            lost = (
+                f"the records {first} to {end - 1} of partition {self._topic.name}/{self._partitions[at]} were given up"
+            )
+            if self._without_holes:
+                raise RecordsLostError(
+                    f"{lost}, since nobody could read them; leave them out with {self._without_holes}"
+                )
+            _log.warning("%s; they are left out", lost, extra=event("hole"))
+            self._next[at] = end
 
     # -- L1 ------------------------------------------------------------------------------------------------------------
 
@@ -236,13 +211,13 @@ class OffsetReader:
         def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.Opened]:
             at, w = wanted
             with _holding(at, w.file.base_offset):
-                return at, parquet.open_l1(store, w, self._times)
+                return at, parquet.Opened(w, None, None) if w.file.is_hole else parquet.open_l1(store, w, self._times)
 
         def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
             for at, o in self._ahead(opened, self._files(known), lambda w: 0):
                 groups = parquet.wanted_groups(o, self._times)
                 self.counters.l1_objects += o.metadata is not None
-                self.counters.l1_objects_skipped += o.metadata is None
+                self.counters.l1_objects_skipped += o.metadata is None and not o.wanted.file.is_hole
                 self.counters.row_groups += len(groups)
                 self.counters.row_groups_skipped += len(o.groups) - len(groups)
                 for chunk in parquet.chunks(o, groups):
@@ -259,9 +234,12 @@ class OffsetReader:
         for at, o, chunk in self._ahead(fetched, parts(), lambda part: 0 if part[2] is None else part[2].bytes):
             file = o.wanted.file
             if file.base_offset > self._next[at]:
-                raise self._hole(at)
-            if chunk is None:
+                raise self._gap(at)
+            if chunk is None and file.is_hole:
+                self._miss(at, file.last_offset)
+            elif chunk is None:
                 self._next[at] = max(self._next[at], min(self._ends[at], file.last_offset + 1))
+            if chunk is None:
                 continue
             self.counters.bytes += sum(len(body) for _, body in chunk.pieces)
             for base, batch in parquet.decode(chunk, names):
@@ -272,7 +250,7 @@ class OffsetReader:
                     yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
 
     def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
-        """The L1 objects that are wanted, partition by partition in order of offset."""
+        """The L1 objects and holes that are wanted, partition by partition in order of offset."""
         state = JournalState(topics={known.revision: known})
         reconciled = known.values(known.reconciled, self._partitions, -1)
         for at in np.flatnonzero((self._next < self._ends) & (self._next <= reconciled)).tolist():
@@ -288,18 +266,28 @@ class OffsetReader:
     # -- L0 ------------------------------------------------------------------------------------------------------------
 
     def _from_l0(self, known: TopicState) -> Iterator[Piece]:
+        holes = known.waiting_holes()
         # Later objects are looked up before earlier ones are read.
         objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
         for wanted, bodies in self._ahead(self._fetched, objects, lambda o: o.bytes):
             self.counters.l0_objects += 1
             self.counters.bytes += sum(map(len, bodies))
             at = self._rows_of(wanted)
+            self._pass(holes)
             gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
             if len(gaps):
-                raise self._hole(int(at[gaps[0]]))
+                raise self._gap(int(at[gaps[0]]))
             piece = self._of_l0(wanted, bodies)
             self._next[at] = wanted.extents["base"] + wanted.extents["records"]
             yield piece
+        self._pass(holes)
+
+    def _pass(self, holes: Rows) -> None:
+        """Go beyond the holes above L1 that come next."""
+        rows, there = places(self._partitions, holes["partition"])
+        for at, hole in zip(rows[there].tolist(), holes[there], strict=True):
+            if hole["base"] <= self._next[at] <= hole["last"]:
+                self._miss(at, int(hole["last"]))
 
     def _rows_of(self, wanted: UnreconciledObject) -> Rows:
         """Which of the reader's partitions those of the extents are."""

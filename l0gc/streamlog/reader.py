@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError
+from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, l0_bytes, look
+from l0gc.streamlog.look import l0_bytes, look
+from l0gc.streamlog.offset_reader import OffsetReader, Piece
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
@@ -66,10 +67,15 @@ class Record:
 
 
 def read_topic(
-    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+    cluster: Cluster,
+    topic: Topic,
+    partitions: Iterable[int] | None = None,
+    start: int | None = None,
+    *,
+    skip_holes: bool = False,
 ) -> Iterator[Record]:
     """The records of a topic, one partition after another. See `read_slices`."""
-    for partition, base, batch in read_slices(cluster, topic, partitions, start):
+    for partition, base, batch in read_slices(cluster, topic, partitions, start, skip_holes=skip_holes):
         times = columns.raw(batch.column(0)).cast("q")
         keys, values = batch.column(1).to_pylist(), batch.column(2).to_pylist()
         for offset, (time, key, value) in enumerate(zip(times, keys, values, strict=True), base):
@@ -77,29 +83,41 @@ def read_topic(
 
 
 def read_slices(
-    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+    cluster: Cluster,
+    topic: Topic,
+    partitions: Iterable[int] | None = None,
+    start: int | None = None,
+    *,
+    skip_holes: bool = False,
 ) -> Iterator[RecordSlice]:
     """The records of a topic in order of partition and offset, as far as its journals went when reading began.
 
     Args:
         partitions: only these.
         start: from this offset on, in each partition; without it, from the log start offset.
+        skip_holes: leave out records that were given up, with a warning.
 
     Raises:
         CorruptObjectError: an object does not hold what the journal says, or is missing while the journal still needs it.
         OffsetOutOfRangeError: `start` is below a log start offset, or records were deleted before they could be read.
         PartitionClosedError: the topic was deleted.
+        RecordsLostError: records were given up; those before them in their partition have come.
     """
-    for reader in _readers(cluster, topic, partitions, start):
+    for reader in _readers(cluster, topic, partitions, start, skip_holes=skip_holes):
         yield from reader.read()
 
 
 def read_record_lines(
-    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+    cluster: Cluster,
+    topic: Topic,
+    partitions: Iterable[int] | None = None,
+    start: int | None = None,
+    *,
+    skip_holes: bool = False,
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines. See `read_slices`."""
     lines = list[bytes]()
-    for s in read_slices(cluster, topic, partitions, start):
+    for s in read_slices(cluster, topic, partitions, start, skip_holes=skip_holes):
         lines += s.batch.column(2).to_pylist()
         if len(lines) >= ROWS:
             yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
@@ -115,11 +133,13 @@ def count_records(
     return sum(reader.records for reader in _readers(cluster, topic, partitions, start))
 
 
-def _readers(cluster: Cluster, topic: Topic, partitions: Iterable[int] | None, start: int | None) -> list[_RunReader]:
+def _readers(
+    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None, start: int | None, *, skip_holes: bool = False
+) -> list[_RunReader]:
     wanted = None if partitions is None else distinct(np.fromiter(partitions, np.int64))
     runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
     cluster.parallel.map(lambda run: cluster.journal(run.journal).catch_up(), runs)
-    return [_RunReader(cluster, topic, run, wanted, start) for run in runs]
+    return [_RunReader(cluster, topic, run, wanted, start, skip_holes=skip_holes) for run in runs]
 
 
 def _within(partitions: Rows, run: JournalRun) -> Rows:
@@ -131,7 +151,17 @@ def _within(partitions: Rows, run: JournalRun) -> Rows:
 class _RunReader:
     """Reads those partitions of a topic that one journal keeps, up to where they end now."""
 
-    def __init__(self, cluster: Cluster, topic: Topic, run: JournalRun, wanted: Rows | None, start: int | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: Topic,
+        run: JournalRun,
+        wanted: Rows | None,
+        start: int | None,
+        *,
+        skip_holes: bool,
+    ) -> None:
+        self._without_holes = "" if skip_holes else "--skip-holes"
         self._cluster, self._topic, self._start = cluster, topic, start
         self._journal = cluster.journal(run.journal)
         known = look(self._journal, topic)
@@ -192,7 +222,7 @@ class _RunReader:
         """The records of some partitions; None if they are too many, or if something is wrong with one of them: what lies
         before it is read first."""
         held, size = list[Piece](), 0
-        with suppress(CorruptObjectError, OffsetOutOfRangeError):
+        with suppress(CorruptObjectError, OffsetOutOfRangeError, RecordsLostError):
             for piece in self._pieces(first, end):
                 held.append(piece)
                 size += piece.batch.nbytes
@@ -211,6 +241,7 @@ class _RunReader:
             self._on_deleted,
             names=RECORD,
             pool=parallel.pool() if isinstance(parallel, Threads) else None,
+            without_holes=self._without_holes,
         ).read()
 
     def _on_deleted(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
@@ -225,7 +256,7 @@ class _RunReader:
 
 
 def _in_order(pieces: Sequence[Piece]) -> Iterator[RecordSlice]:
-    """All records in order of partition and offset, as one slice for each partition."""
+    """All records in order of partition and offset, as one slice for each partition, or for what a hole leaves of it."""
     if not pieces:
         return
     partitions = np.concatenate([np.broadcast_to(p.partition, p.batch.num_rows) for p in pieces])
@@ -237,6 +268,7 @@ def _in_order(pieces: Sequence[Piece]) -> Iterator[RecordSlice]:
         partitions, batch = partitions[order], batch.take(columns.numbers(order))
     offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
     records = batch.select(RECORD)
-    firsts = np.flatnonzero(np.concatenate(([True], partitions[1:] != partitions[:-1]))).tolist()
+    jumps = (partitions[1:] != partitions[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+    firsts = np.flatnonzero(np.concatenate(([True], jumps))).tolist()
     for first, end in pairwise([*firsts, len(partitions)]):
         yield RecordSlice(int(partitions[first]), int(offsets[first]), records.slice(first, end - first))

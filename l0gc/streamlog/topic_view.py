@@ -18,7 +18,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
 from l0gc.streamlog.level_one.parquet import Times, WantedFile, open_l1, read_l1
-from l0gc.streamlog.offset_reader import l0_bytes, look
+from l0gc.streamlog.look import l0_bytes, look
 
 
 class TopicView:
@@ -83,7 +83,7 @@ class TopicView:
     def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> int | None:
         names = ("offset", "timestamp")
         for f in self.files(partition, start):
-            if f.max_timestamp < timestamp_ms:
+            if f.is_hole or f.max_timestamp < timestamp_ms:
                 continue
             wanted = WantedFile(l1_key(self.topic.id(partition), f), f, start, f.last_offset + 1)
             opened = open_l1(self._cluster.store, wanted)

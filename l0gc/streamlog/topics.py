@@ -184,13 +184,15 @@ def describe_topic(
 
 def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffsets:
     view, l1, index = known.view(partition), known.l1_of(partition), known.index_of(partition)
+    holes = known.holes_of(partition)
+    listed = len(l1) + int(index["rows"].sum()) - int((holes["last"] <= view.last_reconciled_offset).sum())
     return PartitionOffsets(
         partition,
         journal,
         view.log_start_offset,
         view.last_reconciled_offset,
         view.next_offset,
-        len(l1) + int(index["rows"].sum()),
+        listed,
         int(l1["bytes"].sum() + index["bytes"].sum()),
     )
 

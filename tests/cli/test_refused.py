@@ -34,6 +34,7 @@ REFUSED: dict[str, list[str]] = {
     "merge": ["--engine local", "--dry-run", "--engine spark"],
     "expire": ["", "--dry-run", "events"],
     "delete-records": ["events --before-offset -1", "events --partition 0 --before-offset 1 --dry-run"],
+    "give-up": ["events --partition 0 --offsets 0 --yes", "events --partition 0 --offsets 0-1 --force-readable --yes"],
     "housekeep": ["", "--barrier"],
     "compute-watermark": ["--engine local", "--no-scan --engine local", "--dry-run --engine local"],
     "sweep": ["--engine local", "--engine local --dry-run", "--engine local --max-objects 1"],

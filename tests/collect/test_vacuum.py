@@ -16,13 +16,13 @@ from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
-from l0gc.collect.plan import Removal, run_id
+from l0gc.collect.plan import KEEP_QUARANTINE_S, Removal, run_id
 from l0gc.collect.record import read_summary
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import Vacuum, VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
-from l0gc.keys import ATTEMPTS, RUNS, SCANS
+from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
@@ -78,12 +78,15 @@ def planted(store: MemoryStore) -> FakeGarbage:
     put(store, attempt_key("a-job-of-long-ago"))
     for key in (attempt_key("a-job-of-long-ago"), attempt_key("sweep")):
         store.objects[key].modified_ms -= KEEP_RUNS_S * 1000 + 1
+    put(store, f"{QUARANTINE}given-up-long-ago", f"{QUARANTINE}given-up")
+    store.objects[f"{QUARANTINE}given-up-long-ago"].modified_ms -= KEEP_QUARANTINE_S * 1000 + 1
+    store.objects[f"{QUARANTINE}given-up"].modified_ms -= KEEP_QUARANTINE_S * 1000
     return source
 
 
 EVERY_KIND = {
     "dropped_l1": 2, "dropped_index": 1, "orphaned_l1": 2, "orphaned_index": 1,
-    "run_records": 3, "scan_snapshots": 1,
+    "run_records": 3, "scan_snapshots": 1, "quarantined": 1,
 }  # fmt: skip
 
 
@@ -124,7 +127,7 @@ def test_what_was_deleted_is_on_record_by_kind_but_for_old_records() -> None:
     summary = read_summary(store, done.run_id)
     assert (summary.command, summary.kinds) == (VACUUM, done.deleted)
     detail = show_run(cluster, done.run_id, sample=100)
-    assert detail.by_status == {"deleted": 6}
+    assert detail.by_status == {"deleted": 7}
     assert not [r for r in detail.sample if r.key.startswith("l0gc/")]
     assert list_runs(store, 1)[0][0].run_id == done.run_id
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from l0gc.errors import L0gcError, TopicNotFoundError
+from l0gc.errors import L0gcError, TopicNotFoundError, UsageError
 from l0gc.inspect.verify.rules import l1_folder
-from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.keys import CONTROLLER_LOG, QUARANTINE, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
@@ -37,6 +37,8 @@ from tests.crash.scenes import (
 NEW: Final = "fresh"
 BEFORE: Final = 4
 """The first offset that `delete-records` leaves: in the middle of an L1 object."""
+HOLE: Final = (0, 2)
+"""What `give-up` is given: the records of a partition in one L0 object."""
 VACUUM: Final = ["vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--engine", "local"]
 FILE: Final = "FILE"
 """Stands for the path of a file with `INPUT` in a command's arguments."""
@@ -49,7 +51,7 @@ class Case:
     `shared` ones run in this process, with one Spark session. `clock_ahead_s` moves the store's clock for the command.
     Of `vacuumed` ones, what a killed run leaves is vacuumed without a time of grace, while others read.
     `done` is an error that tells a repeated command that nothing is left to do. `may_go` are the topics of which it deletes
-    records.
+    records, and `hole` is what it gives up.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Case:
     done: tuple[type[L0gcError], ...] = ()
     may_go: frozenset[str] = frozenset()
     vacuumed: bool = False
+    hole: tuple[str, int, int, int] | None = None
 
 
 def _want(truth: bool, text: str) -> None:
@@ -158,6 +161,12 @@ def _records_deleted(view: View, scene: Scene) -> None:
         _want(got == wanted, f"{p} begins at {got}, not at {wanted}")
 
 
+def _given_up(view: View, scene: Scene) -> None:
+    """That the offsets are a hole, and no others, has been checked."""
+    kept = [k for k in view.keys if k.startswith(QUARANTINE)]
+    _want(len(kept) == 2, f"kept of it are {kept}, not a record and an object")
+
+
 def only_named_is_left(view: View) -> None:
     """Raises `BrokenError` if an L1 or index object is there that no journal names, or none is that one names."""
     named = {l1_key(p, f) for p, j in view.partitions.items() for f in files_of(view.cluster.store, p, j)}
@@ -208,6 +217,14 @@ CASES: Final = {
             reconciled,
             _records_deleted,
             may_go=frozenset({TOPIC}),
+        ),
+        Case(
+            "give-up",
+            ["give-up", TOPIC, "--partition", "1", "--offsets", f"{HOLE[0]}-{HOLE[1]}", "--force-readable", "--yes"],
+            quiet,
+            _given_up,
+            done=(UsageError,),
+            hole=(TOPIC, 1, *HOLE),
         ),
         Case("vacuum", VACUUM, vacuumable, _vacuumed),
         Case(

@@ -17,6 +17,7 @@ from tests.crash.scenes import Records, Scene
 from tests.support.journal import gc_epoch_of
 
 GONE: Final = b"(deleted)"
+LOST: Final = b"(given up)"
 
 
 class BrokenError(AssertionError):
@@ -25,7 +26,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class View:
-    """A bucket as it is now. Records that were deleted are `GONE` in `records`."""
+    """A bucket as it is now. Records that were deleted are `GONE` in `records`, and those that were given up `LOST`."""
 
     cluster: Cluster
     state: ControllerState
@@ -53,7 +54,13 @@ def look(cluster: Cluster) -> View:
             for p in range(topic.partitions)
         ]
         values: list[list[bytes]] = [[GONE] * start for start in starts]
-        for r in read_topic(cluster, topic):
+        holes: dict[tuple[int, int], int] = {}
+        for p in range(topic.partitions):
+            for hole in cluster.journal(topic.journal_of(p)).state.topic(topic.revision).holes_of(p):
+                holes[p, int(hole["base"])] = int(hole["last"]) + 1
+        for r in read_topic(cluster, topic, skip_holes=True):
+            there, end = values[r.partition], holes.get((r.partition, len(values[r.partition])), 0)
+            there += [LOST] * (end - len(there))
             if r.offset != len(values[r.partition]):
                 raise BrokenError(f"{topic.name}/{r.partition} has offset {r.offset} behind {len(values[r.partition])}")
             values[r.partition].append(r.value)
@@ -74,6 +81,7 @@ def check(
     coming: Records,
     complete: bool,
     may_go: frozenset[str] = frozenset(),
+    hole: tuple[str, int, int, int] | None = None,
 ) -> None:
     """Raises `BrokenError`.
 
@@ -82,6 +90,7 @@ def check(
         coming: the records that the command uploads; they may be there as far as it got.
         complete: whether all of them must be there.
         may_go: the topics of which the command deletes records, the oldest first.
+        hole: the topic, partition, first and last offset of what the command gives up: all of it, or nothing yet.
     """
     if not watermark_before <= view.watermark <= view.state.epoch:
         raise BrokenError(f"M is {view.watermark}, was {watermark_before}, and the epoch is {view.state.epoch}")
@@ -102,7 +111,7 @@ def check(
             raise BrokenError(f"{p} has {l1_key(p, files[0])} in L1, which lies below its log start offset {start}")
         for file in files:
             key = l1_key(p, file)
-            if key not in view.keys or file.base_offset != at:
+            if not (file.is_hole or key in view.keys) or file.base_offset != at:
                 raise BrokenError(f"{p} has {key} in L1, which is gone or does not begin at {at}")
             at = file.last_offset + 1
         if at != last + 1:
@@ -113,5 +122,7 @@ def check(
             rest = coming[topic][i] if topic in coming else []
             want = sure + rest if complete else sure + rest[: max(0, len(got) - len(sure))]
             gone = got.count(GONE) if topic in may_go else 0
+            if hole is not None and hole[:2] == (topic, i) and (complete or LOST in got):
+                want[hole[2] : hole[3] + 1] = [LOST] * (hole[3] + 1 - hole[2])
             if got != [GONE] * gone + want[gone:]:
                 raise BrokenError(f"{topic}/{i} has {got}, not {want}")

@@ -245,7 +245,7 @@ class Bench:
         mirror = self._mirror()
         view = look(mirror)
         before, coming, may_go = watermark_before, case.coming, case.may_go
-        check(view, scene, watermark_before=before, coming=coming, complete=complete, may_go=may_go)
+        check(view, scene, watermark_before=before, coming=coming, complete=complete, may_go=may_go, hole=case.hole)
         if complete:
             case.achieved(view, scene)
         if vacuumed:

@@ -54,6 +54,7 @@ NOT_TRIED = {
     ("expirer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "level_one/index/*"): "there are no index objects",
+    ("collector", "s3:DeleteObject", "quarantine/*"): "nothing was given up so long ago",
     ("reconciler", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("reconciler", "s3:GetObject", "level_one/*"): "there are few L1 objects, so none to merge, and no index objects",
     ("reconciler", "s3:PutObject", "level_one/index/*"): "the same",
@@ -72,7 +73,6 @@ NOT_TRIED = {
     ("vacuumer", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
     ("vacuumer", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
     ("vacuumer", "s3:DeleteObject", "l0gc/attempts/*"): "there is no job that this l0gc does not have",
-    ("expirer", "s3:GetObject", "level_zero/data/*"): "the first record that is new enough is in L1",
     ("reconciler", "s3:AbortMultipartUpload", "level_one/data/*"): "for uploads that fail in the middle",
     ("collector", "s3:AbortMultipartUpload", "level_one/data/*"): "the same",
     ("reporter", "s3:GetObject", "level_zero/data/*"): "for when the object that holds M was written",
@@ -298,11 +298,18 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
         "delete-records events --before-time 2020-01-01T00:00:00Z --profile expirer",
         "delete-records events --before-offset -1 --partition 0 --profile expirer",
     )
+    account.l0gc("uploader", "upload", "events", "-", "--partition", "0", stdin=b"lost\n")
+    described = account.l0gc("looker", "topic", "describe", "events", "--partition", "0", "--json").data
+    lost = ("--partition", "0", "--offsets", str(described["offsets"][0]["next_offset"] - 1))
+    account.l0gc("expirer", "give-up", "events", *lost, "--force-readable", "--yes")
+    assert [k for k in listed(account) if "/quarantine/" in k]
     account.l0gc("administrator", "topic", "delete", "events", "--yes")
     run_in_one(account, *["epoch advance --profile administrator"] * 2)
-    vacuumed = account.l0gc("vacuumer", "vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--json")
+    vacuumed = account.l0gc(
+        "vacuumer", "vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--keep-quarantine", "0s", "--json"
+    )
     assert vacuumed.data["objects"] > 0
-    assert not [k for k in listed(account) if "/level_one/" in k]
+    assert not [k for k in listed(account) if "/level_one/" in k or "/quarantine/" in k]
     _nothing_is_granted_for_nothing(account)
 
 

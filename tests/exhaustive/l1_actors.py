@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
+import l0gc.streamlog.give_up
 import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
@@ -24,13 +25,22 @@ import l0gc.streamlog.reader
 from l0gc import columns
 from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import Vacuum
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, PartitionClosedError
+from l0gc.errors import (
+    CorruptObjectError,
+    NotFoundError,
+    ObjectNotFoundError,
+    OffsetOutOfRangeError,
+    PartitionClosedError,
+    SafetyError,
+    UsageError,
+)
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
-from l0gc.streamlog.journal.topic import UnreconciledObject, l1_file
+from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
@@ -38,7 +48,7 @@ from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
-from l0gc.streamlog.offset_reader import OffsetReader, Piece
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, _holding
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
 
@@ -93,6 +103,21 @@ def _key(row: Any) -> str:
     return l1_key(P, l1_file(row))
 
 
+def _lost(cluster: Cluster) -> frozenset[str]:
+    """The L0 objects that nobody can read."""
+    return cast(frozenset[str], cast(Any, cluster.store)._view.logs.lost)
+
+
+def _readable(topic: TopicState, lost: frozenset[str]) -> list[Extent]:
+    """The unreconciled extents before the first that is lost, or given up."""
+    found: list[Extent] = []
+    for e in topic.extents(0):
+        if e.key in lost or (found and e.base_offset > found[-1].last_offset + 1):
+            break
+        found.append(e)
+    return found
+
+
 class Reconciler(Actor):
     """Lifts what is unreconciled, an object each, stamped with the epoch that it has looked up first.
 
@@ -109,7 +134,7 @@ class Reconciler(Actor):
     def act(self, cluster: Cluster, local: Local) -> Local:
         if local.step == "begin":
             epoch = cluster.controller.snapshot().epoch
-            extents = cluster.journal(0).catch_up().topic(TOPIC.revision).extents(0)
+            extents = _readable(cluster.journal(0).catch_up().topic(TOPIC.revision), _lost(cluster))
             rows = [_row(cluster, e.base_offset, e.last_offset, 1, epoch) for e in extents]
             plan = (epoch, extents[-1].log_offset, np.concatenate(rows).tobytes()) if extents else ()
             return Local("commit" if extents else "", plan=plan)
@@ -137,6 +162,32 @@ class Merger(Actor):
         if any("fenced off" not in e and "no longer" not in e for e in result.errors):
             raise BrokenError(str(result.errors))
         return Local("")
+
+
+class Giver(Actor):
+    """Gives up one record."""
+
+    def __init__(self, name: str, *offsets: int) -> None:
+        super().__init__(name)
+        self.options = offsets
+
+    def act(self, cluster: Cluster, local: Local) -> Local:
+        try:
+            give_up(cluster, TOPIC.name, 0, (local.choice, local.choice), self.name)
+        except SafetyError as e:
+            if any(e.last_offset == local.choice for e in _extents(cluster) if e.key in _lost(cluster)):
+                raise BrokenError(f"what is lost was called readable: {e}") from e
+        except (UsageError, NotFoundError):  # it is in L1, deleted, or a hole by now
+            view = cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).view(0)
+            if view.log_start_offset <= local.choice and view.last_reconciled_offset < local.choice:
+                holes = cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).holes["base"]
+                if local.choice not in holes and cluster.controller.snapshot().topics:
+                    raise BrokenError(f"record {local.choice} is lost, and cannot be given up") from None
+        return Local("")
+
+
+def _extents(cluster: Cluster) -> list[Extent]:
+    return cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).extents(0)
 
 
 class Expirer(Actor):
@@ -188,8 +239,11 @@ class Reader(Actor):
         replica = cast(Replica, cluster.journal(0).replica)
         following = -1
         try:
-            for _, base, batch in read_slices(cluster, TOPIC):
-                start = replica.peek().topic(TOPIC.revision).view(0).log_start_offset
+            for _, base, batch in read_slices(cluster, TOPIC, skip_holes=True):
+                topic = replica.peek().topic(TOPIC.revision)
+                start = topic.view(0).log_start_offset
+                while following in topic.holes["base"]:
+                    following += 1
                 if (
                     following not in (-1, base)
                     or base < self._first(replica)
@@ -204,9 +258,13 @@ class Reader(Actor):
         except PartitionClosedError:
             return Local("")
         except CorruptObjectError as e:
-            raise BrokenError(f"a reader reports a loss: {e}") from e
+            if not _lost(cluster):
+                raise BrokenError(f"a reader reports a loss: {e}") from e
+            return Local("")
         end = replica.peek() if following < 0 else cast(Any, replica)._view.logs.state(replica.first)
         wanted = end.topic(TOPIC.revision).view(0).next_offset
+        while following in replica.peek().topic(TOPIC.revision).holes["base"]:
+            following += 1
         if following >= 0 and following != wanted:
             raise BrokenError(f"it was read up to {following}, and had {wanted} records")
         return Local("")
@@ -238,7 +296,7 @@ def _open_l1(store: Any, wanted: WantedFile, times: None) -> Opened:
 
 
 def _chunks(opened: Opened, groups: Sequence[RowGroup]) -> list[L1Chunk]:
-    return [L1Chunk(opened, [])]
+    return [] if opened.wanted.file.is_hole else [L1Chunk(opened, [])]
 
 
 def _fetch_chunk(store: Any, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
@@ -251,7 +309,14 @@ def _decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Reco
 
 
 def _fetched(reader: OffsetReader, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
+    if wanted.key in _lost(reader._cluster):
+        with _holding(0, int(wanted.extents["base"][0])):
+            raise ObjectNotFoundError(wanted.key)
     return wanted, []
+
+
+def _why_lost(store: Any, e: Extent) -> str:
+    return "it is gone" if e.key in store._view.logs.lost else ""
 
 
 def _of_l0(reader: OffsetReader, wanted: UnreconciledObject, bodies: Sequence[bytes]) -> Piece:
@@ -288,6 +353,7 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.merge, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
+        (l0gc.streamlog.give_up, "why_lost", _why_lost),
         (level_one.parquet, "open_l1", _open_l1),
         (level_one.parquet, "chunks", _chunks),
         (level_one.parquet, "fetch_chunk", _fetch_chunk),

@@ -53,6 +53,9 @@ class BrokenError(Exception):
 class Logs(Protocol):
     """The states of the journal's log, by the numbers that answers have."""
 
+    lost: frozenset[str]
+    """The L0 objects that nobody can read."""
+
     def state(self, log: int) -> JournalState: ...
 
 

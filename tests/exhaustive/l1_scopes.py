@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.exhaustive.l1_actors import Deleter, Expirer, Merger, Reader, Reconciler, Vacuumer
+from tests.exhaustive.l1_actors import Deleter, Expirer, Giver, Merger, Reader, Reconciler, Vacuumer
 from tests.exhaustive.l1_search import L1Scope
 
 R, M, E, V = Reconciler("r"), Merger("m"), Expirer("e", 1, 2), Vacuumer("v")
@@ -15,6 +15,8 @@ A, B = Reconciler("r", again=True, prepared=True), Reconciler("s", again=True, p
 """Reconcilers that have written several L1 objects, and commit them twice, the second time at any later moment."""
 E1, D = Expirer("e", 1), Deleter("d")
 """An expiry up to the second record, a deletion of the topic."""
+G = Giver("g", 2, 3)
+"""Somebody who gives up the third or the fourth record."""
 
 L1_SCOPES = (
     # The vacuum may fence the reconciler off; or the merge, whose sources it may delete.
@@ -51,6 +53,15 @@ L1_SCOPES = (
     L1Scope("listed-repeated-and-vacuumed", (A, E1, V), lifted=0, waiting=2, state_rows=1),
     L1Scope("listed-repeated-and-merged", (A, M, V), lifted=0, waiting=3, state_rows=1, ticks=1),
     L1Scope("listed-repeated-and-deleted", (A, D, V), lifted=0, waiting=3, state_rows=1, ticks=1),
+    # A lost record, next or in the middle, is given up while others are lifted, also what was read before it was lost.
+    L1Scope("given-up-and-lifted", (G, R, Reconciler("s")), waiting=3, lost=(3,), ticks=1),
+    L1Scope("given-up-and-repeated", (G, A), lifted=1, waiting=3, lost=(2,), ticks=1),
+    L1Scope("given-up-twice", (G, Giver("h", 2), R), waiting=2, lost=(2, 3), ticks=1),
+    L1Scope("given-up-and-expired", (G, Expirer("e", 2, 3, 4), R), waiting=3, lost=(2, 3), ticks=0),
+    L1Scope("given-up-merged-and-vacuumed", (Giver("g", 2), M, V), waiting=2, lost=(2,), ticks=1),
+    L1Scope("given-up-and-read", (Reader("read"), Giver("g", 3), R), waiting=3, lost=(3,), ticks=0),
+    L1Scope("given-up-and-deleted", (Giver("g", 2), D, V), waiting=2, lost=(2,), ticks=1),
+    L1Scope("listed-and-given-up", (Giver("g", 3), R, V), waiting=3, lost=(3,), state_rows=1, ticks=1),
 )
 L1_WHOLE = {s.name: s for s in L1_SCOPES}
 """All of them; each is searched to its end."""

@@ -43,6 +43,7 @@ class L1Scope:
     Args:
         lifted: how many L1 objects of one record there are at first.
         waiting: how many records wait to be lifted.
+        lost: which of the records that wait are lost from the beginning of the search on, by their offsets.
         ticks: how often the cluster epoch goes up, at whatever times.
         state_rows: how many L1 rows of a partition the journal's state has at the most; older ones go into index objects.
     """
@@ -51,6 +52,7 @@ class L1Scope:
     actors: tuple[Actor, ...]
     lifted: int = 2
     waiting: int = 1
+    lost: tuple[int, ...] = ()
     ticks: int = 2
     state_rows: int = 64
 
@@ -105,6 +107,7 @@ class L1Search:
         self._contents: dict[int, dict[str, bytes]] = {}
         self._stops: dict[int, _Stop] = {}
         self._ended: dict[tuple[int, int, int], str] = {}
+        self.lost: frozenset[str] = frozenset()
         self._l0 = {f"level_zero/data/000/{n:018}/x": b"" for n in range(scope.lifted + scope.waiting)}
 
     # -- what `View` asks of it
@@ -150,6 +153,7 @@ class L1Search:
             if actor.prepared:
                 state, local = self._at_once(state, actor, steps=1)
             nodes.append(self._nodes.of(_Node(i, local, ())))
+        self.lost = frozenset(list(self._l0)[n] for n in self._scope.lost)
         return state._replace(nodes=tuple(nodes))
 
     def _at_once(self, state: State, actor: Actor, steps: int = 1 << 30) -> tuple[State, Local]:
@@ -282,9 +286,8 @@ class L1Search:
         body = encode_entry(f"{journal_log(0)}log/{offset:020}", entry)
         objects = {**self._l0, **self._bucket(state)}
         try:
-            shadow.land(
-                offset, body, LandingWorld(objects, state.epoch, -1, {TOPIC.topic_id: TOPIC.name}, {TOPIC.topic_id})
-            )
+            names = {TOPIC.topic_id: TOPIC.name}
+            shadow.land(offset, body, LandingWorld(objects, state.epoch, -1, names, {TOPIC.topic_id}, lost=self.lost))
         except Wrong as e:
             return state.log, f"the journal {e}"
         dropped = {k: before.dropped.get(k, state.epoch) for k in shadow.l1.dropped}
@@ -349,5 +352,5 @@ def _short(key: str) -> str:
 def _entry(payload: bytes) -> str:
     return {
         "o": "objects", "r": "a reconciler's commit", "m": "a merge", "e": "an expiry", "f": "the L1 fence", "p": "a purge",
-        "c": "the topic's end",
+        "c": "the topic's end", "g": "a record is given up",
     }.get(msgspec.msgpack.decode(payload)[0], "an entry")  # fmt: skip

@@ -16,7 +16,7 @@ from tests.exhaustive.__main__ import summary
 from tests.exhaustive.breadth import Found
 from tests.exhaustive.l1_scopes import L1_WHOLE, within
 from tests.exhaustive.l1_search import L1Scope, L1Search
-from tests.simulation.mutants import of_l1
+from tests.simulation.mutants import of_holes, of_l1
 from tests.simulation.mutants.tools import everywhere, method
 
 QUICK = [
@@ -27,6 +27,10 @@ QUICK = [
     (within("listed-and-read", 1), 100),
     (within("listed-and-repeated", 0), 100),
     (within("repeated-by-two", 0), 200),
+    (within("given-up-and-repeated", 1), 200),
+    (within("given-up-twice", 1), 1_000),
+    (within("given-up-and-expired", 0), 500),
+    (within("given-up-and-read", 0), 300),
 ]
 
 
@@ -51,7 +55,7 @@ def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scope", L1_WHOLE.values(), ids=L1_WHOLE)
 def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: L1Scope) -> None:
-    _nothing_wrong(scope, 500)
+    _nothing_wrong(scope, 200)
 
 
 # -- each rule, taken out ---------------------------------------------------------------------------------------------------
@@ -100,6 +104,12 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
     ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, within("merged-and-vacuumed", 2), "and was dropped at"),
     ("dropped-as-of-the-window", dropped_as_of_the_stamp, within("expired-and-vacuumed", 1), "and was dropped at"),
     ("losers-removed", of_l1.losers_removed.off, within("listed-and-repeated", 0), "the journal names it"),
+    (
+        "hole-reconciled",
+        of_holes.hole_reconciled.off,
+        within("given-up-and-repeated", 0),
+        "some of which were given up",
+    ),
     ("index-not-asked", of_l1.index_not_asked.off, within("listed-and-lifted", 1), "the journal names it"),
     ("replaced-index-removed", of_l1.replaced_index_removed.off, within("listed-and-read", 0), "the journal names it"),
 ]

@@ -244,6 +244,7 @@ def nothing_is_wrong(bucket_of_events: Bucket, kept: Kept, *args: str) -> None:
         "l1_objects": 66 + 1 + 5 + 3 + 1,
         "index_objects": 1,
         "bytes_read": l1_bytes + sum(len(kept.objects[k]) for k in live),
+        "holes": 0,
     }
     assert (data["waiting_objects"], data["eligible_objects"]) == (1, 4)
     assert (data["deleted_topic_objects"], data["young_l1_objects"], data["unparsable_keys"]) == (1, 0, 0)

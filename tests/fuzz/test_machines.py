@@ -54,6 +54,7 @@ from tests.support.journal import (
     bound_of,
     extents_of,
     gc_epoch_of,
+    give_up,
     index_row,
     l1_row,
     l1_rows,
@@ -97,6 +98,8 @@ def history() -> list[Landed]:
     land(Merged(8, [MergedTopic(REVISION, pack(replaced), pack(l1_rows(l1_row(0, 2, 8, epoch=8, name=77))))]))
     starts = pack(np.array([0, 1], NUMBER)), pack(np.array([2, 8], OFFSET))
     land(Expired([ExpiredTopic(REVISION, f"id-{REVISION}", *starts)]))
+    land(give_up({2: (7, 7)}, state, OTHER, f"id-{OTHER}"))
+    land(give_up({3: (0, 0)}, state, REVISION, f"id-{REVISION}"))
     land(FenceL1(2))
     land(Purged(pack(state.dropped["name"][:2])))
     land(Closed([ClosedTopic(REVISION)]))
@@ -162,6 +165,7 @@ def use(state: JournalState) -> None:
             reconciled(state, {0: 3}, 50, revision=revision),
             Merged(9, [MergedTopic(revision, pack(rows), pack(merged))]),
             expired,
+            give_up({0: (3, 8)}, state, revision, topic.topic_id),
             Closed([ClosedTopic(revision)]),
         ):
             try:

@@ -34,7 +34,7 @@ from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.support.controller import created
-from tests.support.journal import journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
+from tests.support.journal import give_up, journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
 from tests.support.memory_store import memory_cluster, once, store_of
 
 Row = dict[str, Any]
@@ -83,6 +83,7 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     replaced = handle.state.topics[topic.revision].l1_of(0)
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))
     assert handle.commit_merged(Merged(epoch, [MergedTopic(topic.revision, pack(replaced), pack(merged))])) == {}
+    handle.give_up(give_up({2: (0, 1)}, handle.state, topic.revision, topic.topic_id), "events")
     starts = pack(np.array([1], NUMBER)), pack(np.array([4], OFFSET))
     assert handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *starts)])) == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1

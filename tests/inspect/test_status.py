@@ -16,8 +16,8 @@ from l0gc.inspect.status import status
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
@@ -330,8 +330,8 @@ def test_both_ways_out_of_a_lost_object_are_named_and_giving_up_ends_it() -> Non
         known = status(cluster)
         assert known.next == known.causes[0].remedy
         assert "restore that object from a version or a backup, or give up its records" in known.next
-        assert f"l0gc delete-records events --partition {partition} --before-offset 2 (docs" in known.next
-        delete_records(cluster, "events", partition, before_offset=2)
+        assert f"l0gc give-up events --partition {partition} --offsets 0-1 (docs" in known.next
+        give_up(cluster, "events", partition, (0, 1), "ann")
     assert "damaged_object" not in causes(cluster)
 
 

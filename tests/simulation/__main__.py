@@ -1,6 +1,7 @@
-"""`python -m tests.simulation [--seeds N] [--first S] [--jobs J] [--set-back]`: many seeds, or one.
+"""`python -m tests.simulation [--seeds N] [--first S] [--jobs J] [--set-back | --losses]`: many seeds, or one.
 
-`--seeds 1 --first S` replays S; `--set-back` runs the seeds in which parts of the bucket are set back (`set_back.py`).
+`--seeds 1 --first S` replays S; `--set-back` runs the seeds in which parts of the bucket are set back (`set_back.py`), and
+`--losses` those in which L0 objects are lost (`losses.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Final
 
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.set_back import set_back
@@ -22,19 +24,25 @@ from tests.simulation.watch import Violation
 PROGRESS_S = 60.0
 
 
-def attempt(seed: int, *, goes_back: bool = False) -> Outcome | str:
+MODES: Final[dict[str, Callable[[int], Outcome]]] = {
+    "": simulate, " --set-back": set_back, " --losses": partial(simulate, loses=True),
+}  # fmt: skip
+"""What runs a seed, by the option that asks for it."""
+
+
+def attempt(seed: int, *, mode: str = "") -> Outcome | str:
     """The seed's outcome, or what is wrong with it."""
     try:
-        return (set_back if goes_back else simulate)(seed)
+        return MODES[mode](seed)
     except Violation as violation:
         return str(violation)
     except Exception:  # noqa: BLE001 - a bug in the simulation itself ends its seed, not the run
         return f"seed {seed}: {traceback.format_exc()}"
 
 
-def outcomes(first: int, seeds: int, jobs: int, *, goes_back: bool = False) -> Iterator[tuple[int, Outcome | str]]:
+def outcomes(first: int, seeds: int, jobs: int, *, mode: str = "") -> Iterator[tuple[int, Outcome | str]]:
     """Each seed with its outcome, in order."""
-    todo, run = range(first, first + seeds), partial(attempt, goes_back=goes_back)
+    todo, run = range(first, first + seeds), partial(attempt, mode=mode)
     if jobs == 1:
         yield from ((seed, run(seed)) for seed in todo)
         return
@@ -47,18 +55,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; what a seed does is the same")
-    parser.add_argument("--set-back", action="store_true", help="parts of the bucket are set back to an older copy")
+    help_ = "parts of the bucket are set back to an older copy"
+    parser.add_argument("--set-back", dest="mode", action="store_const", const=" --set-back", default="", help=help_)
+    parser.add_argument("--losses", dest="mode", action="store_const", const=" --losses", help="L0 objects are lost")
     options = parser.parse_args()
     started = last_shown = time.monotonic()
     steps = violations = 0
     happened: Counter[str] = Counter()
     states: set[int] = set()
-    attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds), goes_back=options.set_back)
+    attempts = outcomes(options.first, options.seeds, min(options.jobs, options.seeds), mode=options.mode)
     for done, (seed, outcome) in enumerate(attempts, 1):
         if isinstance(outcome, str):
             violations += 1
-            mode = " --set-back" if options.set_back else ""
-            sys.stdout.write(f"{outcome}\nreplay: python -m tests.simulation{mode} --seeds 1 --first {seed}\n")
+            sys.stdout.write(f"{outcome}\nreplay: python -m tests.simulation{options.mode} --seeds 1 --first {seed}\n")
             sys.stdout.flush()
         else:
             steps += outcome.steps

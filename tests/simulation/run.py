@@ -15,8 +15,9 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.topics import delete_topic
-from tests.simulation import actors, events, holds, hooks, jobs, readers, refusing, retention, sinks
+from tests.simulation import actors, events, holds, hooks, jobs, losses, readers, refusing, retention, sinks
 from tests.simulation.locks import instead_of_threads
+from tests.simulation.losses import Losses
 from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import Faults, Weather
 from tests.simulation.world import LATEST_MS, Process, World
@@ -45,13 +46,14 @@ class Outcome:
     digest: str
 
 
-def simulate(seed: int) -> Outcome:
-    """Run a seed. Raises `Violation` if an invariant does not hold."""
+def simulate(seed: int, *, loses: bool = False) -> Outcome:
+    """Run a seed, in which L0 objects are lost or not. Raises `Violation` if an invariant does not hold."""
     chance = random.Random(seed)
     weather = Weather.draw(chance)
     with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
         world = World(seed, chance, weather, Faults().times(weather.trouble))
         world.scratch = scratch
+        world.losses = Losses() if loses else None
         with hooks.installed(world), world.holds.applied():
             return to_the_end(world, _run)
 
@@ -137,6 +139,8 @@ def _drain(world: World, survivors: list[Process]) -> int:
     holds.a_deleter_dies(world, cluster)
     holds.a_topic_with_indexes_goes(world, cluster)
     _later(world, lambda: housekeep(cluster))
+    if world.losses is not None:
+        losses.give_all_up(world, cluster)
     reconcile(cluster)
     _later(world, lambda: housekeep(cluster))
     needed = set(world.store.objects)
@@ -184,15 +188,16 @@ def _later(world: World, do: Callable[[], object]) -> None:
 def _check_all(world: World, work: events.Work) -> None:
     """Every acknowledged record can be read; what jobs and queries have written is there once, that of jobs in order."""
     cluster = world.cluster()
+    lost = set[bytes]() if world.losses is None else world.losses.values
     for topic in sorted(cluster.controller.snapshot().topics.values(), key=lambda t: t.name):
         there = readers.check_topic(world, cluster, topic, complete=True)
         jobs = [job for topic_id, job in work.finished.jobs if topic_id == topic.topic_id]
         begun_later = any(world.watch.log_start(topic, p) > 0 for p in there)
         for query in (q for q in work.queries if q.topic.topic_id == topic.topic_id):
-            sinks.check(world, query, there, begun_later)
+            sinks.check(world, query, there, begun_later or world.losses is not None)
         for job in sorted(jobs, key=lambda j: (j.producer, j.number)):
             for p, values in there.items():
-                want = job.lines[p :: topic.partitions]
+                want = [v for v in job.lines[p :: topic.partitions] if v not in lost]
                 deleted = world.watch.log_start(topic, p) > 0
                 got = [v for v in values if v in set(want)]
                 if got != (want[len(want) - len(got) :] if deleted else want):

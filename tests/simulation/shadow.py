@@ -23,6 +23,7 @@ from l0gc.streamlog.journal.entries import (
     Closed,
     Expired,
     FenceL1,
+    GaveUp,
     JournalEntry,
     Merged,
     ObjectExtents,
@@ -49,17 +50,24 @@ class Live:
     base: int
     records: int
     log_offset: int
+    time_ms: int = 0
 
 
 @dataclass
 class Part:
-    """A partition; `batches` has the number of records that landed at each first offset."""
+    """A partition; `batches` has the number of records that landed at each first offset.
+
+    `holes` has the first and the last offset of what was given up, and the time of its newest record; `given_up` has all
+    such offsets that there ever were.
+    """
 
     next_offset: int = 0
     reconciled: int = -1
     start: int = 0
     live: list[Live] = field(default_factory=list)
     batches: dict[int, int] = field(default_factory=dict)
+    holes: list[tuple[int, int, int]] = field(default_factory=list)
+    given_up: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -96,6 +104,7 @@ def fingerprint(state: JournalState) -> int:
             tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
             t.l1.tobytes(),
             t.index.tobytes(),
+            t.holes.tobytes(),
         )
         for t in state.topics.values()
     ]
@@ -187,6 +196,8 @@ class Shadow:
                 self.l1.fence = entry.epoch
             case Purged():
                 self.l1.purged(entry.names, world.objects, world.vanished)
+            case GaveUp():
+                self._gave_up(entry, world)
             case SetBack():
                 if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
                     raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
@@ -233,7 +244,7 @@ class Shadow:
             part = topic.parts.setdefault(p, Part())
             bases.append(part.next_offset)
             part.batches[part.next_offset] = n
-            part.live.append(Live(o.key, o.epoch, part.next_offset, n, offset))
+            part.live.append(Live(o.key, o.epoch, part.next_offset, n, offset, time_ms))
             part.next_offset += n
         self.landed[o.key] = (offset, tuple(bases))
         self._slide(o.epoch, world)
@@ -288,11 +299,16 @@ class Shadow:
                 part = topic.parts.get(p, Part())
                 if base != part.reconciled + 1 or last >= part.next_offset:
                     raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled after {part.reconciled}")
+                if part.given_up.intersection(range(base, last + 1)):
+                    raise Wrong(
+                        f"took records {base} to {last} of {name}/{p} as reconciled, some of which were given up"
+                    )
                 part.reconciled = last
                 part.live = [x for x in part.live if x.base > last]
             partitions = self.l1.reconciled(name, t, world.objects, (self.time_ms, max(entry.epoch, self.newest)))
             if partitions != {p for p, _, _ in ranges}:
                 raise Wrong(f"names no L1 objects for records of {name} that leave L0")
+            self._pass_holes(topic, name, partitions)
             self._check_l1(topic, partitions)
 
     def _merged(self, entry: Merged, world: LandingWorld) -> None:
@@ -312,10 +328,41 @@ class Shadow:
                     raise Wrong(f"begins {name}/{p} at {start}, between {part.start} and {part.next_offset}")
                 part.start = start
                 below = [x.base + x.records - 1 for x in part.live if x.base + x.records <= start]
+                below += [last for _, last, _ in part.holes if last < start]
                 part.reconciled = max([part.reconciled, *below])
                 part.live = [x for x in part.live if x.base + x.records > start]
+                part.holes = [h for h in part.holes if h[1] >= start]
             self.l1.expired(name, t, starts, world.objects, (self.time_ms, max(entry.epoch, self.newest)))
+            self._pass_holes(topic, name, set(starts))
             self._check_l1(topic, set(starts))
+
+    def _gave_up(self, entry: GaveUp, world: LandingWorld) -> None:
+        """Only records that are not in L1, and lie in objects that are lost, become a hole (hazard 35)."""
+        topic, name = self._topic(entry.revision, world)
+        for p, base, last in unpack(entry.ranges, RANGE).tolist():
+            part, span = topic.parts.get(p, Part()), set(range(base, last + 1))
+            gone = [x for x in part.live if span.intersection(range(x.base, x.base + x.records))]
+            held = {o for x in gone for o in range(max(x.base, part.start), x.base + x.records)}
+            if not span or base < part.start or held != span:
+                raise Wrong(
+                    f"gave up the records {base} to {last} of {name}/{p}, not those of whole extents from {part.start}"
+                )
+            for x in gone:
+                if x.key not in world.lost:
+                    raise Wrong(f"gave up records of {x.key}, which can be read")
+            part.live = [x for x in part.live if x not in gone]
+            part.holes = sorted([*part.holes, (base, last, max(x.time_ms for x in gone))])
+            part.given_up |= span
+            self._pass_holes(topic, name, {p})
+            self._check_l1(topic, {p})
+
+    def _pass_holes(self, topic: TopicShadow, name: str, partitions: set[int]) -> None:
+        for p in partitions:
+            part = topic.parts[p]
+            for base, last, time_ms in part.holes:
+                if base <= max(part.reconciled + 1, part.start) <= last:
+                    part.reconciled = last
+                    self.l1.hole(name, topic.revision, p, (base, last, time_ms))
 
     def _check_l1(self, topic: TopicShadow, partitions: set[int]) -> None:
         for p in partitions:
@@ -337,6 +384,13 @@ class Shadow:
                 extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.topic(topic.revision).extents(p)]
                 if extents != [(x.key, x.epoch, x.base, x.records) for x in part.live]:
                     raise Wrong(f"has a state with other extents in partition {p} of revision {topic.revision}")
+                holes = [
+                    tuple(h) for h in s.topic(topic.revision).holes_of(p)[["base", "last", "max_timestamp"]].tolist()
+                ]
+                if not topic.closed and holes != part.holes:
+                    raise Wrong(
+                        f"has a state with the holes {holes} in partition {p} of revision {topic.revision}, not {part}"
+                    )
                 done = gc_epoch_of(s, topic.revision, p)
                 if not topic.closed and done >= self.needs(topic.revision, p):
                     raise Wrong(
@@ -361,3 +415,4 @@ class LandingWorld:
     topic_names: Mapping[str, str]
     live: Container[str]
     vanished: Container[str] = frozenset()
+    lost: Container[str] = frozenset()

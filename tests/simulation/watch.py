@@ -7,9 +7,9 @@ it watches: what a partition may still need it counts itself (`shadow.py`), what
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import ChainMap, Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -160,8 +160,12 @@ class Watch:
         before = self._references(shadow)
         try:
             self._check_retention(shadow, journal, offset, body)
-            there = self._world.store.objects
-            seen = LandingWorld(there, self.epoch, self.watermark, self.names, self.topics(), self.vanished)
+            losses = self._world.losses
+            lost = frozenset[str]() if losses is None else frozenset(losses.keys)
+            there: Mapping[str, Any] = self._world.store.objects
+            if lost:
+                there = ChainMap(dict.fromkeys(lost), self._world.store.objects)
+            seen = LandingWorld(there, self.epoch, self.watermark, self.names, self.topics(), self.vanished, lost)
             entry = shadow.land(offset, body, seen)
         except Wrong as wrong:
             self._fail(f"journal {journal} {wrong}")

@@ -21,6 +21,7 @@ from l0gc.runtime import Clock, Runtime
 from l0gc.streamlog.cluster import Cluster
 from tests.simulation.holds import Holds
 from tests.simulation.interrupting import INTERRUPTED, Interrupts
+from tests.simulation.losses import Losses
 from tests.simulation.retention import Retentions
 from tests.simulation.store import SimulatedStore
 from tests.simulation.watch import Violation, Watch
@@ -141,6 +142,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.watch = Watch(self)
+        self.losses: Losses | None = None
         self.holds = Holds.draw(self.seed)
         self.store = SimulatedStore(self.clock, self, habit=self.weather.habit, page_size=self.weather.page_size)
         self.main = getcurrent()

@@ -14,6 +14,7 @@ from l0gc.storage.entry import Landed
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import (
+    GaveUp,
     InputSpan,
     JournalEntry,
     ObjectExtents,
@@ -131,6 +132,14 @@ def reconciled(
         files.append(l1_row(partition, base, last, epoch=epoch))
     topic = ReconciledTopic(revision, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
     return Reconciled(epoch, log_offset, [topic])
+
+
+def give_up(
+    ranges: Mapping[int, tuple[int, int]], state: JournalState, revision: int = REVISION, topic_id: str = TOPIC_ID
+) -> GaveUp:
+    """An entry that gives up one range of records of each partition, as if all objects of the topic had been tried."""
+    rows = np.array([(p, *span) for p, span in sorted(ranges.items())], RANGE)
+    return GaveUp(revision, topic_id, pack(rows), [o.key for o in state.topic(revision).objects])
 
 
 def l1_row(

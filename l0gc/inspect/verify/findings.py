@@ -128,7 +128,10 @@ def finding_of(s: Suspect) -> Finding:
 
 
 class Checked(msgspec.Struct):
-    """How much was read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their contents."""
+    """How much was read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their contents.
+
+    `holes` are ranges of records that were given up.
+    """
 
     journals: int = 0
     partitions: int = 0
@@ -137,6 +140,7 @@ class Checked(msgspec.Struct):
     l1_objects: int = 0
     index_objects: int = 0
     bytes_read: int = 0
+    holes: int = 0
 
 
 class VerifyResult(msgspec.Struct, Outcome):

@@ -29,7 +29,7 @@ from l0gc.storage.objectstore import ListedPage
 from l0gc.storage.ranges import KeyRange, RangeReader, cut, of_shards
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.rows import Rows, files_in
 from l0gc.streamlog.journal.topic import UnreconciledObject, l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key
 
@@ -166,6 +166,7 @@ def l1_references(cut: Cut, cluster: Cluster, journal: int, p: Placed) -> Iterat
 
 
 def _named(cut: Cut, journal: int, p: Placed, rows: Rows) -> Iterator[tuple[int, References]]:
+    rows = files_in(rows)
     for at in range(0, len(rows), _AT_ONCE):
         chunk = rows[at : at + _AT_ONCE]
         places = np.empty(len(chunk), PLACE)

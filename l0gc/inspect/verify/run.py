@@ -157,7 +157,8 @@ def _read_journals(
                 yield from l0_references(cut, journal, p, deep=deep)
                 yield from l1_references(cut, cluster, journal, p)
                 extents = sum(len(o.extents) for o in p.state.objects)
-                yield journal % cut.tasks, Seen(Counter(extents=extents, index_objects=len(p.state.index)))
+                seen = Counter(extents=extents, index_objects=len(p.state.index), holes=len(p.state.holes))
+                yield journal % cut.tasks, Seen(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
         if any(s.kind in DOUBTFUL for s in suspects):
             yield from ((task, InDoubt(journal)) for task in range(cut.tasks))

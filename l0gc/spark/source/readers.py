@@ -62,6 +62,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             names=columns.names,
             pool=pool,
             times=times,
+            without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )
         for piece in reader.read():
             batch = _as_rows(wanted.topic.name, piece, columns)

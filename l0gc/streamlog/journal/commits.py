@@ -21,7 +21,7 @@ from l0gc.streamlog.journal.entries import (
     Reconciled,
     ReconciledTopic,
 )
-from l0gc.streamlog.journal.l1 import Change
+from l0gc.streamlog.journal.l1 import NO_L1_ROWS, Change
 from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
     L1_ROW,
@@ -33,6 +33,8 @@ from l0gc.streamlog.journal.rows import (
     ascending,
     continues,
     distinct,
+    hole_rows,
+    is_hole,
     pack,
     the_same,
     unpack,
@@ -82,6 +84,8 @@ def check_merge(e: MergedTopic) -> Change:
         change = _change(e, e.files, e.replaced)
     except UsageError as error:
         raise StaleReconcilerError(f"the merge cannot be read: {error}") from error
+    if is_hole(change.replaced).any():
+        raise StaleReconcilerError("a hole cannot be merged: its records are not there (hazard 35)")
     if not len(change.replaced) or not _same_ranges(ranges_of(change.files), ranges_of(change.replaced)):
         raise StaleReconcilerError("the merged L1 objects do not hold exactly the records of those that they replace")
     _check_partitions(change.replaced["partition"], change)
@@ -114,6 +118,9 @@ def check_rows(rows: Rows) -> None:
     for column, (least, most) in _LIMITS.items():
         if column in (rows.dtype.names or ()) and ((rows[column] < least) | (rows[column] > most)).any():
             raise UsageError(f"an L1 or index object has a number that cannot be ({column})")
+    holes = rows[is_hole(rows)] if rows.dtype == L1_ROW else NO_L1_ROWS
+    if not the_same(holes, hole_rows(holes, holes["max_timestamp"])).all():
+        raise UsageError("a hole has a size, an epoch or a name that it cannot have")
 
 
 def lowest_epoch(epoch: int, *changes: Change) -> int:
@@ -145,6 +152,8 @@ def _change(t: ReconciledTopic | MergedTopic | ExpiredTopic, files: bytes = b"",
     change = Change(*objects, *(unpack(column, INDEX_ROW) for column in (t.indexes, t.replaced_indexes)))
     for rows in change:
         check_rows(rows)
+    if is_hole(change.files).any():
+        raise UsageError("it names a hole as an L1 object (hazard 35)")
     return change
 
 

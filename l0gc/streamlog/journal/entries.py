@@ -190,7 +190,21 @@ class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     times: Int62
 
 
-JournalEntry = Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack
+class GaveUp(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+    """Of one topic: the records `ranges` (rows of `rows.RANGE`, one for each partition) are lost, and a hole from now on.
+
+    `keys` are the L0 objects that they lie in, of which nobody could read them (hazard 35).
+    """
+
+    revision: Int62
+    topic_id: str
+    ranges: bytes
+    keys: list[str]
+
+
+JournalEntry = (
+    Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack | GaveUp
+)
 
 
 _ENTRY: Final[msgspec.msgpack.Decoder[JournalEntry]] = msgspec.msgpack.Decoder(JournalEntry)

@@ -26,6 +26,7 @@ from l0gc.streamlog.journal.rows import (
     L1_ROW,
     Rows,
     distinct,
+    files_in,
     in_order,
     name_low,
     position,
@@ -94,8 +95,8 @@ class Changed(NamedTuple):
     trees: Rows
 
     def dropped(self, revision: int, time_ms: int, epoch: int) -> Rows:
-        """What left the lists, as rows of `DROPPED`."""
-        kinds = ((L1_OBJECT, self.objects), (INDEX_OBJECT, self.indexes), (INDEX_TREE, self.trees))
+        """What left the lists, as rows of `DROPPED`; a hole has no object that could be dropped."""
+        kinds = ((L1_OBJECT, files_in(self.objects)), (INDEX_OBJECT, self.indexes), (INDEX_TREE, self.trees))
         return np.concatenate([dropped_rows(revision, kind, rows, time_ms, epoch) for kind, rows in kinds])
 
 

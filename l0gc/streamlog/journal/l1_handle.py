@@ -22,11 +22,13 @@ from l0gc.streamlog.journal.entries import (
     ENTRY_BYTES,
     Expired,
     FenceL1,
+    GaveUp,
     JournalEntry,
     Merged,
     Purged,
     Reconciled,
 )
+from l0gc.streamlog.journal.holes import check_give_up
 from l0gc.streamlog.journal.rows import NAME, distinct, pack
 from l0gc.streamlog.journal.state import (
     JournalState,
@@ -124,6 +126,16 @@ class L1Handle:
         if not _drops(entry):
             return entry
         return msgspec.structs.replace(entry, epoch=max(entry.epoch, self._controller.epoch()))
+
+    def give_up(self, entry: GaveUp, name: str) -> None:
+        """Make records that nobody could read a hole, all of the entry's or none. `name` is the topic's. Raises what
+        `check_give_up` raises, as of the state at the offset where it would land."""
+
+        def checked(state: JournalState) -> GaveUp:
+            check_give_up(state.topics, entry, name)
+            return entry
+
+        self._propose(checked)
 
     def fence_l1(self, epoch: int) -> int:
         """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does

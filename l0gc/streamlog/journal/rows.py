@@ -36,7 +36,8 @@ L1_ROW: Final = np.dtype(
     ]
 )
 """An L1 object with the records `base` to `last`. `max_timestamp` is the newest of their timestamps, which are the log's
-times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID."""
+times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID. Records that were given up have a
+row without an object, a hole; see `hole_rows`."""
 INDEX_ROW: Final = np.dtype(
     [
         ("partition", "<i4"),
@@ -132,6 +133,48 @@ def name_text(name: Any) -> str:
 def name_low(names: Rows) -> Rows:
     """The low halves of UUIDs, as numbers. Their sum identifies the objects that an index object lists, in any order."""
     return np.ascontiguousarray(names).view("<u8").reshape(-1, 2)[:, 1]
+
+
+_HOLE: Final = 2**64 - 1
+"""The high half of a hole's name, which no UUID of an object has; the low half is its first offset."""
+HOLE_NAMES: Final = "ffffffff-ffff-ffff-"
+"""How such a name begins as text."""
+
+
+def hole_rows(ranges: Rows, times: Rows) -> Rows:
+    """The rows of `L1_ROW` of ranges whose records were given up; `times` are the newest timestamps that those had."""
+    rows = np.zeros(len(ranges), L1_ROW)
+    for column in ("partition", "base", "last"):
+        rows[column] = ranges[column]
+    rows["max_timestamp"] = times
+    names = np.empty((len(ranges), 2), "<u8")
+    names[:, 0], names[:, 1] = _HOLE, ranges["base"]
+    rows["name"] = names.view(NAME)[:, 0]
+    return rows
+
+
+def is_hole(rows: Rows) -> Rows:
+    """Which rows of `L1_ROW` are holes: they have no object."""
+    found: Rows = np.ascontiguousarray(rows["name"]).view("<u8").reshape(-1, 2)[:, 0] == _HOLE
+    return found
+
+
+def files_in(rows: Rows) -> Rows:
+    """The rows of `L1_ROW` that have an object."""
+    found: Rows = rows[~is_hole(rows)]
+    return found
+
+
+def overlapped(rows: Rows, lasts: Rows, ranges: Rows) -> tuple[Rows, Rows]:
+    """For each of some rows with a partition, from `base` to `lasts`, the range of its partition, and whether they overlap.
+
+    Args:
+        ranges: rows of `RANGE`, one for each partition, ascending.
+    """
+    at, there = places(ranges["partition"], rows["partition"])
+    if not len(ranges):
+        return at, there
+    return at, there & (rows["base"] <= ranges["last"][at]) & (lasts >= ranges["base"][at])
 
 
 def sums(rows: Rows) -> tuple[int, int, int]:

@@ -42,6 +42,7 @@ from l0gc.streamlog.journal.entries import (
     Expired,
     ExpiredTopic,
     FenceL1,
+    GaveUp,
     Merged,
     MergedTopic,
     Objects,
@@ -52,6 +53,7 @@ from l0gc.streamlog.journal.entries import (
     SetBack,
     decode_entry,
 )
+from l0gc.streamlog.journal.holes import GIVEN_UP, check_give_up
 from l0gc.streamlog.journal.l1 import BELOW, NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, faults, index_rows
 from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
 from l0gc.streamlog.journal.topic import TopicState
@@ -209,6 +211,8 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
                 state.dropped = state.dropped[~purged]
             case Closed():
                 _apply_closed(state, e, time_ms)
+            case GaveUp():
+                state.topics[e.revision].give_up(check_give_up(state.topics, e, f"revision {e.revision}"))
             case SetBack():
                 _apply_set_back(state, e, entry.offset)
     except (L0gcError, ValueError) as error:
@@ -335,6 +339,7 @@ def refusals(state: JournalState, t: ReconciledTopic, log_offset: int) -> dict[i
     }
     for partition in partitions[~topic.ending(ranges, log_offset)].tolist():
         refused.setdefault(partition, "its last record is not the last of an object")
+    refused |= dict.fromkeys(partitions[topic.given_up(ranges)].tolist(), GIVEN_UP)
     lists, garbage = topic.lists_of(partitions), state.dropped_of(t.revision)
     return faults(lists, partitions, change, garbage, ranges["last"], last + 1) | refused
 

@@ -18,13 +18,17 @@ from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
+    HOLE_NAMES,
     MAX_OFFSET,
     NUMBER,
     Rows,
     ascending,
     distinct,
+    hole_rows,
+    in_order,
     name_text,
     of_partition,
+    overlapped,
     places,
     unpack,
 )
@@ -69,6 +73,7 @@ class L1File:
     """An L1 object with the records `base_offset` to `last_offset`, both included.
 
     `max_timestamp` is the newest of their timestamps: when the newest landed, by the log's time; `name` is its UUID.
+    A hole has no object.
     """
 
     partition: int
@@ -78,6 +83,10 @@ class L1File:
     max_timestamp: int
     epoch: int
     name: str
+
+    @property
+    def is_hole(self) -> bool:
+        return self.name.startswith(HOLE_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +104,18 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicTotals:
-    """Sums over a topic's partitions in one journal, of which anything landed in; of records from the log starts on."""
+    """Sums over a topic's partitions in one journal, of which anything landed in; of records from the log starts on.
+
+    `lost_records` are those in `holes`, given up; `records` counts them, too.
+    """
 
     partitions: int = 0
     records: int = 0
     unreconciled_records: int = 0
     l1_objects: int = 0
     l1_bytes: int = 0
+    holes: int = 0
+    lost_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +156,11 @@ class UnreconciledObject:
 
 @dataclass(slots=True)
 class TopicState:
-    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition."""
+    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition.
+
+    `holes`, rows of `L1_ROW`, are all records that were given up from the log starts on. The lists of L1 objects
+    have those that are reconciled, too; the others wait until all before them is.
+    """
 
     revision: int
     topic_id: str
@@ -153,6 +171,7 @@ class TopicState:
     objects: list[UnreconciledObject] = field(default_factory=list)
     l1: Rows = field(default_factory=NO_L1_ROWS.copy)
     index: Rows = field(default_factory=NO_INDEX_ROWS.copy)
+    holes: Rows = field(default_factory=NO_L1_ROWS.copy)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -163,12 +182,15 @@ class TopicState:
         return PartitionView(int(self.next_offsets[at]), int(self.reconciled[at]), int(self.log_start[at]))
 
     def totals(self) -> TopicTotals:
+        starts = self.values(self.log_start, self.holes["partition"], 0)
         return TopicTotals(
             len(self.partitions),
             int((self.next_offsets - self.log_start).sum()),
             int((self.next_offsets - 1 - self.reconciled).sum()),
-            len(self.l1) + int(self.index["rows"].sum(dtype=np.int64)),
+            len(self.l1) + int(self.index["rows"].sum(dtype=np.int64)) - len(self.holes) + len(self.waiting_holes()),
             int(self.l1["bytes"].sum()) + int(self.index["bytes"].sum()),
+            len(self.holes),
+            int((self.holes["last"] + 1 - np.maximum(self.holes["base"], starts)).sum()),
         )
 
     def extents(self, partition: int) -> list[Extent]:
@@ -187,6 +209,22 @@ class TopicState:
     def l1_of(self, partition: int) -> Rows:
         """The same as rows of `L1_ROW`."""
         return of_partition(self.l1, partition)
+
+    def holes_of(self, partition: int) -> Rows:
+        """The holes of a partition."""
+        return of_partition(self.holes, partition)
+
+    def waiting_holes(self) -> Rows:
+        """The holes that what is reconciled has not reached."""
+        found: Rows = self.holes[self.holes["last"] > self.values(self.reconciled, self.holes["partition"], -1)]
+        return found
+
+    def given_up(self, ranges: Rows) -> Rows:
+        """For each range, of different partitions in order, whether records of it were given up."""
+        at, inside = overlapped(self.holes, self.holes["last"], ranges)
+        found = np.zeros(len(ranges), bool)
+        found[at[inside]] = True
+        return found
 
     def index_of(self, partition: int) -> Rows:
         """The index objects of a partition, as rows of `INDEX_ROW` in order of offset."""
@@ -242,7 +280,9 @@ class TopicState:
         ranges, change = check_commit(e)
         self.reconciled[places(self.partitions, ranges["partition"])[0]] = ranges["last"]
         self._let_go(ranges["partition"], ranges["last"])
-        return self._change(ranges["partition"], change)
+        result = self._change(ranges["partition"], change)
+        self._pass_holes(ranges["partition"])
+        return result
 
     def merge(self, e: MergedTopic) -> Changed:
         """Take what `merge_refusals` has found right."""
@@ -256,7 +296,36 @@ class TopicState:
         self.reconciled[at] = self.reconciled_after(partitions, starts)
         self.log_start[at] = starts
         self._let_go(partitions, starts - 1)
-        return self._change(partitions, change, starts)
+        result = self._change(partitions, change, starts)
+        self.holes = self.holes[~self._holes_below(partitions, starts)]
+        self._pass_holes(partitions)
+        return result
+
+    def give_up(self, ranges: Rows) -> None:
+        """Make what `check_give_up` has found right a hole of each partition; retention takes it for the records."""
+        times = np.zeros(len(ranges), np.int64)
+        kept = []
+        for o in self.objects:
+            at, gone = overlapped(o.extents, o.extents["base"] + o.extents["records"] - 1, ranges)
+            times[at[gone]] = np.maximum(times[at[gone]], o.time_ms)
+            kept.append(replace(o, extents=o.extents[~gone]) if gone.any() else o)
+        self.objects = [o for o in kept if len(o.extents)]
+        self.holes = in_order(np.concatenate([self.holes, hole_rows(ranges, times)]))
+        self._pass_holes(ranges["partition"])
+
+    def _pass_holes(self, partitions: Rows) -> None:
+        """What is reconciled passes the holes that come next in these partitions, and the lists of L1 objects get them."""
+        for n in np.flatnonzero(np.isin(self.holes["partition"], partitions)).tolist():
+            hole, at = self.holes[n], int(np.searchsorted(self.partitions, self.holes["partition"][n]))
+            if hole["base"] <= max(self.reconciled[at] + 1, self.log_start[at]) <= hole["last"]:
+                self.l1 = in_order(np.concatenate([self.l1, self.holes[n : n + 1]]))
+                self.reconciled[at] = hole["last"]
+
+    def _holes_below(self, partitions: Rows, starts: Rows) -> Rows:
+        """Which of the holes lie wholly before where these partitions begin."""
+        at, there = places(partitions, self.holes["partition"])
+        below: Rows = there & (self.holes["last"] < starts[at])
+        return below
 
     def _change(self, partitions: Rows, change: Change, starts: Rows | None = None) -> Changed:
         result = changed(self.lists_of(partitions), partitions, change, starts)
@@ -277,12 +346,15 @@ class TopicState:
         return values
 
     def reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
-        """What is reconciled when partitions begin at `starts`: extents that leave are done with as if they were in L1."""
+        """What is reconciled when partitions begin at `starts`: extents and holes that leave are done with like L1."""
         after = self.values(self.reconciled, partitions, -1)
         for o in self.objects:
             ended = o.extents[_ended(o.extents, partitions, starts - 1)]
             slots = np.searchsorted(partitions, ended["partition"])
             after[slots] = np.maximum(after[slots], ended["base"] + ended["records"] - 1)
+        for hole in self.holes[self._holes_below(partitions, starts)]:
+            slot = np.searchsorted(partitions, hole["partition"])
+            after[slot] = max(after[slot], hole["last"])
         return after
 
     def ending(self, ranges: Rows, log_offset: int) -> Rows:

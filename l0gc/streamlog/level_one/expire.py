@@ -27,7 +27,7 @@ from l0gc.streamlog.controller.state import Retention, Topic, by_journal
 from l0gc.streamlog.journal.commits import divided
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, Expired, ExpiredTopic
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, pack, places
+from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, files_in, pack, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import UNREADABLE, cut_index, joined, read_index
 from l0gc.watermark.publication import refuse_if_set_back
@@ -275,7 +275,7 @@ class _JournalRun:
             for rows in lists:
                 at, there = places(partitions, rows["partition"])
                 gone = rows[there & (rows["last"] < starts[at])]
-                result.l1_objects += len(gone) if "rows" not in (rows.dtype.names or ()) else int(gone["rows"].sum())
+                result.l1_objects += int(gone["rows"].sum()) if rows is lists[1] else len(files_in(gone))
                 result.bytes += int(gone["bytes"].sum())
         some = slice(0, max(0, self._shown - len(result.starts)))
         for p, old, new in zip(*(c[some].tolist() for c in (partitions, before, starts)), strict=True):

@@ -22,7 +22,7 @@ import numpy as np
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, is_hole
 from l0gc.streamlog.journal.topic import TopicState
 
 TARGET_BYTES: Final = 128 << 20
@@ -167,17 +167,18 @@ def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows
 
 
 def _windows(rows: Rows, rule: MergeRule) -> list[Rows]:
-    """Rows of a partition by stretches of time."""
-    if not rule.window_ms or not len(rows):
-        return [rows] if len(rows) else []
-    number = rows["max_timestamp"] // rule.window_ms
-    return np.split(rows, np.flatnonzero(number[1:] != number[:-1]) + 1)
+    """Rows of a partition by stretches of time, and by what lies between holes, which no object spans (hazard 35)."""
+    hole = is_hole(rows)
+    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
+    parts = np.split(rows, np.flatnonzero((number[1:] != number[:-1]) | hole[1:] | hole[:-1]) + 1)
+    return [part for part in parts if len(part) and not is_hole(part[:1]).any()]
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
     """The partitions in which there may be something to merge: a quick check of columns, which spares a slow one of each."""
     partitions, at = np.unique(topic.l1["partition"], return_inverse=True)
-    small = np.bincount(at, topic.l1["bytes"] < rule.enough_bytes, len(partitions))
+    undersized = (topic.l1["bytes"] < rule.enough_bytes) & ~is_hole(topic.l1)
+    small = np.bincount(at, undersized, len(partitions))
     all_ = np.bincount(at, minlength=len(partitions))
     found = partitions[(small > OBJECTS) | ((small > 1) & ((small < all_) | bool(rule.window_ms)))]
     either: Rows = np.union1d(found, topic.index["partition"][_crowded(topic.index, rule)])

@@ -21,7 +21,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack, position
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
@@ -146,12 +146,16 @@ def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, Unr
 def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
     left = [o.extents["partition"] for o in topic.objects if o.log_offset <= window.after]
     waiting = distinct(np.concatenate(left)) if left else None
+    holes = topic.waiting_holes()
     for o in topic.objects:
         if not window.after < o.log_offset <= window.upto:
             continue
         if waiting is not None:
             free = o.extents[~np.isin(o.extents["partition"], waiting)]
             o = replace(o, extents=free)  # noqa: PLW2901
+        if len(holes):  # what is behind one can be committed once what is reconciled has passed it
+            first = position(holes, o.extents["partition"], o.extents["base"])
+            o = replace(o, extents=o.extents[first < 0])  # noqa: PLW2901
         if len(o.extents):
             yield revision, o
 

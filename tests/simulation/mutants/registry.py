@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants import (
+    of_holes,
     of_isolation,
     of_journals,
     of_l1,
@@ -14,7 +15,7 @@ from tests.simulation.mutants import (
 )
 from tests.simulation.mutants.tools import Mutant
 
-_MODULES = (of_journals, of_logs, of_the_cluster, of_objects, of_l1, of_set_back, of_isolation, of_sinks)
+_MODULES = (of_journals, of_logs, of_the_cluster, of_objects, of_l1, of_set_back, of_isolation, of_sinks, of_holes)
 MUTANTS: list[Mutant] = sorted(
     (m for module in _MODULES for m in vars(module).values() if isinstance(m, Mutant)), key=lambda m: m.hazard
 )

@@ -13,11 +13,13 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import StructType
 
-from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
 from l0gc.spark.source.split import Slice
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.reconcile import has_work
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
@@ -70,6 +72,18 @@ def test_a_batch_is_what_read_gives_record_by_record(partitions: int, journals: 
     assert set(columns["topic"]) == {"events"}
     assert set(columns["epoch"]) == {cluster.controller.epoch()}
     assert sorted(read(cluster, topic="events")) == expected(partitions)
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_records_that_were_given_up_fail_a_batch_unless_loss_is_accepted(lifted: bool) -> None:
+    cluster = filled(2, in_l1=20, in_l0=20)
+    give_up(cluster, "events", 1, (25, 29), "ann", force_readable=True)
+    while lifted and has_work(cluster):
+        reconcile(cluster)
+    with pytest.raises(RecordsLostError, match=r"records 25 to 29 of partition events/1 .*option failOnDataLoss=false"):
+        read(cluster, topic="events")
+    left = [row for row in expected(2) if row[0] != 1 or not 25 <= row[1] <= 29]
+    assert sorted(read(cluster, topic="events", failOnDataLoss="false")) == left
 
 
 def test_the_epoch_is_that_of_the_l0_object_also_in_l1() -> None:

@@ -1,0 +1,113 @@
+"""L0 objects that are lost, and somebody who gives up their records while everybody else goes on.
+
+A search of its own, so that the seeds of the others stay what they are: the same processes, and one more that deletes L0
+objects by hand and gives up what lies in them, or tries to give up what can be read. In the end all that is lost is given
+up; then M passes it, and every other record is where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from l0gc.errors import L0gcError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.give_up import give_up
+from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.journal.topic import Extent
+from l0gc.streamlog.level_one.reconcile import has_work, reconcile
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Process, World
+
+LOST = "L0 objects lost"
+GIVEN_UP = "ranges given up"
+REFUSED = "ranges that could not be given up"
+
+
+@dataclass
+class Losses:
+    """What is lost in a seed: the keys of objects, and the values of records in them that may be gone for good."""
+
+    keys: set[str] = field(default_factory=set)
+    values: set[bytes] = field(default_factory=set)
+
+
+class Held(NamedTuple):
+    """An unreconciled extent of a live topic, and the first of its offsets that is not deleted."""
+
+    topic: Topic
+    extent: Extent
+    first: int
+
+
+def held(world: World) -> Iterator[Held]:
+    """All of them, as the journals have them."""
+    for topic in sorted(world.watch.controller.topics.values(), key=lambda t: t.name):
+        for run in topic.runs():
+            known = world.watch.shadow(run.journal).state.topic(topic.revision)
+            if known.topic_id == topic.topic_id:
+                for p in range(run.first, run.first + run.count):
+                    start = known.view(p).log_start_offset
+                    yield from (Held(topic, e, max(start, e.base_offset)) for e in known.extents(p))
+
+
+def loser(world: World, process: Process) -> None:
+    """Loses an object, or none, and gives up what is lost, or tries it with what is not."""
+    losses, chance = _losses(world), world.random
+    world.sleep(chance.choice([0.1, 5.0, 60.0]))
+    there = sorted({h.extent.key for h in held(world)} & world.store.objects.keys())
+    if there and chance.random() < 0.6:
+        _lose(world, losses, chance.choice(there))
+    if chance.random() < 0.5:
+        world.sleep(chance.choice([1.0, 30.0]))
+    cluster = world.cluster(process)
+    for h in list(held(world)):
+        if h.extent.key in losses.keys or chance.random() < 0.1:
+            _try(world, cluster, h)
+
+
+def give_all_up(world: World, cluster: Cluster) -> None:
+    """Give up all that is lost, and lift the rest; nothing fails any more."""
+    losses = _losses(world)
+    for h in [h for h in held(world) if h.extent.key in losses.keys]:
+        give_up(cluster, h.topic.name, h.extent.partition, (h.first, h.extent.last_offset), "operator")
+        world.happened[GIVEN_UP] += 1
+    while has_work(cluster):
+        reconcile(cluster)
+
+
+def _losses(world: World) -> Losses:
+    assert world.losses is not None
+    return world.losses
+
+
+def _lose(world: World, losses: Losses, key: str) -> None:
+    body = world.store.objects[key].body
+    for h in held(world):
+        e = h.extent
+        if e.key == key:
+            block = decode_block(body[e.block.start : e.block.start + e.block.length], key, e.block)
+            losses.values.update(block.column("value").slice(e.row, e.records).to_pylist())
+    losses.keys.add(key)
+    del world.store.objects[key]
+    world.happened[LOST] += 1
+    world.note(f"{key} is lost")
+
+
+def _try(world: World, cluster: Cluster, h: Held) -> None:
+    try:
+        give_up(cluster, h.topic.name, h.extent.partition, (h.first, h.extent.last_offset), "operator")
+    except L0gcError:
+        world.happened[REFUSED] += 1
+    else:
+        world.happened[GIVEN_UP] += 1
+
+
+def given_up(world: World, topic: Topic, partition: int) -> set[int]:
+    """All offsets of a partition that were ever given up."""
+    shadow = world.watch.shadow(topic.journal_of(partition)).topics.get(topic.revision)
+    part = None if shadow is None else shadow.parts.get(partition)
+    return set() if part is None else part.given_up
