@@ -44,6 +44,7 @@ from l0gc.streamlog.journal.entries import (
     FenceL1,
     Merged,
     MergedTopic,
+    Moved,
     Objects,
     ProducerState,
     Purged,
@@ -53,6 +54,7 @@ from l0gc.streamlog.journal.entries import (
     decode_entry,
 )
 from l0gc.streamlog.journal.l1 import BELOW, NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, faults, index_rows
+from l0gc.streamlog.journal.moves import apply_moved
 from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -209,6 +211,8 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
                 state.dropped = state.dropped[~purged]
             case Closed():
                 _apply_closed(state, e, time_ms)
+            case Moved():
+                apply_moved(state.topics, state.kept_below, e)
             case SetBack():
                 _apply_set_back(state, e, entry.offset)
     except (L0gcError, ValueError) as error:

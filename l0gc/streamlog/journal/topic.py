@@ -22,6 +22,7 @@ from l0gc.streamlog.journal.rows import (
     NUMBER,
     Rows,
     ascending,
+    distinct,
     name_text,
     of_partition,
     places,
@@ -105,7 +106,11 @@ class TopicTotals:
 
 @dataclass(frozen=True, slots=True)
 class UnreconciledObject:
-    """An L0 object and those of its extents that are not in L1 yet; it landed at `time_ms` of the log's time."""
+    """An L0 object, or a part of one, and those of its extents that are not in L1 yet.
+
+    They landed at `log_offset`, at `time_ms` of the log's time, whether or not they were moved into this object since.
+    `first_epoch` is then the epoch at which they were uploaded; -1 stands for `epoch`.
+    """
 
     key: str
     epoch: int
@@ -114,6 +119,22 @@ class UnreconciledObject:
     start: int
     blocks: Rows
     extents: Rows
+    first_epoch: int = -1
+
+    @property
+    def uploaded_epoch(self) -> int:
+        """The epoch at which the records were uploaded, which readers are given."""
+        return self.epoch if self.first_epoch < 0 else self.first_epoch
+
+    @property
+    def needed(self) -> Rows:
+        """The numbers of the blocks with extents, ascending."""
+        return distinct(self.extents["block"])
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes these blocks take as they are stored."""
+        return int(self.blocks["length"][self.needed].sum(dtype=np.int64))
 
     def block(self, number: int) -> Block:
         """Where a block lies."""

@@ -190,7 +190,7 @@ def _weight(objects: Iterable[UnreconciledObject]) -> tuple[int, int, int]:
     epochs, sizes = [], []
     for o in objects:
         epochs.append(o.epoch)
-        sizes.append(int(o.blocks["length"][distinct(o.extents["block"])].sum(dtype=np.int64)))
+        sizes.append(o.bytes)
     return min(epochs), len(sizes), sum(sizes)
 
 
@@ -250,7 +250,7 @@ def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
         blocks = [Block(start, length, crc, size, o.time_ms) for start, length, crc, size in rows]
         extents = o.extents.astype(EXTENT)  # a copy
         extents["block"] = numbers
-        yield ObjectRead(window.journal, revision, o.key, o.epoch, blocks, extents)
+        yield ObjectRead(window.journal, revision, o.key, o.uploaded_epoch, blocks, extents)
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
