@@ -21,7 +21,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import EXTENT, MAX_OFFSET, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import EXTENT, MAX_OFFSET, Rows, distinct, pack, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import Block, TopicState, UnreconciledObject
 
@@ -241,16 +241,28 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
 
 def reads_of(state: JournalState, window: Window) -> Iterator[ObjectRead]:
     """What is to be read of each object of a window, in order of the log."""
-    for revision, o in unreconciled(state, window):
-        needed, numbers = np.unique(o.extents["block"], return_inverse=True)
-        lengths = o.blocks["length"].astype(np.int64)
-        starts = o.start + np.cumsum(lengths) - lengths
-        columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed], o.blocks["bytes"][needed])
-        rows = zip(*(c.tolist() for c in columns), strict=True)
-        blocks = [Block(start, length, crc, size, o.time_ms) for start, length, crc, size in rows]
-        extents = o.extents.astype(EXTENT)  # a copy
-        extents["block"] = numbers
-        yield ObjectRead(window.journal, revision, o.key, o.uploaded_epoch, blocks, extents)
+    return (_read_of(window.journal, revision, o) for revision, o in unreconciled(state, window))
+
+
+def _read_of(journal: int, revision: int, o: UnreconciledObject) -> ObjectRead:
+    needed, numbers = np.unique(o.extents["block"], return_inverse=True)
+    lengths = o.blocks["length"].astype(np.int64)
+    starts = o.start + np.cumsum(lengths) - lengths
+    columns = (starts[needed], lengths[needed], o.blocks["crc32c"][needed], o.blocks["bytes"][needed])
+    rows = zip(*(c.tolist() for c in columns), strict=True)
+    blocks = [Block(start, length, crc, size, o.time_ms) for start, length, crc, size in rows]
+    extents = o.extents.astype(EXTENT)  # a copy
+    extents["block"] = numbers
+    return ObjectRead(journal, revision, o.key, o.uploaded_epoch, blocks, extents)
+
+
+def reads_again(topic: TopicState, read: ObjectRead) -> Iterator[ObjectRead]:
+    """What is still to be read of what was, where the journal has it now: in the same object, or moved to others."""
+    for o in topic.objects:
+        at, there = places(read.extents["partition"], o.extents["partition"])
+        same = there & (read.extents["base"][at] == o.extents["base"])
+        if same.any():
+            yield _read_of(read.journal, read.revision, replace(o, extents=o.extents[same]))
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:

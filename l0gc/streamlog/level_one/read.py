@@ -37,8 +37,9 @@ BATCH_BYTES: Final = 4 << 20
 FETCH_BYTES: Final = 16 << 20
 """How much of L0 objects is fetched at once, by several threads."""
 
-StillNeeded = Callable[[int, int, Rows], Rows]
-"""Given (journal, revision, extents): for each extent whether its journal says, now, that it is not in L1."""
+StillNeeded = Callable[[ObjectRead], Sequence[ObjectRead]]
+"""Of what could not be read: what its journal says, now, that is not in L1, and where that lies. It may have been moved
+by an evacuation (hazard 34)."""
 Row: TypeAlias = pa.RecordBatch | Fault
 
 
@@ -60,7 +61,7 @@ def read_rows(
     for group in grouped(reads, (lambda read: read.bytes, FETCH_BYTES)):
         bodies = parallel.map(lambda read: _fetched(store, read), group)
         for read, of_object in zip(group, bodies, strict=True):
-            for found in _blocks(read, of_object, still_needed):
+            for found in _blocks(store, read, of_object, still_needed):
                 if isinstance(found, Fault):
                     yield from _split_fault(found, writers)
                     continue
@@ -83,11 +84,15 @@ def _fetched(store: ObjectStore, read: ObjectRead) -> list[bytes] | str:
         return str(e)
 
 
-def _blocks(read: ObjectRead, bodies: list[bytes] | str, still_needed: StillNeeded) -> Iterator[_Block | Fault]:
+def _blocks(
+    store: ObjectStore, read: ObjectRead, bodies: list[bytes] | str, still_needed: StillNeeded
+) -> Iterator[_Block | Fault]:
     if isinstance(bodies, str):
-        left = read.extents[still_needed(read.journal, read.revision, read.extents)]
-        if len(left):
-            yield _fault(read, left, bodies)
+        for now in still_needed(read):
+            if now.key == read.key:
+                yield _fault(now, now.extents, bodies)
+            else:
+                yield from _blocks(store, now, _fetched(store, now), still_needed)
         return
     for number, (block, content) in enumerate(zip(read.blocks, bodies, strict=True)):
         extents = read.extents[read.extents["block"] == number]
