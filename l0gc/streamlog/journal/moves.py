@@ -55,6 +55,12 @@ def places(topic: TopicState) -> dict[tuple[str, int], UnreconciledObject]:
     return {(o.key, o.start): o for o in topic.objects}
 
 
+def check_stamp(part: MovedBlocks, o: UnreconciledObject) -> None:
+    """Raises `UsageError`: the copy is not stamped above what it was copied from (hazard 32)."""
+    if part.epoch <= o.epoch:
+        raise UsageError(f"the copy of {part.source!r} is stamped with epoch {part.epoch}, not above {o.epoch}")
+
+
 def _moved(o: UnreconciledObject, part: MovedBlocks | None) -> Iterator[UnreconciledObject]:
     """What becomes of an object: what stays of it, if anything does, and what is elsewhere now."""
     if part is None:
@@ -91,8 +97,7 @@ def _movable(topic: TopicState | None, kept_below: int, parts: Sequence[MovedBlo
         o = known.get(source)
         if o is None or topic is None or topic.topic_id != part.topic_id or part.epoch < kept_below:
             continue
-        if part.epoch <= o.epoch:
-            raise UsageError(f"the copy of {part.source!r} is stamped with epoch {part.epoch}, not above {o.epoch}")
+        check_stamp(part, o)
         if numbers[-1] >= len(o.blocks) or source in sources or (part.key, part.start) in taken:
             raise UsageError(f"what was copied from {part.source!r} is named twice, or was never in it")
         if np.isin(o.extents["block"], numbers).any():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -53,8 +55,8 @@ def journal() -> Journal:
     return j
 
 
-def part(j: Journal, at: int = 0, **more: object) -> MovedBlocks:
-    return moved_part(j.state.topic(REVISION).objects[at], **{"key": COPY, **more})  # type: ignore[arg-type]
+def part(j: Journal, at: int = 0, **more: Any) -> MovedBlocks:
+    return moved_part(j.state.topic(REVISION).objects[at], **{"key": COPY, **more})
 
 
 def extents(j: Journal) -> list[Extent]:
@@ -175,7 +177,7 @@ def test_a_copy_can_be_moved_again_part_by_part_and_keeps_the_first_epoch() -> N
         ({"key": key_of(5), "epoch": 20}, "named twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(wrong: dict[str, object], message: str) -> None:
+def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any], message: str) -> None:
     j = journal()
     with pytest.raises(UsageError, match=message):
         movable(j.state.topics, 0, [part(j, **wrong)])
@@ -205,9 +207,9 @@ def test_after_any_history_records_are_where_they_were_before_without_moves(step
         match step:
             case "land":
                 number += 1
-                o = extents_of(epoch, {p: chance.randint(1, 3) for p in range(chance.randint(1, 4))}, key=f"{number}")
+                new = extents_of(epoch, {p: chance.randint(1, 3) for p in range(chance.randint(1, 4))}, key=f"{number}")
                 for j in (moved, plain):
-                    j.land(o, time_ms=number)
+                    j.land(new, time_ms=number)
             case "advance":
                 for j in (moved, plain):
                     j.apply(Advance(epoch), time_ms=number)
