@@ -36,9 +36,9 @@ def zombies(count: int = 1) -> Scope:
 
 
 def evacuated(count: int = 0) -> Scope:
-    """Two uploads, an evacuation, a reconciler, and a window that is closed at any time."""
+    """An upload, an evacuation, a reconciler, and a window that is closed at any time."""
     keeper = Housekeeper("h", 1, truncates=False, moves=(("barrier", 2), ("barrier", 3)))
-    return Scope("evacuated", (Uploader("a", 2, restamps=0), Mover("m"), Reconciler("r", 1), keeper), count)
+    return Scope("evacuated", (Uploader("a", restamps=0), Mover("m"), Reconciler("r", 1), keeper), count)
 
 
 def two_evacuations(count: int = 0) -> Scope:

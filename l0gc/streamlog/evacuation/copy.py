@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
 
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.parallel import grouped
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.evacuation.choice import COPY_BYTES
 from l0gc.streamlog.ingest.extents import check_block, fetch
 from l0gc.streamlog.journal.entries import MovedBlocks
 from l0gc.streamlog.journal.rows import NUMBER, pack
 from l0gc.streamlog.journal.topic import Block, UnreconciledObject
-
-COPY_BYTES: Final = 64 << 20
-"""About how large a copy is: as an object that was uploaded, or larger, and small enough to be held in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,17 @@ newer than the last sweep; a wrong one costs a copy in vain, and no data.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from l0gc.collect.attempts import read_attempts
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, PartialFailureError, ProtocolError
 from l0gc.formatting import Outcome, size, span
 from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.evacuation.choice import MAX_BYTES, RATIO, Held, Target, choose_target
+from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target, choose_target
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
 from l0gc.streamlog.journal.moves import places
 from l0gc.streamlog.journal.state import JournalState
@@ -102,7 +102,7 @@ class EvacuationPlan:
     windows: list[Window]
     epoch: int
     first: int
-    objects: Mapping[int, Held]
+    objects: Mapping[int, Holding]
     target: Target
     expected: EvacuateResult
 
@@ -113,12 +113,14 @@ def plan_evacuation(
     *,
     ratio: float = RATIO,
     max_bytes: int = MAX_BYTES,
+    object_bytes: int = OBJECT_BYTES,
+    swept_ms: int = 0,
 ) -> EvacuationPlan:
     """What a run would move now, and what that would release.
 
     Args:
-        ratio: how many bytes of garbage have to be released for each that is copied.
-        max_bytes: at most so much is copied.
+        ratio: see `choose_target`, and so for `max_bytes` and `object_bytes`.
+        swept_ms: when the last sweep ended, by the store's clock; 0 for never.
 
     Raises:
         NotFoundError: nobody has listed the bucket since the last sweep.
@@ -132,14 +134,17 @@ def plan_evacuation(
     state = cluster.controller.snapshot()
     if state.external_log:
         raise ExternalLogError("this cluster's records are in another system's log: l0gc has nothing of it to move")
-    objects = listed(cluster, state)
+    objects = listed(cluster, state, swept_ms)
     windows = windows_of(state, None)
     needs = workers.map(_needs, judged(windows, unread))
     errors = [*unread.values(), *(n.error for n in needs if n.error)]
     expected = EvacuateResult(errors=errors, engine=workers.engine)
-    target = (
-        _target(state, objects, needs, ratio, max_bytes) if not errors else Target(why="M waits for what is damaged")
-    )
+    target = Target(why="M waits for what is damaged")
+    if not errors:
+        needed = sum((Counter(n.bytes) for n in needs), Counter[int]())
+        below = min([state.epoch, *(n.below for n in needs if n.below is not None)])
+        limits = {"max_bytes": max_bytes, "object_bytes": object_bytes}
+        target = choose_target(objects, needed, below, ratio=ratio, **limits)
     if target.epoch is not None:
         taken = [found for n in needs for e, found in n.parts.items() if e <= target.epoch]
         expected.moved = Evacuated(sum(o for o, _ in taken), sum(n for _, n in taken), target.copied)
@@ -171,31 +176,19 @@ def run_evacuation(cluster: Cluster, plan: EvacuationPlan, workers: Workers[Clus
     return result
 
 
-def listed(cluster: Cluster, state: ControllerState) -> dict[int, Held]:
+def listed(cluster: Cluster, state: ControllerState, swept_ms: int) -> dict[int, Holding]:
     """What the bucket holds at each epoch, by the newest scan. Raises `NotFoundError` if there is none, or a sweep since."""
     keys = list_scans(cluster.store)
     if not keys:
         raise NotFoundError("nobody has listed the bucket yet: run l0gc compute-watermark first, without --no-scan")
     scan = read_scan(cluster.store, keys[-1], state.cluster_id)
-    swept = read_attempts(cluster.store, cluster.parallel).get("sweep")
-    if swept is not None and swept.ended_ms > scan.totals.taken_ms:
-        age = span(swept.ended_ms - scan.totals.taken_ms)
+    if swept_ms > scan.totals.taken_ms:
+        age = span(swept_ms - scan.totals.taken_ms)
         raise NotFoundError(
             f"a sweep has ended {age} after the bucket was listed, so what it holds is not known: run l0gc "
             "compute-watermark first, without --no-scan"
         )
-    return {r.epoch: Held(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
-
-
-def _target(
-    state: ControllerState, objects: Mapping[int, Held], needs: Sequence[JournalNeeds], ratio: float, max_bytes: int
-) -> Target:
-    needed: dict[int, int] = {}
-    for n in needs:
-        for epoch, size_ in n.bytes.items():
-            needed[epoch] = needed.get(epoch, 0) + size_
-    below = min((n.below for n in needs if n.below is not None), default=state.epoch)
-    return choose_target(objects, needed, min(below, state.epoch), ratio=ratio, max_bytes=max_bytes)
+    return {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
 
 
 def _needs(cluster: Cluster, window: Window) -> JournalNeeds:
@@ -220,7 +213,7 @@ def _needs(cluster: Cluster, window: Window) -> JournalNeeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class MoveOutcome:
     """What became of an evacuation in one journal, of which M may pass all up to `reached` now."""
 
     moved: Evacuated
@@ -266,7 +259,7 @@ class Move:
         for copied in copy_all(cluster, sources, self.epoch, still_there):
             yield number[copied.journal], copied
 
-    def land(self, cluster: Cluster, copies: Iterable[Copied]) -> Iterator[Landed]:
+    def land(self, cluster: Cluster, copies: Iterable[Copied]) -> Iterator[MoveOutcome]:
         """What became of it, journal by journal."""
         of_journal: dict[int, list[Copied]] = {}
         for copied in copies:
@@ -275,7 +268,7 @@ class Move:
         for journal, some in sorted(of_journal.items()):
             yield self._land(cluster, windows[journal], some)
 
-    def _land(self, cluster: Cluster, window: Window, copies: Sequence[Copied]) -> Landed:
+    def _land(self, cluster: Cluster, window: Window, copies: Sequence[Copied]) -> MoveOutcome:
         handle, moved = cluster.journal(window.journal), Evacuated()
         errors = list(dict.fromkeys(c.error for c in copies if c.error))
         try:
@@ -286,8 +279,8 @@ class Move:
             with handle.replica.lock:
                 reached = _lowest(handle.state, window) - 1
         except (ProtocolError, CorruptObjectError) as e:
-            return Landed(moved, -1, [*errors, f"journal {window.journal}: {e}"])
-        return Landed(moved, reached, errors)
+            return MoveOutcome(moved, -1, [*errors, f"journal {window.journal}: {e}"])
+        return MoveOutcome(moved, reached, errors)
 
 
 def _lowest(state: JournalState, window: Window) -> int:

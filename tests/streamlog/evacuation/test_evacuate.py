@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from l0gc.collect.attempts import recorded_attempt
 from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import NotFoundError, StoreFullError
@@ -19,14 +18,12 @@ from l0gc.streamlog.evacuation import copy as copies
 from l0gc.streamlog.evacuation.evacuate import EvacuateResult, plan_evacuation, run_evacuation
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.plan import Fault
-from l0gc.streamlog.level_one.read import read_rows
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from tests.support.ingest import stored_values
 from tests.support.memory_store import MemoryStore, another_process, memory_cluster, store_of
-from tests.support.reconcile import put, reconcile
+from tests.support.reconcile import put, reconcile, reconcile_but
 
 L0 = "level_zero/data/"
 LAGGING = 3
@@ -58,8 +55,7 @@ def compute(cluster: Cluster) -> int:
 
 
 def sweep(cluster: Cluster) -> int:
-    with recorded_attempt(cluster, "sweep"):
-        return Sweep(cluster, Removal()).run(2).deleted
+    return Sweep(cluster, Removal()).run(2).deleted
 
 
 def evacuate(cluster: Cluster, **limits: float) -> EvacuateResult:
@@ -83,7 +79,6 @@ def test_after_an_evacuation_m_passes_what_the_lagging_partition_held() -> None:
     before = stored_values(cluster, "paused")
     held = compute(cluster)
     assert sweep(cluster) <= 1
-    store_of(cluster).clock.ms += 1000
     compute(cluster)
     result = evacuate(cluster)
     assert (result.moved.objects, result.moved.extents) == (1, 1)
@@ -105,7 +100,7 @@ def test_a_topic_over_several_journals_and_extents_that_share_a_block_move_as_th
         put(cluster, "events", {p: [b"%d-%d" % (n, p)] for p in range(30)})
         tick(cluster)
     put(cluster, "events", {0: [b"the end"]})
-    _reconcile_but(cluster, {7, 8, 25})
+    reconcile_but(cluster, {7, 8, 25})
     before, times = stored_values(cluster, "events"), times_of(cluster)
     for _ in range(3):
         tick(cluster)
@@ -129,29 +124,6 @@ def test_a_topic_over_several_journals_and_extents_that_share_a_block_move_as_th
 def times_of(cluster: Cluster) -> list[tuple[int, int, int]]:
     topic = cluster.controller.snapshot().topic("events")
     return [(r.partition, r.offset, r.timestamp_ms) for r in read_topic(cluster, topic)]
-
-
-def _reconcile_but(cluster: Cluster, partitions: set[int]) -> None:
-    """Reconcile all partitions but some, as if these had a reconciler of their own that is down."""
-    real = read_rows
-
-    def without(store, reads, writers, needed, parallel):  # type: ignore[no-untyped-def]
-        for writer, row in real(store, reads, writers, needed, parallel):
-            if not isinstance(row, Fault):
-                import pyarrow.compute as pc
-
-                row = row.filter(pc.invert(pc.is_in(row["partition"], value_set=_array(partitions))))  # noqa: PLW2901
-            yield writer, row
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "read_rows", without)
-        reconcile(cluster)
-
-
-def _array(partitions: set[int]):  # type: ignore[no-untyped-def]
-    import pyarrow as pa
-
-    return pa.array(sorted(partitions), pa.int64())
 
 
 def test_copies_are_about_so_large_and_many_old_objects_go_into_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +150,7 @@ def test_what_is_not_worth_it_is_left_with_a_reason() -> None:
     cluster = lagging()
     compute(cluster)
     keys = set(l0(cluster))
-    assert "and --ratio is 1e+06" in evacuate(cluster, ratio=1e6).reason
+    assert "and --ratio is 1e+09" in evacuate(cluster, ratio=1e9).reason
     assert "more than --max-bytes 1 B" in evacuate(cluster, max_bytes=1).reason
     assert evacuate(lagging_nothing()).reason.startswith("no partition that lags")
     assert set(l0(cluster)) == keys
@@ -196,10 +168,8 @@ def test_without_a_listing_since_the_last_sweep_nothing_is_moved() -> None:
     with pytest.raises(NotFoundError, match="nobody has listed the bucket yet"):
         plan_evacuation(cluster)
     compute(cluster)
-    store_of(cluster).clock.ms += 1000
-    sweep(cluster)
-    with pytest.raises(NotFoundError, match="a sweep has ended"):
-        plan_evacuation(cluster)
+    with pytest.raises(NotFoundError, match="a sweep has ended 9 s after the bucket was listed"):
+        plan_evacuation(cluster, swept_ms=store_of(cluster).clock.ms + 9000)
 
 
 @pytest.mark.parametrize("what", ["missing", "damaged", "short"])
