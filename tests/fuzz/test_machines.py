@@ -164,13 +164,14 @@ def use(state: JournalState) -> None:
         rows, starts = topic.l1_of(0), (pack(np.array([0, 1], NUMBER)), pack(np.array([3, 9], OFFSET)))
         expired = Expired([ExpiredTopic(revision, topic.topic_id, *starts)])
         merged = l1_rows(l1_row(0, int(rows["base"][0]), int(rows["last"][-1]), epoch=9)) if len(rows) else rows
-        for entry in (
+        entries: list[JournalEntry] = [
             reconciled(state, {0: 3}, 50, revision=revision),
             Merged(9, [MergedTopic(revision, pack(rows), pack(merged))]),
             expired,
             Closed([ClosedTopic(revision)]),
             *(Moved([moved_part(o, key_of(20), revision=revision, topic_id=topic.topic_id)]) for o in topic.objects),
-        ):
+        ]
+        for entry in entries:
             try:
                 JournalMachine(0).apply(copy.deepcopy(state), landed(50, entry))
             except L0gcError:

@@ -24,6 +24,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target, choose_target
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.moves import places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.plan import Window, strangers, unreconciled
@@ -191,12 +192,17 @@ def listed(cluster: Cluster, state: ControllerState, swept_ms: int) -> dict[int,
     return {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
 
 
+def _read(handle: JournalHandle) -> JournalState:
+    """The journal as this process has judged it a moment ago, or as it is now: what lands is decided later."""
+    return handle.state if handle.judged else handle.catch_up()
+
+
 def _needs(cluster: Cluster, window: Window) -> JournalNeeds:
     """What a journal needs of L0."""
     handle, sizes, parts = cluster.journal(window.journal), dict[int, int](), dict[int, tuple[int, int]]()
     try:
         with handle.replica.lock:
-            state = handle.catch_up()
+            state = _read(handle)
             if wrong := strangers(state, window):
                 return JournalNeeds(window.journal, None, {}, {}, wrong[0])
             for _, o in unreconciled(state, window):
@@ -239,7 +245,7 @@ class Move:
         for number in numbers:
             window = self.windows[number]
             with cluster.journal(window.journal).replica.lock:
-                state = cluster.journal(window.journal).catch_up()
+                state = _read(cluster.journal(window.journal))
                 found = [
                     Source.of(window.journal, revision, window.topics[revision].topic_id, o)
                     for revision, o in unreconciled(state, window)

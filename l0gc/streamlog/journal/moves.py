@@ -98,9 +98,10 @@ def _movable(topic: TopicState | None, kept_below: int, parts: Sequence[MovedBlo
         if o is None or topic is None or topic.topic_id != part.topic_id or part.epoch < kept_below:
             continue
         check_stamp(part, o)
-        if numbers[-1] >= len(o.blocks) or source in sources or (part.key, part.start) in taken:
+        left = np.isin(o.extents["block"], numbers).any()
+        if numbers[-1] >= len(o.blocks) or (left and (source in sources or (part.key, part.start) in taken)):
             raise UsageError(f"what was copied from {part.source!r} is named twice, or was never in it")
-        if np.isin(o.extents["block"], numbers).any():
+        if left:
             sources.add(source)
             taken.add((part.key, part.start))
             yield part

@@ -152,6 +152,13 @@ def test_a_landing_that_is_repeated_is_left_out() -> None:
     assert movable(j.state.topics, 0, [planned]) == []
 
 
+def test_a_landing_that_is_repeated_is_left_out_where_other_blocks_stayed() -> None:
+    j = journal()
+    planned = part(j, blocks=blocks(1))
+    j.apply(Moved([planned]))
+    assert movable(j.state.topics, 0, [planned]) == []
+
+
 def test_a_copy_can_be_moved_again_part_by_part_and_keeps_the_first_epoch() -> None:
     j = journal()
     j.apply(Moved([part(j, 0), part(j, 1, start=900)]))
