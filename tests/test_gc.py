@@ -48,9 +48,9 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
         assert done.reconcile is not None
         assert done.sweep is not None
         assert (done.reconcile.records, done.sweep.deleted, done.sweep.run_id, done.run_id) == (3, 1, "mine", "mine")
-        assert set(done.not_due) == {"merge", "expire", "vacuum"}
+        assert set(done.not_due) == {"merge", "expire", "evacuate", "vacuum"}
         data = done.to_json()
-        assert [name for name, value in data.items() if value is None] == ["merge", "expire", "vacuum"]
+        assert [name for name, value in data.items() if value is None] == ["merge", "expire", "evacuate", "vacuum"]
         assert (data["sweep"], data["reconcile"]) == (done.sweep.to_json(), done.reconcile.to_json())
         assert list(data) == [s.replace("-", "_") for s in STEPS] + [
             "not_due",
@@ -60,7 +60,7 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
             "run_id",
         ]
         again = cluster.gc(reconcile=False)
-        assert set(again.not_due) == {"expire", "compute_watermark", "sweep", "vacuum"}
+        assert set(again.not_due) == {"expire", "compute_watermark", "evacuate", "sweep", "vacuum"}
         assert again.housekeep is not None
 
 
@@ -144,6 +144,7 @@ def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: p
         result: Any = raised.value.result
         assert (result.sweep, result.vacuum, set(result.not_due)) == (None, None, {"merge", "expire"})
         assert [m for m in caplog.messages if "left out" in m] == [
+            "evacuate is left out: M was not computed",
             "sweep is left out: M was not computed",
             "vacuum is left out: M was not computed",
         ]

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from l0gc.api.engine import Engine
+from l0gc.api.evacuation import Evacuation, planned
 from l0gc.api.groups import checked
-from l0gc.api.operations import Operations
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, read_gc_note, write_gc_note
 from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
-from l0gc.errors import L0gcError, StepsFailedError, StoppedError
+from l0gc.errors import L0gcError, NotFoundError, StepsFailedError, StoppedError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster as Handles
@@ -64,6 +64,7 @@ class GcResult(Outcome):
     merge: MergeResult | None = None
     expire: ExpireResult | None = None
     compute_watermark: WatermarkResult | None = None
+    evacuate: EvacuateResult | None = None
     sweep: SweepResult | None = None
     vacuum: VacuumResult | None = None
     not_due: dict[str, str] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class GcResult(Outcome):
         return StepsFailedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
-class Cluster(Operations):
+class Cluster(Evacuation):
     """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
     def gc(
@@ -104,10 +105,12 @@ class Cluster(Operations):
         keep_quarantine_s: float = KEEP_QUARANTINE_S,
         merge_target_bytes: int = 128 << 20,
         merge_fan_in: int = 4,
+        evacuate_ratio: float = 50,
+        evacuate_max_bytes: int = 1 << 30,
         run_id: str = "",
         around: Around = lambda step, call: call and call(),
     ) -> GcResult:
-        """Housekeep, reconcile, merge, expire, compute M, sweep and vacuum, each if it is due. As `l0gc gc`.
+        """Housekeep, reconcile, merge, expire, compute M, evacuate, sweep and vacuum, each if it is due. As `l0gc gc`.
 
         Steps that fail are in the result of the error that is raised in the end; the others were done.
 
@@ -119,6 +122,7 @@ class Cluster(Operations):
             min_age_s: see `sweep`, and so for `max_objects`, `max_rate`, `max_delete_ratio`, `record` and `record_dir`.
             l1_grace_s: see `vacuum`, and so for `orphan_age_s`, `keep_runs_s` and `keep_quarantine_s`.
             merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
+            evacuate_ratio: `ratio` of `evacuate`, higher than there; `evacuate_max_bytes` is its `max_bytes`.
             run_id: the name of the run, and of its sweep; by default a new one.
             around: does each step, by calling the function that it gets with the step's name; None where it is not due.
         """
@@ -130,6 +134,7 @@ class Cluster(Operations):
         rule = MergeRule(merge_target_bytes, merge_fan_in)
         due = _Due(handles, rule, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
         everything = dry_run or external
+        limits: dict[str, Any] = {"ratio": evacuate_ratio, "max_bytes": evacuate_max_bytes, "object_bytes": 0}
         both: dict[str, Any] = {
             "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
             "record_dir": record_dir, "spark": engine,
@@ -148,6 +153,7 @@ class Cluster(Operations):
             _Step(gc_steps.MERGE, merge, due.no_merge),
             _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
             _Step(gc_steps.COMPUTE, compute, due.no_watermark, due.computed),
+            _Step(gc_steps.EVACUATE, partial(self._evacuate, engine, **limits), partial(due.no_evacuation, **limits)),
             _Step(gc_steps.SWEEP, sweep, due.no_sweep, due.swept),
             _Step(gc_steps.VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
         ]
@@ -299,6 +305,13 @@ class _Due:
         if listing is not None:
             held = listing.objects - listing.eligible_objects - listing.unparsable
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
+
+    def no_evacuation(self, **limits: Any) -> str:
+        try:
+            plan = planned(self._cluster, **limits)
+        except NotFoundError as e:
+            return str(e)
+        return "" if plan.expected.errors else plan.target.why
 
     def no_sweep(self) -> str:
         return gc_steps.sweep_not_due(self._published(), self._note)

@@ -13,6 +13,7 @@ from l0gc.api import Cluster, Engine
 from l0gc.api.gc import GcResult
 from l0gc.cli.cluster import run_housekeep
 from l0gc.cli.compute_watermark import run_compute_watermark
+from l0gc.cli.evacuate import limit_options, run_evacuate
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import cluster_options, engine_options
 from l0gc.cli.output import Output, taking_results
@@ -20,7 +21,7 @@ from l0gc.cli.reconcile import rule_options, run_merge, run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.sweep import gc_options, new_run, run_sweep, run_vacuum
 from l0gc.cli.topic import run_expire
-from l0gc.collect.gc_steps import COMPUTE, EXPIRE, HOUSEKEEP, MERGE, RECONCILE, STEPS, SWEEP, VACUUM
+from l0gc.collect.gc_steps import COMPUTE, EVACUATE, EXPIRE, HOUSEKEEP, MERGE, RECONCILE, STEPS, SWEEP, VACUUM
 from l0gc.errors import StoppedError
 from l0gc.formatting import Outcome
 
@@ -35,9 +36,10 @@ from l0gc.formatting import Outcome
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
 @gc_options
 @rule_options("merge-")
+@limit_options("evacuate-", ratio=50)
 @cluster_options(engine_options("Where each step runs"), metrics_options)
 def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, **options: Any) -> None:
-    """Housekeep, reconcile, merge, expire, compute-watermark, sweep and vacuum, each if it is due: for cron.
+    """Housekeep, reconcile, merge, expire, compute-watermark, evacuate, sweep and vacuum, each if it is due: for cron.
 
     A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
 
@@ -54,6 +56,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, *
         MERGE: run_merge,
         EXPIRE: run_expire,
         COMPUTE: run_compute_watermark,
+        EVACUATE: run_evacuate,
         SWEEP: run_sweep,
         VACUUM: run_vacuum,
     }

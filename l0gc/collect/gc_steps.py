@@ -24,9 +24,10 @@ RECONCILE: Final = "reconcile"
 MERGE: Final = "merge"
 EXPIRE: Final = "expire"
 COMPUTE: Final = "compute-watermark"
+EVACUATE: Final = "evacuate"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
-STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, COMPUTE, SWEEP, VACUUM)
+STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, COMPUTE, EVACUATE, SWEEP, VACUUM)
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
 """Those that a cluster with an external log can do; `gc` leaves the first to whoever has that log's reports."""
 """In their order. Each leaves a record of its last run, whoever ran it."""
@@ -94,7 +95,7 @@ def is_final(e: L0gcError) -> bool:
 
 def is_left_out(step: str, failed: Collection[str]) -> bool:
     """Whether `step` does not run because of the steps that `failed` before it."""
-    return step in (SWEEP, VACUUM) and COMPUTE in failed
+    return step in (EVACUATE, SWEEP, VACUUM) and COMPUTE in failed
 
 
 def worst(codes: Iterable[int]) -> int:

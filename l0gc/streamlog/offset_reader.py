@@ -311,7 +311,7 @@ class OffsetReader:
         total = int(counts.sum())
         stored = {f.name: pa.concat_arrays([b.column(f.name) for b in found]) for f in RECORDS}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
-        stored["epoch"] = columns.repeated(wanted.epoch, total)
+        stored["epoch"] = columns.repeated(wanted.uploaded_epoch, total)
         arrays = [stored[name] for name in self._schema.names]
         partitions = np.repeat(extents["partition"].astype(np.int32), counts)
         return self._piece(partitions, pa.RecordBatch.from_arrays(arrays, names=self._schema.names))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.ingest.extents import decode_block
-from l0gc.streamlog.journal.rows import BLOCK, EXTENT, NUMBER, Rows
+from l0gc.streamlog.journal.rows import BLOCK, EXTENT, NUMBER
 from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead
 from l0gc.streamlog.level_one.read import read_rows
@@ -76,8 +76,8 @@ def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, be
     blocks = np.array([(len(BODY), crc32c(BODY), len(EXTENTS), MOST_BYTES)], BLOCK)
     read = ObjectRead(0, 3, UnreconciledObject(KEY, 1, 0, TIME_MS, before, blocks, EXTENTS))
 
-    def needed(journal: int, revision: int, extents: Rows) -> Rows:
-        return np.ones(len(extents), bool)
+    def needed(read: ObjectRead) -> list[ObjectRead]:
+        return [read]
 
     found = [row for _, row in read_rows(store, [read], 1, needed, Parallel())]
     assert sum(len(f.partitions) if isinstance(f, Fault) else f.num_rows for f in found) in {

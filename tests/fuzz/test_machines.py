@@ -40,6 +40,8 @@ from l0gc.streamlog.journal.entries import (
     JournalEntry,
     Merged,
     MergedTopic,
+    Moved,
+    MovedBlocks,
     ObjectExtents,
     Objects,
     Purged,
@@ -56,9 +58,11 @@ from tests.support.journal import (
     gc_epoch_of,
     give_up,
     index_row,
+    key_of,
     l1_row,
     l1_rows,
     landed,
+    moved_part,
     reconciled,
 )
 
@@ -90,10 +94,12 @@ def history() -> list[Landed]:
     index = pack(index_row(rows, name=99, epoch=3))
     land(msgspec.structs.replace(commit, topics=[msgspec.structs.replace(commit.topics[0], indexes=index)]))
     land(Barrier(8))
+    block = pack(np.array([0], NUMBER))
+    land(Moved([MovedBlocks(OTHER, f"id-{OTHER}", key_of(6), 0, block, key_of(9), 9, 70)]))
     land(Objects([extents_of(8, {2: 1}, revision=OTHER, topic_id=f"id-{OTHER}")]))
     land(Objects([extents_of(8, {0: 3}, revision=REVISION, topic_id=f"id-{REVISION}")]))
-    land(reconciled(state, {0: 5}, 6, epoch=8))
-    land(reconciled(state, {0: 8}, 7, epoch=8))
+    land(reconciled(state, {0: 5}, 7, epoch=8))
+    land(reconciled(state, {0: 8}, 8, epoch=8))
     replaced = state.topics[REVISION].l1_of(0)[1:]
     land(Merged(8, [MergedTopic(REVISION, pack(replaced), pack(l1_rows(l1_row(0, 2, 8, epoch=8, name=77))))]))
     starts = pack(np.array([0, 1], NUMBER)), pack(np.array([2, 8], OFFSET))
@@ -161,13 +167,15 @@ def use(state: JournalState) -> None:
         rows, starts = topic.l1_of(0), (pack(np.array([0, 1], NUMBER)), pack(np.array([3, 9], OFFSET)))
         expired = Expired([ExpiredTopic(revision, topic.topic_id, *starts)])
         merged = l1_rows(l1_row(0, int(rows["base"][0]), int(rows["last"][-1]), epoch=9)) if len(rows) else rows
-        for entry in (
+        entries: list[JournalEntry] = [
             reconciled(state, {0: 3}, 50, revision=revision),
             Merged(9, [MergedTopic(revision, pack(rows), pack(merged))]),
             expired,
             give_up({0: (3, 8)}, state, revision, topic.topic_id),
             Closed([ClosedTopic(revision)]),
-        ):
+            *(Moved([moved_part(o, key_of(20), revision=revision, topic_id=topic.topic_id)]) for o in topic.objects),
+        ]
+        for entry in entries:
             try:
                 JournalMachine(0).apply(copy.deepcopy(state), landed(50, entry))
             except L0gcError:

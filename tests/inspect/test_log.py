@@ -34,7 +34,7 @@ from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.support.controller import created
-from tests.support.journal import give_up, journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
+from tests.support.journal import give_up, journal_of, l1_row, l1_rows, moved_part, name_of, of_topic, reconciled
 from tests.support.memory_store import memory_cluster, once, store_of
 
 Row = dict[str, Any]
@@ -88,6 +88,9 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     assert handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *starts)])) == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1
     assert handle.fence_l1(2) == 2
+    o = next(o for o in handle.state.topics[topic.revision].objects if o.key == "k")
+    part = moved_part(o, "copy", cluster.controller.advance(), revision=topic.revision, topic_id=topic.topic_id)
+    assert handle.move([part]) == {("copy", 0): 1}
     later, _ = cluster.controller.create_topic("later", 1, 1)
     cluster.controller.delete_topic("later")
     cluster.controller.forget_topics([later.revision])
@@ -129,6 +132,14 @@ def test_packed_rows_are_unpacked(busy: tuple[Cluster, Topic]) -> None:
     (closed,) = rows[-1]["topics"]
     assert closed["topic"] == "gone"
     assert rows[0]["time"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_a_move_is_shown_with_the_blocks_that_moved(busy: tuple[Cluster, Topic]) -> None:
+    rows = shown(with_checkpoints(with_the_rest(*busy)), 0, checkpoint=True)
+    (part,) = next(r for r in rows if r.get("entry") == "moved")["parts"]
+    assert (part["topic"], part["source"], part["blocks"], part["key"]) == ("events", "k", [0], "copy")
+    (copy,) = [r for r in rows if r.get("object") == "copy"]
+    assert (copy["epoch"], copy["first_epoch"]) == (part["epoch"], 3)
 
 
 def test_an_offset_to_begin_at_is_kept(busy: tuple[Cluster, Topic]) -> None:

@@ -7,7 +7,7 @@ producer and each input has got. l0gc's state machine runs beside it, for what i
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ from l0gc.streamlog.journal.entries import (
     GaveUp,
     JournalEntry,
     Merged,
+    Moved,
+    MovedBlocks,
     ObjectExtents,
     Objects,
     ProducerBatch,
@@ -33,7 +35,7 @@ from l0gc.streamlog.journal.entries import (
     Reconciled,
     SetBack,
 )
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, RANGE, unpack
+from l0gc.streamlog.journal.rows import BLOCK, NUMBER, OFFSET, RANGE, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.simulation.shadow_l1 import L1Shadow, Wrong
 from tests.support.journal import gc_epoch_of
@@ -43,13 +45,15 @@ _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 
 @dataclass(frozen=True)
 class Live:
-    """An unreconciled extent."""
+    """An unreconciled extent: in block `block` of the journal's part of the object, which begins at byte `start`."""
 
     key: str
     epoch: int
     base: int
     records: int
     log_offset: int
+    start: int
+    block: int
     time_ms: int = 0
 
 
@@ -101,7 +105,10 @@ def fingerprint(state: JournalState) -> int:
             t.next_offsets.tobytes(),
             t.reconciled.tobytes(),
             t.log_start.tobytes(),
-            tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
+            tuple(
+                (o.key, o.epoch, o.first_epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes())
+                for o in t.objects
+            ),
             t.l1.tobytes(),
             t.index.tobytes(),
             t.holes.tobytes(),
@@ -198,6 +205,9 @@ class Shadow:
                 self.l1.purged(entry.names, world.objects, world.vanished)
             case GaveUp():
                 self._gave_up(entry, world)
+            case Moved():
+                for moved in entry.parts:
+                    self._moved(moved, world)
             case SetBack():
                 if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
                     raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
@@ -240,11 +250,13 @@ class Shadow:
         if o.producer is not None:
             self._producer(o.producer, time_ms)
         bases = []
-        for p, n in zip(unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist(), strict=True):
+        blocks = [i for i, n in enumerate(unpack(o.blocks, BLOCK)["extents"].tolist()) for _ in range(n)]
+        partitions, records = unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist()
+        for p, n, block in zip(partitions, records, blocks, strict=True):
             part = topic.parts.setdefault(p, Part())
             bases.append(part.next_offset)
             part.batches[part.next_offset] = n
-            part.live.append(Live(o.key, o.epoch, part.next_offset, n, offset, time_ms))
+            part.live.append(Live(o.key, o.epoch, part.next_offset, n, offset, o.start, block, time_ms))
             part.next_offset += n
         self.landed[o.key] = (offset, tuple(bases))
         self._slide(o.epoch, world)
@@ -363,6 +375,29 @@ class Shadow:
                 if base <= max(part.reconciled + 1, part.start) <= last:
                     part.reconciled = last
                     self.l1.hole(name, topic.revision, p, (base, last, time_ms))
+
+    def _moved(self, m: MovedBlocks, world: LandingWorld) -> None:
+        topic, name = self._topic(m.revision, world)
+        if topic.topic_id != m.topic_id:
+            raise Wrong(f"moved {m.source} for another topic than {name}")
+        if m.key not in world.objects:
+            raise Wrong(f"moved {m.source} to {m.key}, which is gone")
+        if not self.kept_below <= m.epoch <= world.epoch:
+            raise Wrong(f"moved {m.source} to epoch {m.epoch}, at cluster epoch {world.epoch}")
+        if m.epoch <= world.watermark and m.topic_id in world.live:
+            raise Wrong(f"moved {m.source} to epoch {m.epoch}, though M = {world.watermark} is published")
+        blocks = unpack(m.blocks, NUMBER).tolist()
+        moved = 0
+        for part in topic.parts.values():
+            for i, x in enumerate(part.live):
+                if (x.key, x.start) == (m.source, m.source_start) and x.block in blocks:
+                    if m.epoch <= x.epoch:
+                        raise Wrong(f"moved {m.source} of epoch {x.epoch} to epoch {m.epoch}")
+                    block = blocks.index(x.block)
+                    part.live[i] = replace(x, key=m.key, epoch=m.epoch, start=m.start, block=block)
+                    moved += 1
+        if not moved:
+            raise Wrong(f"moved records of {name} out of {m.source}, where none was left")
 
     def _check_l1(self, topic: TopicShadow, partitions: set[int]) -> None:
         for p in partitions:

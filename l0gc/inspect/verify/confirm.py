@@ -158,15 +158,13 @@ def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> 
     needed = needs(copy.state, revision, {s.key for s in suspects})
     found: list[Suspect | None] = []
     for s in suspects:
-        o = needed.get(s.key)
-        if o is None:
-            continue
-        if s.kind == Kind.L0_CORRUPT:
+        for o in needed.get(s.key, ()):
             row = o.extents[o.extents["partition"] == s.partition]
-            if len(row) and row["base"][0] == s.offset:
-                found.append(s)
-        elif s.kind == Kind.L0_MISSING or needed_end(o) >= s.expected:
-            found.append(_with(s, f"{s.detail}; {described(o)}"))
+            if s.kind == Kind.L0_CORRUPT:
+                found += [s] if len(row) and row["base"][0] == s.offset else []
+            elif s.kind == Kind.L0_MISSING or needed_end(o) >= s.expected:
+                found.append(_with(s, f"{s.detail}; {described(o)}"))
+                break
     return found
 
 

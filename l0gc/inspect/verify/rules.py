@@ -208,10 +208,10 @@ def l1_folder(p: PartitionId) -> str:
 def _object_faults(copy: JournalCopy, t: TopicState) -> Iterator[str]:
     before = -1
     for o in t.objects:
-        if not t.revision <= o.epoch <= copy.state.max_applied_epoch:
+        if not t.revision <= o.uploaded_epoch <= copy.state.max_applied_epoch:
             yield (
-                f"object {o.key} at epoch {o.epoch} does not lie between its topic's revision {t.revision} and the window "
-                f"{copy.state.window}"
+                f"object {o.key} at epoch {o.uploaded_epoch} does not lie between its topic's revision {t.revision} and the "
+                f"window {copy.state.window}"
             )
             return
         if not before <= o.log_offset <= copy.offset:
@@ -297,10 +297,13 @@ def described(o: UnreconciledObject) -> str:
     return f"{records:,} unreconciled record{'' if records == 1 else 's'} of {n:,} partition{'' if n == 1 else 's'}"
 
 
-def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, UnreconciledObject]:
-    """Those of the objects that the journal still needs for a topic."""
-    topic = state.topics.get(revision)
-    return {} if topic is None else {o.key: o for o in topic.objects if o.key in keys}
+def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[UnreconciledObject]]:
+    """Those of the objects that the journal still needs for a topic; a copy has parts of several."""
+    topic, found = state.topics.get(revision), dict[str, list[UnreconciledObject]]()
+    for o in () if topic is None else topic.objects:
+        if o.key in keys:
+            found.setdefault(o.key, []).append(o)
+    return found
 
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:

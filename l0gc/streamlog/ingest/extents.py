@@ -157,6 +157,14 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
         ) from None
 
 
+def check_block(body: bytes, key: str, block: Block) -> str:
+    """Where a block lies, for messages. Raises `CorruptObjectError`: the bytes are not those that were uploaded."""
+    where = f"{key} at bytes {block.start} to {block.start + block.length}"
+    if not body or len(body) != block.length or crc32c(body) != block.crc32c:
+        raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
+    return where
+
+
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
     """The records of a block, of all partitions in it.
 
@@ -167,9 +175,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     Raises:
         CorruptObjectError: the bytes are not what the log says.
     """
-    where = f"{key} at bytes {block.start} to {block.start + block.length}"
-    if not body or len(body) != block.length or crc32c(body) != block.crc32c:
-        raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
+    where = check_block(body, key, block)
     most = f"it may, where the log says {block.bytes:,} bytes"
     content = decompressed(where, memoryview(body), block.bytes, most)
     count = int.from_bytes(content[: NUMBER.itemsize], "little")

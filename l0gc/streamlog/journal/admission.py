@@ -23,8 +23,8 @@ from l0gc.errors import (
 )
 from l0gc.streamlog.journal.entries import LandedSequence, ObjectExtents, ProducerState
 from l0gc.streamlog.journal.producers import Overlay
-from l0gc.streamlog.journal.rows import MAX_OFFSET, NUMBER, unpack
-from l0gc.streamlog.journal.topic import TopicState, check_object
+from l0gc.streamlog.journal.rows import BLOCK, MAX_OFFSET, NUMBER, Rows, ascending, unpack
+from l0gc.streamlog.journal.topic import TopicState
 
 _RECORDS_LIMIT: Final = 2**31 - 1
 
@@ -137,3 +137,20 @@ def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
             f"epoch {epoch} offered to journal {journal} is above the cluster epoch {cluster_epoch}; "
             "it is refused, since it would shut out every writer"
         )
+
+
+def check_object(o: ObjectExtents) -> Rows:
+    """The partitions of an object's extents, if it can be one. Raises `UsageError`: it would stop the log for everybody."""
+    partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
+    if not o.key or not len(partitions) or len(partitions) != len(records):
+        raise UsageError(f"object {o.key!r} names {len(partitions)} partitions and {len(records)} numbers of records")
+    if partitions[0] < 0 or not ascending(partitions):
+        raise UsageError(f"the partitions of object {o.key!r} are not in ascending order")
+    if (records < 1).any():
+        raise UsageError(f"object {o.key!r} has an extent without records")
+    empty = not len(blocks) or any((blocks[column] < 1).any() for column in ("length", "extents", "bytes"))
+    if empty or not 0 <= o.start <= MAX_OFFSET:
+        raise UsageError(f"object {o.key!r} has a block that is empty or begins nowhere")
+    if int(blocks["extents"].sum(dtype=np.int64)) != len(partitions):
+        raise UsageError(f"the blocks of object {o.key!r} hold another number of extents than {len(partitions)}")
+    return partitions

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from l0gc.errors import UsageError
 from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge
 from l0gc.streamlog.journal.entries import ExpiredTopic, MergedTopic, ObjectExtents, ReconciledTopic
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed
@@ -19,10 +18,8 @@ from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
     HOLE_NAMES,
-    MAX_OFFSET,
     NUMBER,
     Rows,
-    ascending,
     distinct,
     hole_rows,
     in_order,
@@ -120,7 +117,11 @@ class TopicTotals:
 
 @dataclass(frozen=True, slots=True)
 class UnreconciledObject:
-    """An L0 object and those of its extents that are not in L1 yet; it landed at `time_ms` of the log's time."""
+    """An L0 object, or a part of one, and those of its extents that are not in L1 yet.
+
+    They landed at `log_offset`, at `time_ms` of the log's time, whether or not they were moved into this object since.
+    `first_epoch` is then the epoch at which they were uploaded; -1 stands for `epoch`.
+    """
 
     key: str
     epoch: int
@@ -129,6 +130,12 @@ class UnreconciledObject:
     start: int
     blocks: Rows
     extents: Rows
+    first_epoch: int = -1
+
+    @property
+    def uploaded_epoch(self) -> int:
+        """The epoch at which the records were uploaded, which readers are given."""
+        return self.epoch if self.first_epoch < 0 else self.first_epoch
 
     @property
     def needed(self) -> Rows:
@@ -370,23 +377,6 @@ class TopicState:
     def lists_of(self, partitions: Rows) -> Lists:
         """The lists of L1 objects of some partitions."""
         return Lists(self.index, self.l1).of(partitions)
-
-
-def check_object(o: ObjectExtents) -> Rows:
-    """The partitions of an object's extents, if it can be one. Raises `UsageError`: it would stop the log for everybody."""
-    partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
-    if not o.key or not len(partitions) or len(partitions) != len(records):
-        raise UsageError(f"object {o.key!r} names {len(partitions)} partitions and {len(records)} numbers of records")
-    if partitions[0] < 0 or not ascending(partitions):
-        raise UsageError(f"the partitions of object {o.key!r} are not in ascending order")
-    if (records < 1).any():
-        raise UsageError(f"object {o.key!r} has an extent without records")
-    empty = not len(blocks) or any((blocks[column] < 1).any() for column in ("length", "extents", "bytes"))
-    if empty or not 0 <= o.start <= MAX_OFFSET:
-        raise UsageError(f"object {o.key!r} has a block that is empty or begins nowhere")
-    if int(blocks["extents"].sum(dtype=np.int64)) != len(partitions):
-        raise UsageError(f"the blocks of object {o.key!r} hold another number of extents than {len(partitions)}")
-    return partitions
 
 
 def l1_file(row: Any) -> L1File:

@@ -21,7 +21,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack, position
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack, places, position
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
@@ -223,6 +223,16 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
     tasks = max(-(-total // TASK_BYTES), min(cores, -(-total // SMALL_TASK_BYTES)), 1)
     writers = max(1, min(max(tasks, cores if tasks > 1 else 1), MAX_WRITERS, partitions))
     return Round(epoch, takes, total, max(1, min(tasks, objects)), writers)
+
+
+def reads_again(topic: TopicState, read: ObjectRead) -> Iterator[ObjectRead]:
+    """What is still to be read of what was, where the journal has it now: in the same object, or moved to others."""
+    wanted = read.object.extents
+    for o in topic.objects:
+        at, there = places(wanted["partition"], o.extents["partition"])
+        same = there & (wanted["base"][at] == o.extents["base"])
+        if same.any():
+            yield ObjectRead(read.journal, read.revision, replace(o, extents=o.extents[same]))
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:

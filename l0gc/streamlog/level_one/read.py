@@ -38,8 +38,9 @@ BATCH_BYTES: Final = 4 << 20
 FETCH_BYTES: Final = 16 << 20
 """How much of L0 objects is fetched at once, by several threads."""
 
-StillNeeded = Callable[[int, int, Rows], Rows]
-"""Given (journal, revision, extents): for each extent whether its journal says, now, that it is not in L1."""
+StillNeeded = Callable[[ObjectRead], Sequence[ObjectRead]]
+"""Of what could not be read: what its journal says, now, that is not in L1, and where that lies. It may have been moved
+by an evacuation (hazard 34)."""
 Row: TypeAlias = pa.RecordBatch | Fault
 
 
@@ -61,7 +62,7 @@ def read_rows(
     for group in grouped(reads, (lambda read: read.object.bytes, FETCH_BYTES)):
         bodies = parallel.map(lambda read: _fetched(store, read.object), group)
         for read, of_object in zip(group, bodies, strict=True):
-            for found in _blocks(read, of_object, still_needed):
+            for found in _blocks(store, read, of_object, still_needed):
                 if isinstance(found, Fault):
                     yield from _split_fault(found, writers)
                     continue
@@ -86,13 +87,15 @@ def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, byt
 
 
 def _blocks(
-    read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
+    store: ObjectStore, read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
 ) -> Iterator[_Block | Fault]:
     o = read.object
     if isinstance(found, str):
-        left = o.extents[still_needed(read.journal, read.revision, o.extents)]
-        if len(left):
-            yield _fault(read, left, found)
+        for now in still_needed(read):
+            if now.object.key == o.key:
+                yield _fault(now, now.object.extents, found)
+            else:
+                yield from _blocks(store, now, _fetched(store, now.object), still_needed)
         return
     for number, (block, content) in zip(o.needed, found, strict=True):
         extents = o.extents[o.extents["block"] == number]

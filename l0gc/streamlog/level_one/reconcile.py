@@ -34,8 +34,8 @@ from l0gc.streamlog.level_one.plan import (
     Round,
     Window,
     choose,
-    is_unreconciled,
     make_round,
+    reads_again,
     steps_of,
     strangers,
     unreconciled,
@@ -200,19 +200,17 @@ def reads_in(handle: JournalHandle, window: Window) -> list[ObjectRead]:
 
 
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
-    """Asks the journals whether extents whose object is gone are not in L1 yet: another reconciler may have lifted them,
-    and a sweep taken the object (hazard 19)."""
+    """Asks the journals about what could not be read: another reconciler may have lifted it, an evacuation may have moved
+    it, and a sweep taken the object (hazards 19 and 34)."""
 
-    def ask(number: int, revision: int, extents: Rows) -> Rows:
+    def ask(read: ObjectRead) -> Sequence[ObjectRead]:
         try:
-            handle = journal(number)
+            handle = journal(read.journal)
             with handle.replica.lock:
-                topic = handle.catch_up().topics.get(revision)
-                if topic is None:
-                    return np.zeros(len(extents), bool)
-                return is_unreconciled(topic, extents["partition"], extents["base"])
+                topic = handle.catch_up().topics.get(read.revision)
+                return [] if topic is None else list(reads_again(topic, read))
         except CorruptObjectError:
-            return np.ones(len(extents), bool)
+            return [read]
 
     return ask
 

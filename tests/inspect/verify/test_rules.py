@@ -245,7 +245,7 @@ def test_only_the_blocks_that_are_still_needed_have_to_be_there() -> None:
     j.reconcile({2: 0})
     (o,) = events(j.state).objects
     assert needed_end(o) == 102
-    assert needs(j.state, REVISION, {o.key, "other"}) == {o.key: o}
+    assert needs(j.state, REVISION, {o.key, "other"}) == {o.key: [o]}
     assert needs(j.state, REVISION, {"other"}) == needs(j.state, 99, {o.key}) == {}
 
 

@@ -175,13 +175,13 @@ def poison_taken() -> AbstractContextManager[Any]:
 
 @mutant(
     14,
-    "l0gc/streamlog/journal/topic.py::check_object",
+    "l0gc/streamlog/journal/admission.py::check_object",
     "what `apply` refuses is appended",
     f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",
 )
 def refused_too_late() -> AbstractContextManager[Any]:
     """What `apply` refuses is not refused before."""
-    check = l0gc.streamlog.journal.topic.check_object
+    check = l0gc.streamlog.journal.admission.check_object
     applying: list[bool] = []
     apply = JournalMachine.apply
 
@@ -201,7 +201,7 @@ def refused_too_late() -> AbstractContextManager[Any]:
             applying.pop()
 
     return together(
-        everywhere("l0gc.streamlog.journal.topic", "check_object", checked),
+        everywhere("l0gc.streamlog.journal.admission", "check_object", checked),
         method(JournalMachine, "apply", applied),
     )
 

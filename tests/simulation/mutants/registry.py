@@ -8,6 +8,7 @@ from tests.simulation.mutants import (
     of_journals,
     of_l1,
     of_logs,
+    of_moves,
     of_objects,
     of_set_back,
     of_sinks,
@@ -15,7 +16,18 @@ from tests.simulation.mutants import (
 )
 from tests.simulation.mutants.tools import Mutant
 
-_MODULES = (of_journals, of_logs, of_the_cluster, of_objects, of_l1, of_set_back, of_isolation, of_sinks, of_holes)
+_MODULES = (
+    of_journals,
+    of_logs,
+    of_the_cluster,
+    of_objects,
+    of_l1,
+    of_moves,
+    of_set_back,
+    of_isolation,
+    of_sinks,
+    of_holes,
+)
 MUTANTS: list[Mutant] = sorted(
     (m for module in _MODULES for m in vars(module).values() if isinstance(m, Mutant)), key=lambda m: m.hazard
 )

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.streamlog.ingest import extents
 from l0gc.streamlog.ingest.extents import Packed, decode_block, fetch, select
+from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.rows import BLOCK, EXTENT, NUMBER, unpack
-from l0gc.streamlog.journal.topic import Block, Extent, TopicState, check_object
+from l0gc.streamlog.journal.topic import Block, Extent, TopicState
 from tests.support.blocks import Chunk, pack
 from tests.support.memory_store import MemoryStore, failing
 
