@@ -137,12 +137,7 @@ class Sweep(RemovalRun[SweepResult]):
         if workers.engine != LOCAL:
             # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
             return [[r] for r in plan.ranges(workers.slots if plan.max_rate is None else workers.cores)]
-        n = ranges or workers.slots
-        if in_order:
-            n = 1
-        elif plan.is_mostly_garbage:
-            n = (n + 3) // 4  # the deletes set the pace, and a scanner that waits holds a page
-        return [plan.ranges(n)]
+        return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
     def _abort_uploads(self, plan: Removal, result: SweepResult, tally: Tally) -> None:
         """Abort the unfinished uploads of keys that M gives up; a dry run only counts them."""
