@@ -119,6 +119,11 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         """Whether versions go, for good; a bucket that never kept any has none but the objects."""
         return self.purge_versions and self.keeps_history
 
+    @property
+    def is_mostly_garbage(self) -> bool:
+        """Whether the last scan saw more eligible objects than others."""
+        return self.expected > self.counted - self.expected >= 0
+
     def ranges(self, n: int) -> list[tuple[int, int]]:
         """The shards in at most `n` ranges, each from its first shard to the one after its last.
 

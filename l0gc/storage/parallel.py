@@ -27,7 +27,7 @@ _BEGUN_S: Final = 1.0
 """A thread that has not begun by then is started again: an exception that is set in the thread that starts it may come to
 the new one, and end it."""
 
-FIRST_IN_FLIGHT: Final = 6
+FIRST_IN_FLIGHT: Final = 4
 LEAST_IN_FLIGHT: Final = 2
 ANSWERS: Final = 24
 """A rate is that of so many answers, or of two for each request in flight."""
