@@ -226,6 +226,8 @@ def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, 
     watch = world.watch
     lost = [t for name, t in newest.state.topics.items() if backup.state.topics.get(name) != t]
     watch.forget([*lost, *(d.topic for d in newest.state.deleted)])
+    for p in backup.state.producers.values():  # what superseded such a run is lost, and the run goes on
+        watch.superseded.pop((p.producer_id, p.epoch, p.run), None)
     if not noticed:
         usual(world, work, "u")
         world.run(steps)
