@@ -83,14 +83,14 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     replaced = handle.state.topics[topic.revision].l1_of(0)
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))
     assert handle.commit_merged(Merged(epoch, [MergedTopic(topic.revision, pack(replaced), pack(merged))])) == {}
-    handle.give_up(give_up({2: (0, 1)}, handle.state, topic.revision, topic.topic_id), "events")
+    o = next(o for o in handle.state.topics[topic.revision].objects if o.key == "k")
+    part = moved_part(o, "copy", cluster.controller.advance(), revision=topic.revision, topic_id=topic.topic_id)
+    assert handle.move([part]) == {("copy", 0): 1}
+    handle.give_up(give_up({4: (0, 0)}, handle.state, topic.revision, topic.topic_id), "events")
     starts = pack(np.array([1], NUMBER)), pack(np.array([4], OFFSET))
     assert handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *starts)])) == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1
     assert handle.fence_l1(2) == 2
-    o = next(o for o in handle.state.topics[topic.revision].objects if o.key == "k")
-    part = moved_part(o, "copy", cluster.controller.advance(), revision=topic.revision, topic_id=topic.topic_id)
-    assert handle.move([part]) == {("copy", 0): 1}
     later, _ = cluster.controller.create_topic("later", 1, 1)
     cluster.controller.delete_topic("later")
     cluster.controller.forget_topics([later.revision])
