@@ -34,16 +34,12 @@ class VirtualClock:
         heapq.heappush(self._waiting, (self.now + max(seconds, 1e-6), next(self._numbers), getcurrent()))
         self._hub.switch()
 
-    def start(self, worker: Callable[[], None]) -> None:
-        """Run another worker, from now on."""
-        heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
-
     def run(self, *workers: Callable[[], None]) -> None:
         """Run the workers to their ends; what one of them raises is raised."""
         self._hub = getcurrent()
         try:
             for worker in workers:
-                self.start(worker)
+                heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
             while self._waiting:
                 self.now, _, next_up = heapq.heappop(self._waiting)
                 next_up.switch()
