@@ -204,7 +204,9 @@ def kill(pid: int, *, with_disk: bool) -> None:
         lost = [blocks for folder in folders for blocks in Path(folder).glob("blockmgr-*")]
         assert lost
         for blocks in lost:
-            shutil.rmtree(blocks)
+            while blocks.exists():
+                with suppress(FileNotFoundError):  # Spark's worker removes them, too
+                    shutil.rmtree(blocks)
 
 
 @contextmanager
