@@ -131,12 +131,13 @@ def plan_evacuation(
     """
     workers = workers or LocalWorkers(cluster)
     began = cluster.runtime.clock.monotonic()
-    unread = refuse_if_set_back(cluster, keep=workers.engine == LOCAL).unread
     state = cluster.controller.snapshot()
     if state.external_log:
         raise ExternalLogError("this cluster's records are in another system's log: l0gc has nothing of it to move")
-    objects = listed(cluster, state, swept_ms)
     windows = windows_of(state, None)
+    # Before the journals are judged, so that each that is changed is among them (hazard 38).
+    unread = refuse_if_set_back(cluster, {w.journal for w in windows}, keep=workers.engine == LOCAL).unread
+    objects = listed(cluster, state, swept_ms)
     needs = workers.map(_needs, judged(windows, unread))
     errors = [*unread.values(), *(n.error for n in needs if n.error)]
     expected = EvacuateResult(errors=errors, engine=workers.engine)
