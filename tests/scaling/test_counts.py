@@ -183,8 +183,9 @@ def lagging(partitions: int, journals: int, objects: int) -> Cluster:
     housekeep(cluster, barrier=True)
     workers = LocalWorkers(cluster)
     run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
-    for log in (cluster.controller, *map(cluster.journal, cluster.controller.snapshot().journals_in_use())):
-        log.replica.write_checkpoint()
+    cluster.controller.replica.write_checkpoint()
+    for journal in cluster.controller.snapshot().journals_in_use():
+        cluster.journal(journal).replica.write_checkpoint()
     return cluster
 
 
