@@ -187,6 +187,7 @@ PURE = [
     "streamlog/journal/commits.py",
     "streamlog/journal/entries.py",
     "streamlog/evacuation/choice.py",
+    "streamlog/evacuation/needs.py",
     "streamlog/journal/l1.py",
     "streamlog/journal/moves.py",
     "streamlog/journal/producers.py",
