@@ -199,6 +199,7 @@ PURE = [
     "watermark/compute.py",
     "collect/gc_steps.py",
     "inspect/causes.py",
+    "inspect/laggards.py",
     "inspect/verify/findings.py",
     "inspect/verify/rules.py",
     "inspect/report/series.py",

@@ -1,6 +1,6 @@
 """What journals still need of L0, and the target that follows from it (pure).
 
-`evacuate` and whoever shows what lags (`inspect/laggards.py`) choose by this, so that both name the same target.
+`evacuate` chooses by this, and so does what shows who lags (`inspect/laggards.py`), so both name the same target.
 """
 
 from __future__ import annotations
