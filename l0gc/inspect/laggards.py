@@ -17,10 +17,10 @@ import numpy as np
 
 from l0gc.formatting import Outcome, count, size, span
 from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Target
-from l0gc.streamlog.evacuation.needs import holdings, lowest_window, needs_of, outdated, weigh
+from l0gc.streamlog.evacuation.needs import holdings, lowest_window, needed, needs_of, outdated, weigh
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window, unreconciled
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.watermark.scans import ScanSnapshot
 
 COMPUTE: Final = "l0gc compute-watermark"
@@ -146,7 +146,7 @@ def _who(journals: Sequence[tuple[Window, JournalState]], first: int, last: int)
     """The topics that need an object of these epochs."""
     of: dict[str, tuple[list[Rows], list[int], list[int]]] = {}
     for window, state in journals:
-        for revision, o in unreconciled(state, window):
+        for revision, o in needed(state, window):
             if o.epoch <= last:
                 partitions, times, sizes = of.setdefault(window.topics[revision].name, ([], [], []))
                 partitions.append(o.extents["partition"])

@@ -23,11 +23,11 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
-from l0gc.streamlog.evacuation.needs import NEVER_LISTED, JournalNeeds, holdings, needs_of, outdated, weigh
+from l0gc.streamlog.evacuation.needs import NEVER_LISTED, JournalNeeds, holdings, needed, needs_of, outdated, weigh
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.moves import places
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window, unreconciled
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import judged, windows_of
 from l0gc.watermark.publication import refuse_if_set_back
 from l0gc.watermark.scans import list_scans, read_scan
@@ -218,7 +218,7 @@ class Move:
                 state = _read(cluster.journal(window.journal))
                 found = [
                     Source.of(window.journal, revision, window.topics[revision].topic_id, o)
-                    for revision, o in unreconciled(state, window)
+                    for revision, o in needed(state, window)
                     if o.epoch <= self.target
                 ]
             yield from ((zlib.crc32(s.key.encode()) % self.copiers, s) for s in found)

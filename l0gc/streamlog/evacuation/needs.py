@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from l0gc.formatting import span
 from l0gc.streamlog.evacuation.choice import Holding, Target, choose_target
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window, strangers, unreconciled
+from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.streamlog.level_one.plan import Window, strangers
 from l0gc.watermark.scans import ScanSnapshot
 
 NEVER_LISTED: Final = "nobody has listed the bucket yet: run l0gc compute-watermark first, without --no-scan"
@@ -34,12 +35,21 @@ class JournalNeeds:
     error: str = ""
 
 
+def needed(state: JournalState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
+    """The objects that a journal needs, as (revision, object): also for what waits behind a hole. That cannot be lifted yet,
+    but holds M as all else does."""
+    for revision, wanted in sorted(window.topics.items()):
+        topic = state.topics.get(revision)
+        if topic is not None and topic.topic_id == wanted.topic_id:
+            yield from ((revision, o) for o in topic.objects)
+
+
 def needs_of(state: JournalState, window: Window) -> JournalNeeds:
     """What a journal needs of L0, by its state."""
     if wrong := strangers(state, window):
         return JournalNeeds(window.journal, None, {}, {}, wrong[0])
     sizes, parts = dict[int, int](), dict[int, tuple[int, int]]()
-    for _, o in unreconciled(state, window):
+    for _, o in needed(state, window):
         objects, extents = parts.get(o.epoch, (0, 0))
         sizes[o.epoch] = sizes.get(o.epoch, 0) + o.bytes
         parts[o.epoch] = (objects + 1, extents + len(o.extents))
@@ -54,8 +64,8 @@ def lowest_window(needs: Sequence[JournalNeeds], epoch: int) -> int:
 
 def weigh(needs: Sequence[JournalNeeds], epoch: int, objects: Mapping[int, Holding], **limits: Any) -> Target:
     """The target by what all journals need; see `choose_target` for `objects` and `limits`."""
-    needed = sum((Counter(n.bytes) for n in needs), Counter[int]())
-    return choose_target(objects, needed, lowest_window(needs, epoch), **limits)
+    total = sum((Counter(n.bytes) for n in needs), Counter[int]())
+    return choose_target(objects, total, lowest_window(needs, epoch), **limits)
 
 
 def holdings(scan: ScanSnapshot) -> dict[int, Holding]:
