@@ -106,8 +106,6 @@ class _View:
 
     def laggards(self, epoch: int, holders: Sequence[Holder]) -> Laggards | None:
         """Those whose lag keeps the objects of an epoch; `holders` are the lowest of those that may need it."""
-        if all(h.kind != UNRECONCILED for h in holders):
-            return None
         seen = see_objects(self._cluster, self.journals, holders)
         sweep = read_attempts(self._cluster.store, self._cluster.parallel).get("sweep")
         found = see_laggards(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from l0gc.collect.attempts import Attempt, write_attempt
@@ -19,6 +20,7 @@ from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.evacuation.evacuate import plan_evacuation, run_evacuation
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.publication import publish, read_published
 from l0gc.watermark.scans import ScanSnapshot
 from tests.support.memory_store import Call, another_process, memory_cluster, store_of
 from tests.support.reconcile import Records, put, reconcile
@@ -88,6 +90,28 @@ def test_the_topics_that_have_lagged_longest_are_named_and_the_others_counted() 
         "2 partitions of paused-0, 2 partitions of paused-1, 2 partitions of paused-2 and 9 more topics have lagged for "
     )
     assert " and keep " in found.sentence
+
+
+def test_who_needs_only_what_is_new_does_not_lag_and_the_oldest_record_counts() -> None:
+    cluster = lagging()
+    oldest_ms = status(cluster).held_back_by[0].oldest_ms
+    put(cluster, "paused-0", PAUSED, {4: [b"new"]})
+    put(cluster, "events", {0: [b"new"]})
+    scan_and_publish(cluster)
+    found = seen(cluster)
+    assert [(t.name, t.since_ms, t.bytes) for t in found.topics] == [("paused-0/3", oldest_ms, found.copied_bytes)]
+    for _ in range(3):
+        tick(cluster)
+    scan_and_publish(cluster)
+    first = seen(cluster).topics[0]
+    assert (first.topic, first.partitions, first.since_ms) == ("paused-0", 2, oldest_ms)
+
+
+def test_that_there_are_fewer_objects_counts_as_for_the_command() -> None:
+    cluster = lagging({3: [random.Random(9).randbytes(5_000)]})
+    scan_and_publish(cluster)
+    assert plan_evacuation(cluster, object_bytes=0).target.epoch is None
+    assert seen(cluster).target_epoch == plan_evacuation(cluster).target.epoch is not None
 
 
 def test_what_is_not_worth_moving_is_reconciled_and_the_garbage_is_counted() -> None:
@@ -175,13 +199,21 @@ def spoil(cluster: Cluster) -> None:
         store_of(cluster).put(key, b"nonsense")
 
 
+def set_back(cluster: Cluster) -> None:
+    """What is published is not below what the journal may need."""
+    known, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
+    assert known is not None
+    new = msgspec.structs.replace(known, watermark=known.watermark + 3, published_at_ms=known.published_at_ms + 1)
+    publish(cluster.store, cluster.runtime, new)
+
+
 def lose_the_topic(cluster: Cluster) -> None:
     """Another topic has the revision, as after a restored controller log."""
     for topic in cluster.journal(0).catch_up().topics.values():
         topic.topic_id = "another"
 
 
-@pytest.mark.parametrize("happened", [spoil, lose_the_topic])
+@pytest.mark.parametrize("happened", [spoil, set_back, lose_the_topic])
 def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Cluster], None]) -> None:
     cluster = lagging()
     scan_and_publish(cluster)
