@@ -92,6 +92,8 @@ def lines_of(s: Status, url: str) -> list[Line]:
     lines += _epoch_and_m(s)
     lines.append(Line("garbage", _garbage(s)))
     lines += _labelled("held by", _held(s))
+    if s.laggards is not None and s.laggards.partitions:
+        lines.append(Line("lagging", s.laggards.sentence))
     lines += _labelled("broken", s.errors, "red")
     lines.append(Line("jobs", _jobs(s)))
     lines += _sweeps(s)

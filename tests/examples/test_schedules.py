@@ -50,7 +50,7 @@ def test_a_cron_job_runs_a_command_that_l0gc_takes_as_its_user_and_under_a_lock(
 
 
 def test_there_are_cron_jobs() -> None:
-    assert len(CRON_LINES) == 6
+    assert len(CRON_LINES) == 7
 
 
 @pytest.mark.parametrize("example", ["cron/env.example", "systemd/env.example"])

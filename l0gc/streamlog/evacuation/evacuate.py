@@ -12,22 +12,22 @@ newer than the last sweep; a wrong one costs a copy in vain, and no data.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, PartialFailureError, ProtocolError
-from l0gc.formatting import Outcome, size, span
+from l0gc.formatting import Outcome, size
 from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target, choose_target
+from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
+from l0gc.streamlog.evacuation.needs import NEVER_LISTED, JournalNeeds, holdings, needed, needs_of, outdated, weigh
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.moves import places
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window, strangers, unreconciled
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import judged, windows_of
 from l0gc.watermark.publication import refuse_if_set_back
 from l0gc.watermark.scans import list_scans, read_scan
@@ -82,21 +82,6 @@ class EvacuateResult(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class JournalNeeds:
-    """What a journal holds in L0: `below` is the lowest epoch that it may still take for one of its topics.
-
-    `bytes` and `parts` are by epoch: how much of the objects is needed, and in how many objects and extents. `error` says
-    why nothing of it can be moved.
-    """
-
-    journal: int
-    below: int | None
-    bytes: dict[int, int]
-    parts: dict[int, tuple[int, int]]
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class EvacuationPlan:
     """What to move: all from epoch `first` up to the target. `expected` is what a run does if nothing changes meanwhile."""
 
@@ -143,10 +128,7 @@ def plan_evacuation(
     expected = EvacuateResult(errors=errors, engine=workers.engine)
     target = Target(why="M waits for what is damaged")
     if not errors:
-        needed = sum((Counter(n.bytes) for n in needs), Counter[int]())
-        below = min([state.epoch, *(n.below for n in needs if n.below is not None)])
-        limits = {"max_bytes": max_bytes, "object_bytes": object_bytes}
-        target = choose_target(objects, needed, below, ratio=ratio, **limits)
+        target = weigh(needs, state.epoch, objects, ratio=ratio, max_bytes=max_bytes, object_bytes=object_bytes)
     if target.epoch is not None:
         taken = [found for n in needs for e, found in n.parts.items() if e <= target.epoch]
         expected.moved = Evacuated(sum(o for o, _ in taken), sum(n for _, n in taken), target.copied)
@@ -182,15 +164,11 @@ def listed(cluster: Cluster, state: ControllerState, swept_ms: int) -> dict[int,
     """What the bucket holds at each epoch, by the newest scan. Raises `NotFoundError` if there is none, or a sweep since."""
     keys = list_scans(cluster.store)
     if not keys:
-        raise NotFoundError("nobody has listed the bucket yet: run l0gc compute-watermark first, without --no-scan")
+        raise NotFoundError(NEVER_LISTED)
     scan = read_scan(cluster.store, keys[-1], state.cluster_id)
-    if swept_ms > scan.totals.taken_ms:
-        age = span(swept_ms - scan.totals.taken_ms)
-        raise NotFoundError(
-            f"a sweep has ended {age} after the bucket was listed, so what it holds is not known: run l0gc "
-            "compute-watermark first, without --no-scan"
-        )
-    return {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
+    if why := outdated(scan, swept_ms):
+        raise NotFoundError(why)
+    return holdings(scan)
 
 
 def _read(handle: JournalHandle) -> JournalState:
@@ -200,18 +178,10 @@ def _read(handle: JournalHandle) -> JournalState:
 
 def _needs(cluster: Cluster, window: Window) -> JournalNeeds:
     """What a journal needs of L0."""
-    handle, sizes, parts = cluster.journal(window.journal), dict[int, int](), dict[int, tuple[int, int]]()
+    handle = cluster.journal(window.journal)
     try:
         with handle.replica.lock:
-            state = _read(handle)
-            if wrong := strangers(state, window):
-                return JournalNeeds(window.journal, None, {}, {}, wrong[0])
-            for _, o in unreconciled(state, window):
-                objects, extents = parts.get(o.epoch, (0, 0))
-                sizes[o.epoch] = sizes.get(o.epoch, 0) + o.bytes
-                parts[o.epoch] = (objects + 1, extents + len(o.extents))
-            below = min((max(r, state.window.oldest) for r in window.topics if not state.closed(r)), default=None)
-            return JournalNeeds(window.journal, below, sizes, parts)
+            return needs_of(_read(handle), window)
     except CorruptObjectError as e:
         return JournalNeeds(window.journal, None, {}, {}, str(e))
 
@@ -249,7 +219,7 @@ class Move:
                 state = _read(cluster.journal(window.journal))
                 found = [
                     Source.of(window.journal, revision, window.topics[revision].topic_id, o)
-                    for revision, o in unreconciled(state, window)
+                    for revision, o in needed(state, window)
                     if o.epoch <= self.target
                 ]
             yield from ((zlib.crc32(s.key.encode()) % self.copiers, s) for s in found)

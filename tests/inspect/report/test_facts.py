@@ -12,6 +12,7 @@ from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
+from l0gc.inspect.report import facts as facts_of
 from l0gc.inspect.report.facts import (
     SHOWN_BEHIND,
     SHOWN_TOPICS,
@@ -28,6 +29,8 @@ from l0gc.inspect.status import status
 from l0gc.inspect.verify.findings import Kind, Suspect, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.delete_records import delete_records
+from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
@@ -81,6 +84,26 @@ def test_lag_and_what_holds_m_come_from_the_journals() -> None:
     assert [(h.partition, h.gc_epoch) for h in facts.held_back_by] == [(0, 0), (1, 0)]
     assert facts.held_partitions == 2
     assert facts.next.startswith("l0gc reconcile")
+
+
+def test_holes_are_listed_from_the_log_start_on_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = topic_in_memory(3)
+    lost = [put(cluster, {0: 2, 2: 4}) for _ in range(2)]
+    put(cluster, {0: 1, 1: 1, 2: 1})
+    assert gathered(cluster).given_up == []
+    for key in lost:
+        cluster.store.delete([key])
+    for partition, records in ((2, (4, 7)), (0, (0, 1)), (2, (0, 3))):
+        give_up(cluster, "events", partition, records, "ann")
+    delete_records(cluster, "events", 2, before_offset=1)
+    facts = gathered(cluster)
+    assert [(h.topic, h.partition, h.first_offset, h.last_offset, h.records) for h in facts.given_up] == [
+        ("events", 0, 0, 1, 2), ("events", 2, 1, 3, 3), ("events", 2, 4, 7, 4),
+    ]  # fmt: skip
+    assert (facts.holes, facts.lost_records) == (3, 9)
+    monkeypatch.setattr(facts_of, "SHOWN_HOLES", 2)
+    few = gathered(cluster)
+    assert (few.given_up, few.holes) == (facts.given_up[:2], 3)
 
 
 def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -> None:
