@@ -201,7 +201,12 @@ class Judged(NamedTuple):
 
 
 def refuse_if_set_back(
-    cluster: ClusterHandle, units: Collection[int] | None = None, *, keep: bool = True, by_m: bool = False
+    cluster: ClusterHandle,
+    units: Collection[int] | None = None,
+    *,
+    keep: bool = True,
+    by_m: bool = False,
+    names: bool = False,
 ) -> Judged:
     """Refuse to delete, commit or advance anything where a log went back: the controller's, or a unit's.
 
@@ -213,17 +218,22 @@ def refuse_if_set_back(
         units: the only ones that the caller changes; by default it may be any.
         keep: see `ClusterHandle.units`.
         by_m: see `check_set_back`.
+        names: whether the caller names something for ever by the next epoch. No unit may have seen that epoch: the name
+            would be that of something else, of which the newer controller log knows and this one does not.
 
     Raises:
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
+        EpochRegressionError: the caller `names`, and a unit has seen an epoch that the cluster has not reached.
         SetBackError: a unit was set back.
         StoreError: the caller deletes by M, and the store did not let a unit be read.
     """
     identity, published = refuse_if_behind(cluster)
     unread: dict[str, str] = {}
-    for unit in cluster.units(units, keep=keep) if published is not None else ():
+    for unit in cluster.units(units, keep=keep) if published is not None or names else ():
         if unit.error:
             unread[unit.unit] = f"{unit.unit} cannot be read: {unit.error}"
+        if names and unit.highest_epoch > identity.cluster_epoch:  # or that epoch began since
+            check_epochs(cluster.identity().cluster_epoch, unit.highest_epoch, unit.highest_in)
         if by_m and unit.error and not unit.damaged:
             raise StoreError(f"whether {unit.unit} was set back is not known: {unit.error}; nothing was deleted")
         check_set_back(published, unit, by_m=by_m)

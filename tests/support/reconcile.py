@@ -80,8 +80,8 @@ def reconcile(cluster: Cluster, topic: str | None = None, *, round_bytes: int = 
     return result
 
 
-def reconcile_but(cluster: Cluster, partitions: Collection[int]) -> runs.ReconcileResult:
-    """Reconcile all but some partitions, as if these had a reconciler of their own that is down."""
+def reconcile_but(cluster: Cluster, partitions: Collection[int], topic: str | None = None) -> runs.ReconcileResult:
+    """Reconcile all topics, or one, but for some partitions, as if these had a reconciler of their own that is down."""
 
     def without(*arguments: Any) -> Iterator[tuple[int, Row]]:
         lagging = pa.array(sorted(partitions), pa.int64())
@@ -90,7 +90,7 @@ def reconcile_but(cluster: Cluster, partitions: Collection[int]) -> runs.Reconci
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "read_rows", without)
-        return reconcile(cluster)
+        return reconcile(cluster, topic)
 
 
 @dataclass(frozen=True, slots=True)
