@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.errors import L0gcError, TopicNotFoundError, UsageError
-from l0gc.inspect.verify.rules import l1_folder
-from l0gc.keys import CONTROLLER_LOG, QUARANTINE, journal_log
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
@@ -141,7 +140,7 @@ def _merged(view: View, scene: Scene) -> None:
 def _merged_and_nothing_deleted(view: View, scene: Scene) -> None:
     _merged(view, scene)
     for p in view.partitions:
-        files = [f for f in view.keys if f.startswith(l1_folder(p))]
+        files = [f for f in view.keys if f.startswith(f"{L1_DATA}{p.path}/")]
         lost = p.topic == TOPIC and len(files) <= LIFTS
         _want(not lost, f"{p} has lost L1 objects that readers may still need: {files}")
 

@@ -70,6 +70,10 @@ def _read_log(
     replica = Replica(log, machine, cluster.runtime)
     folder = replica.replay()
     faults = [*_gaps(cluster.store, log, folder), *_checkpoint_faults(cluster, log, machine, folder, deep=deep)]
+    try:
+        machine.decode(machine.encode(replica.state), f"what {log.entry_key(replica.offset)} leads to")
+    except CorruptObjectError as e:
+        faults.append((Kind.STATE_BROKEN, str(e)))
     return replica.state, replica.offset, faults
 
 
