@@ -40,7 +40,7 @@ from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
 from l0gc.watermark.scans import list_scans, read_scan
@@ -247,7 +247,7 @@ def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedW
             state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
             if extent in state.extents(h.partition):
                 s.damaged = f"reconcile fails on object {extent.key}: {text}"
-                s.giving_up = way_out(state, h.topic, h.partition, extent.base_offset)
+                s.giving_up = how_to_give_up(state, h.topic, h.partition, extent.base_offset)
                 break
     written = {key: head.modified_ms for key, head in heads.items() if head is not None}
     s.held_back_by = [Held(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by]
