@@ -186,7 +186,7 @@ class RemovalRun(Generic[R]):
         """Tell the progress what of a kind is gone; called after every DELETE request of this process."""
 
     @contextmanager
-    def _ending(self, result: R) -> Iterator[None]:
+    def _recording(self, result: R) -> Iterator[None]:
         """Around the work of a run: its result is counted and `run.json` written when the work has ended or failed.
 
         Raises:

@@ -341,7 +341,7 @@ def refusals(state: JournalState, t: ReconciledTopic, log_offset: int) -> dict[i
         int(row["partition"]): f"records up to {done} are reconciled already, so {row['base']} is not next"
         for row, done in zip(ranges[moved], last[moved].tolist(), strict=True)
     }
-    for partition in partitions[~topic.ending(ranges, log_offset)].tolist():
+    for partition in partitions[~topic.end_with_extent(ranges, log_offset)].tolist():
         refused.setdefault(partition, "its last record is not the last of an object")
     refused |= dict.fromkeys(partitions[topic.given_up(ranges)].tolist(), GIVEN_UP)
     lists, garbage = topic.lists_of(partitions), state.dropped_of(t.revision)
