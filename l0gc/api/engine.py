@@ -158,9 +158,9 @@ class Engine:
             return
         try:
             from l0gc.spark.handles import ClusterAddress
-            from l0gc.spark.workers import SparkWorkers, telling_causes
+            from l0gc.spark.workers import SparkWorkers, raising_causes
 
-            with telling_causes():  # Java may go while the session is made ready, too
+            with raising_causes():  # Java may go while the session is made ready, too
                 spark = self.session(config, progress)
                 yield SparkWorkers(spark, ClusterAddress(config), progress), why
         except KeyboardInterrupt:
