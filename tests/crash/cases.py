@@ -8,7 +8,7 @@ from typing import Final
 
 from l0gc.errors import L0gcError, TopicNotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
-from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
+from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
 from tests.crash.checks import BrokenError, View
@@ -99,7 +99,7 @@ def _created(view: View, scene: Scene) -> None:
     _want(view.state.topic(NEW).partitions == 2, "it has another number of partitions")
     log = view.cluster.controller.replica.log
     offsets = [int(k[-20:]) for k in view.keys if k.startswith(f"{CONTROLLER_LOG}log/")]
-    entries = [decode_entry(offset, log.get(offset).payload) for offset in offsets]
+    entries = [decode_controller_entry(offset, log.get(offset).payload) for offset in offsets]
     made = sum(isinstance(e, CreateTopic) and e.name == NEW for e in entries)
     _want(made == 1, f"it was created {made} times")
 

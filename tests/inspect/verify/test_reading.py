@@ -16,7 +16,7 @@ from l0gc.inspect.verify.reading import (
     controller_faults,
     indexed_rows,
     l1_fault,
-    read_journal,
+    read_copy,
     size_of,
     unknown_journals,
 )
@@ -50,7 +50,7 @@ from tests.support.verify import (
 
 
 def copy_of(cluster: Cluster, *, deep: bool = False) -> JournalCopy:
-    return read_journal(cluster, 0, deep=deep)
+    return read_copy(cluster, 0, deep=deep)
 
 
 def log_of(cluster: Cluster) -> SharedLog:
@@ -87,7 +87,7 @@ def test_a_journal_is_read_as_its_log_has_it() -> None:
 
 def test_a_journal_that_nobody_has_used_is_empty_and_well() -> None:
     cluster = loaded_cluster()
-    copy = read_journal(cluster, 5)
+    copy = read_copy(cluster, 5)
     assert (copy.offset, copy.faults, copy.state.topics) == (-1, [], {})
 
 

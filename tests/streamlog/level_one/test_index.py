@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import pack as seal
+from l0gc.storage.entry import pack_sealed as seal
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, dropped_rows, index_rows
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, Rows, in_order, name_text, pack
 from l0gc.streamlog.journal.state import JournalState
