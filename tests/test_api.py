@@ -204,7 +204,7 @@ def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: p
         assert cluster.topics.list() == []
 
 
-def test_what_there_is_not_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_topic_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = topic_in_memory(2)
     with over(handles, monkeypatch) as cluster:
         with pytest.raises(errors.TopicNotFoundError):

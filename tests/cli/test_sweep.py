@@ -26,7 +26,7 @@ from tests.collect.test_local import a_cluster
     [("--max-rate", "nan"), ("--max-rate", "inf"), ("--max-rate", "0"), ("--max-delete-ratio", "nan")],
 )
 @pytest.mark.parametrize("command", ["sweep", "gc"])
-def test_what_is_no_number_is_refused(command: str, option: str, value: str) -> None:
+def test_a_value_that_is_not_a_number_is_refused(command: str, option: str, value: str) -> None:
     refuse(command, option, value)
 
 
@@ -82,7 +82,7 @@ def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, A
         (Removal(dry_run=True), "removes them"),  # there is no such run
     ],
 )
-def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: Removal, said: str) -> None:
+def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Removal, said: str) -> None:
     cluster = a_cluster()
     result = Sweep(cluster, Removal(dry_run=options.dry_run)).run()
     result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")

@@ -155,7 +155,7 @@ def test_an_index_object_is_as_it_was_or_refused(data: st.DataObject, number: in
 
 @fuzzing(200)
 @given(st.data(), st.integers(0, 2))
-def test_whatever_is_sealed_lists_l1_objects_without_a_gap_or_is_refused(data: st.DataObject, number: int) -> None:
+def test_a_sealed_body_lists_l1_objects_without_a_gap_or_is_refused(data: st.DataObject, number: int) -> None:
     content = data.draw(hostile(CONTENTS[number], CONTENTS[number - 1], MSGPACK))
     store = with_index(number, sealed(index_key(P, LINKS[number]), content, 1 << 20))
     found = None

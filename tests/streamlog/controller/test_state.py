@@ -169,7 +169,7 @@ def test_an_entry_that_cannot_be_read_is_corrupt(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_whatever_lies_in_the_log_is_applied_or_corrupt(payload: bytes) -> None:
+def test_an_entry_of_the_log_is_applied_or_corrupt(payload: bytes) -> None:
     state = state_of(FOUNDED, created("t"))
     before = MACHINE.encode(state)
     try:

@@ -689,7 +689,7 @@ class Books:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=40))
-def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_down(
+def test_a_history_drops_nothing_twice_and_lowers_no_bound(
     steps: list[tuple[int, int]],
 ) -> None:
     j, books, number = Journal(), Books(), itertools.count(10_000)
