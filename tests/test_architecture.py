@@ -438,6 +438,27 @@ def test_a_class_name_has_one_meaning() -> None:
     assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_NAMES} == {}
 
 
+SHARED_FUNCTIONS = {
+    "main": "where a program begins",
+    "moment": "a time as the terminal shows it, and as the page does",
+}
+
+
+def test_a_public_function_name_has_one_meaning() -> None:
+    """A command's function has its command's name; several groups have a `show`."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in _modules():
+        for node in _tree(path).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _is_command(node):
+                places[node.name].append(_name(path))
+    assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_FUNCTIONS} == {}
+
+
+def _is_command(function: ast.FunctionDef) -> bool:
+    names = (ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list)
+    return any(name.endswith((".command", ".group")) for name in names)
+
+
 SMALL = {
     "__init__.py": "what `import l0gc` gives, and nothing that takes time",
     "__main__.py": "a fixed name",

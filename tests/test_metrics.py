@@ -81,7 +81,7 @@ def test_a_run_without_a_result_reports_the_run_alone_and_no_success() -> None:
     assert not any("objects" in name for name in numbers)
 
 
-def test_who_holds_m_back_is_counted_and_the_lowest_named() -> None:
+def test_metrics_count_the_partitions_that_hold_m_and_name_the_lowest() -> None:
     held = [{"topic": "t", "partition": p, "gc_epoch": 3, "reason": ""} for p in range(2)]
     numbers = values_of(
         Run("compute-watermark", {"watermark": 3, "cluster_epoch": 5, "held_back_by": held, "listing": None})

@@ -32,7 +32,7 @@ from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.watermark.publication import read_published, watermark_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
@@ -176,7 +176,7 @@ def _needed(
         journal, topic, o = naming[0]
         state, row = view.journals.readings[journal].state, o.extents[0]
         assert state is not None
-        way = way_out(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
+        way = how_to_give_up(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
         ways = f"restore it from a version or a backup, or give its records up: {way}"
         e.next = f"{ways}; l0gc verify shows what else is wrong"
     e.held_by = sum(len(o.extents) for _, _, o in naming)

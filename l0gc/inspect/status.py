@@ -41,7 +41,7 @@ from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
 from l0gc.watermark.scans import ScanSnapshot, list_scans, read_scan
@@ -293,7 +293,7 @@ def see_objects(
         topic = journals.snapshot.topics[h.topic]
         state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
         if extent in state.extents(h.partition):
-            giving_up = way_out(state, h.topic, h.partition, extent.base_offset)
+            giving_up = how_to_give_up(state, h.topic, h.partition, extent.base_offset)
             return SeenObjects(written, f"reconcile fails on object {extent.key}: {text}", giving_up)
     return SeenObjects(written)
 

@@ -33,7 +33,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.watermark.compute import check_cluster_id, check_epochs
-from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, UnitSummary
 
 _TRIES: Final = 20
 _SET_BACK: Final = (
@@ -103,15 +103,15 @@ def watermark_of(published: PublishedWatermark | None) -> int:
     return published.watermark if published is not None else NO_WATERMARK
 
 
-def check_published(cluster_epoch: int, published: PublishedWatermark | None, way_out: str = WAY_OUT) -> None:
+def check_published(cluster_epoch: int, published: PublishedWatermark | None, remedy: str = CONTROLLER_REMEDY) -> None:
     """Refuse when what is published is ahead of the cluster epoch, as it was read after it (hazard 10).
 
     Raises:
         EpochRegressionError: the cluster has forgotten epochs at which objects were uploaded, or deleted.
     """
     if published is not None:
-        check_epochs(cluster_epoch, published.watermark, f"the watermark in {PUBLISHED_WATERMARK}", way_out)
-        check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", way_out)
+        check_epochs(cluster_epoch, published.watermark, f"the watermark in {PUBLISHED_WATERMARK}", remedy)
+        check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", remedy)
 
 
 def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
@@ -253,13 +253,13 @@ def publish(
     new: PublishedWatermark,
     *,
     epoch_now: Callable[[], int] | None = None,
-    way_out: str = WAY_OUT,
+    remedy: str = CONTROLLER_REMEDY,
 ) -> PublishedWatermark | None:
     """Publish `new` and return what was published before. The cluster epoch that is published never goes down either.
 
     Args:
         epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
-        way_out: see `check_epochs`.
+        remedy: see `check_epochs`.
 
     Raises:
         WatermarkRegressionError: a higher watermark is published.
@@ -280,7 +280,7 @@ def publish(
             new = msgspec.structs.replace(new, ends=newest_ends(current.ends, new.ends))
             if current.cluster_epoch > new.cluster_epoch and epoch_now is not None:
                 new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
-            check_published(new.cluster_epoch, current, way_out)
+            check_published(new.cluster_epoch, current, remedy)
             if current.watermark > new.watermark:
                 raise WatermarkRegressionError(
                     f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "

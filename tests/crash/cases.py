@@ -9,9 +9,8 @@ from typing import Final
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import L0gcError, TopicNotFoundError, UsageError
-from l0gc.inspect.verify.rules import l1_folder
-from l0gc.keys import CONTROLLER_LOG, QUARANTINE, journal_log
-from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
+from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
 from tests.crash.checks import BrokenError, View, look
@@ -110,7 +109,7 @@ def _created(view: View, scene: Scene) -> None:
     _want(view.state.topic(NEW).partitions == 2, "it has another number of partitions")
     log = view.cluster.controller.replica.log
     offsets = [int(k[-20:]) for k in view.keys if k.startswith(f"{CONTROLLER_LOG}log/")]
-    entries = [decode_entry(offset, log.get(offset).payload) for offset in offsets]
+    entries = [decode_controller_entry(offset, log.get(offset).payload) for offset in offsets]
     made = sum(isinstance(e, CreateTopic) and e.name == NEW for e in entries)
     _want(made == 1, f"it was created {made} times")
 
@@ -151,7 +150,7 @@ def _merged(view: View, scene: Scene) -> None:
 def _merged_and_nothing_deleted(view: View, scene: Scene) -> None:
     _merged(view, scene)
     for p in view.partitions:
-        files = [f for f in view.keys if f.startswith(l1_folder(p))]
+        files = [f for f in view.keys if f.startswith(f"{L1_DATA}{p.path}/")]
         lost = p.topic == TOPIC and len(files) <= LIFTS
         _want(not lost, f"{p} has lost L1 objects that readers may still need: {files}")
 

@@ -226,7 +226,7 @@ def test_what_the_last_listing_found_is_repeated_and_what_was_deleted_since_is_n
     assert (s.deleted_since.objects, s.left_bytes, len(s.runs)) == (5, 12, 2)
 
 
-def test_what_gc_deletes_after_its_own_scan_is_not_garbage_any_more() -> None:
+def test_objects_that_gc_deletes_after_its_own_scan_are_not_garbage() -> None:
     """Issue 15.1: a run of `gc` has its name from before it computes M."""
     cluster = topic_in_memory(2)
     publish_counts(cluster, 17)

@@ -184,7 +184,7 @@ def test_behind_what_is_published_nothing_is_written_until_an_operator_has_gone_
     assert topic.revision < epoch
 
 
-def test_what_a_change_of_the_controllers_log_costs() -> None:
+def test_a_change_of_the_controllers_log_costs_these_requests() -> None:
     """A read of the log and one of what is published, before the one write."""
     cluster = memory_cluster()
     cluster.controller.snapshot()

@@ -22,7 +22,7 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import RECORD, WantedFile, open_l1, read_l1
-from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose, make_round
+from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round
 from l0gc.streamlog.level_one.read import Row, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
@@ -121,7 +121,7 @@ def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Ro
     windows = runs.windows_of(state, topic)
     plans = [runs.plan_journal(cluster.journal(w.journal), w, ROUND_BYTES) for w in windows]
     assert not [e for p in plans for e in p.errors]
-    return make_round(state.epoch, windows, choose(plans, ROUND_BYTES), cores, state.partition_count)
+    return make_round(state.epoch, windows, choose_steps(plans, ROUND_BYTES), cores, state.partition_count)
 
 
 def begin(cluster: Cluster, topic: str | None = None) -> Begun:

@@ -25,7 +25,7 @@ from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Hol
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
 from l0gc.streamlog.evacuation.needs import NEVER_LISTED, JournalNeeds, holdings, needed, needs_of, outdated, weigh
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.moves import places
+from l0gc.streamlog.journal.moves import objects_by_place
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import judged, windows_of
@@ -231,7 +231,7 @@ class Move:
         def still_there(s: Source) -> bool:
             handle = cluster.journal(s.journal)
             with handle.replica.lock:
-                return (s.key, s.start) in places(handle.catch_up().topic(s.revision))
+                return (s.key, s.start) in objects_by_place(handle.catch_up().topic(s.revision))
 
         for copied in copy_all(cluster, sources, self.epoch, still_there):
             yield number[copied.journal], copied

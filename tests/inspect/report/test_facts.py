@@ -152,7 +152,7 @@ def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_delet
     assert (gone.deleted_objects, gone.left_objects) == (51, 0)
 
 
-def test_what_the_gc_of_the_scan_itself_deleted_is_garbage_no_more() -> None:
+def test_objects_that_the_gc_of_a_scan_deleted_are_not_garbage() -> None:
     rows = [ScanRow(1, 4, 40, 7)]
     began, swept = run_entry(10_000, 4), summary(31_000, 4)  # named when gc began, before its own scan
     assert began.summary is not None
@@ -161,7 +161,7 @@ def test_what_the_gc_of_the_scan_itself_deleted_is_garbage_no_more() -> None:
     assert (g.deleted_objects, g.left_objects, g.left_bytes) == (4, 0, 0)
 
 
-def test_what_a_vacuum_deleted_was_no_garbage_of_l0_and_is_saved_all_the_same() -> None:
+def test_a_vacuums_objects_were_not_l0_garbage_and_count_as_saved() -> None:
     sweep = run_entry(40_000, 1)
     assert sweep.summary is not None
     vacuum = replace(sweep, summary=msgspec.structs.replace(sweep.summary, command=VACUUM, deleted=3, bytes=30))

@@ -249,7 +249,7 @@ def test_no_text_from_the_bucket_is_taken_for_html() -> None:
 
 @given(st.text(max_size=40))
 @settings(max_examples=25)
-def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> None:
+def test_the_page_is_whole_with_any_name_of_a_pause_or_a_topic(text: str) -> None:
     behind = [lag(text, 0, 1, 1, 0, text)]
     check_alone(render(facts(paused=Pause(text, text, 0), behind=behind, url=text, notes=[text])))
 
