@@ -151,7 +151,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "storage/s3.py": (
         [
             "self.bulk.delete",
-            "'delete_objects'",
             "self.delete",
             "'delete_object'",
             "self.delete_versions",
