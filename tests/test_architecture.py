@@ -54,9 +54,9 @@ ROOMS = [
     {"ingest"},
     {"level_one"},
     {"evacuation"},
-    {"epoch_source", "garbage_look", "housekeep", "look"},
+    {"epoch_source", "garbage_look", "housekeep", "topic_view"},
     {"offset_reader"},
-    {"reader", "topic_view"},
+    {"reader"},
     {"delete_records", "founding", "garbage", "give_up", "set_back", "topics"},
 ]
 """The same within `streamlog`."""
