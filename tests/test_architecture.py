@@ -54,9 +54,9 @@ ROOMS = [
     {"ingest"},
     {"level_one"},
     {"evacuation"},
-    {"epoch_source", "garbage_look", "housekeep", "look"},
+    {"epoch_source", "garbage_look", "housekeep", "topic_view"},
     {"offset_reader"},
-    {"reader", "topic_view"},
+    {"reader"},
     {"delete_records", "founding", "garbage", "give_up", "set_back", "topics"},
 ]
 """The same within `streamlog`."""
@@ -151,7 +151,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "storage/s3.py": (
         [
             "self.bulk.delete",
-            "'delete_objects'",
             "self.delete",
             "'delete_object'",
             "self.delete_versions",

@@ -25,7 +25,7 @@ from l0gc.streamlog.journal.entries import GaveUp
 from l0gc.streamlog.journal.holes import check_give_up
 from l0gc.streamlog.journal.rows import MAX_OFFSET, RANGE, pack
 from l0gc.streamlog.journal.topic import Extent
-from l0gc.streamlog.look import look
+from l0gc.streamlog.topic_view import topic_copy
 from l0gc.watermark.publication import refuse_if_set_back
 
 READABLE: Final = "it can be read"
@@ -84,7 +84,7 @@ def give_up(
     p, where = target.id(partition), f"the records {first} to {last} of partition {topic}/{partition}"
     handle = cluster.journal(target.journal_of(partition))
     handle.catch_up()
-    known = look(handle, target)
+    known = topic_copy(handle, target)
     held = [e for e in known.extents(partition) if e.base_offset <= last and e.last_offset >= first]
     ranges = np.array([(partition, first, last)], RANGE)
     entry = GaveUp(p.revision, target.topic_id, pack(ranges), list(dict.fromkeys(e.key for e in held)))

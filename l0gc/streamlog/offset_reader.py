@@ -38,7 +38,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one import parquet
 from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.look import deleted, look, objects_within
+from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -155,7 +155,7 @@ class OffsetReader:
 
     def _known(self) -> TopicState:
         """What the journal says now; what was deleted of the ranges is left out, if that is accepted."""
-        known = look(self._journal, self._topic)
+        known = topic_copy(self._journal, self._topic)
         log_starts = known.values(known.log_start, self._partitions, 0)
         lost = (self._next < log_starts) & (self._next < self._ends)
         for at in np.flatnonzero(lost).tolist():
@@ -177,7 +177,7 @@ class OffsetReader:
             self._topic.name,
             self._partitions[gone.at],
         )
-        way = how_to_give_up(look(self._journal, self._topic), name, int(partition), offset)
+        way = how_to_give_up(topic_copy(self._journal, self._topic), name, int(partition), offset)
         raise CorruptObjectError(
             f"{gone}, though topic {name!r} needs it for partition {name}/{partition} at record {offset}; restore that "
             f"object from a version{f', or give its records up: {way}' if way else ''}"

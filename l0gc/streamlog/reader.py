@@ -25,8 +25,8 @@ from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD
-from l0gc.streamlog.look import l0_bytes, look
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
+from l0gc.streamlog.topic_view import l0_bytes, topic_copy
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
@@ -164,7 +164,7 @@ class _RunReader:
         self._without_holes = "" if skip_holes else "--skip-holes"
         self._cluster, self._topic, self._start = cluster, topic, start
         self._journal = cluster.journal(run.journal)
-        known = look(self._journal, topic)
+        known = topic_copy(self._journal, topic)
         chosen = _within(known.partitions, run).astype(np.int64)
         if wanted is not None:
             chosen = chosen[np.isin(chosen, wanted)]

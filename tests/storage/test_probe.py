@@ -11,12 +11,7 @@ from l0gc.errors import AccessDeniedError, PreconditionFailedError, StoreUnfitEr
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Written
 from l0gc.storage.probe import probe
-from tests.support.memory_store import MemoryStore, failing
-
-
-class IgnoresConditionalCreate(MemoryStore):
-    def put_if_absent(self, key: str, body: bytes) -> Written:
-        return self.put(key, body)
+from tests.support.memory_store import IgnoresConditionalCreate, MemoryStore, TakesPlainEtags, failing
 
 
 class PretendsConditionalCreate(MemoryStore):
@@ -38,13 +33,6 @@ class IgnoresConditionalReplace(MemoryStore):
 class RefusesConditionalReplace(MemoryStore):
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
         raise PreconditionFailedError("412")
-
-
-class TakesPlainEtags(MemoryStore):
-    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
-
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
-        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)
 
 
 class IgnoresPlainEtags(MemoryStore):

@@ -18,17 +18,9 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import Written
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.format import VERSION, check_format, remember_etags, write_format
-from tests.support.memory_store import MemoryStore, failing, lose_reply, memory_cluster, once
-
-
-class TakesPlainEtags(MemoryStore):
-    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
-
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
-        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)
+from tests.support.memory_store import MemoryStore, TakesPlainEtags, failing, lose_reply, memory_cluster, once
 
 
 def process_on(store: MemoryStore) -> Cluster:

@@ -317,3 +317,15 @@ def publish_m(cluster: Cluster, watermark: int, epoch: int | None = None, at_ms:
     state = cluster.controller.snapshot()
     new = PublishedWatermark(state.cluster_id, watermark, state.epoch if epoch is None else epoch, at_ms)
     publish(cluster.store, cluster.runtime, new)
+
+
+class IgnoresConditionalCreate(MemoryStore):
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        return self.put(key, body)
+
+
+class TakesPlainEtags(MemoryStore):
+    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)

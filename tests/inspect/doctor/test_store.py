@@ -19,7 +19,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, Written
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.format import remember_etags, write_format
-from tests.support.memory_store import FakeClock, MemoryStore
+from tests.support.memory_store import FakeClock, IgnoresConditionalCreate, MemoryStore, TakesPlainEtags
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:
@@ -57,11 +57,6 @@ class LooksBeforeItWrites(Locked):
         return super().put_if_absent(key, body)
 
 
-class Ignorant(MemoryStore):
-    def put_if_absent(self, key: str, body: bytes) -> Written:
-        return self.put(key, body)
-
-
 class ReadOnly(MemoryStore):
     def put_if_absent(self, key: str, body: bytes) -> Written:
         raise AccessDeniedError(f"may not write {key}")
@@ -93,7 +88,7 @@ def test_a_fit_store_passes_and_nothing_is_left() -> None:
 
 
 def test_a_store_that_ignores_conditions_fails() -> None:
-    store = Ignorant()
+    store = IgnoresConditionalCreate()
     (check,) = doctor.promises(store, Runtime())
     assert (check.name, check.status) == ("store", FAILURE)
     assert "ignores conditional creates" in check.text
@@ -109,21 +104,18 @@ def test_a_store_that_checks_before_it_writes_fails_in_the_race_alone() -> None:
     assert store.objects == {}
 
 
-class TakesPlainEtags(Locked):
-    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
-
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
-        return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)
+class LockedWithPlainEtags(TakesPlainEtags, Locked):
+    pass
 
 
 def test_the_form_in_which_a_store_takes_etags_is_said() -> None:
-    checks = by_name(doctor.promises(TakesPlainEtags(), Runtime()))
+    checks = by_name(doctor.promises(LockedWithPlainEtags(), Runtime()))
     assert {c.status for c in checks.values()} == {OK}
     assert "conditional replace (ETags without quotes)" in checks["store"].text
 
 
 def test_a_cluster_that_remembers_another_form_than_its_store_takes_is_given_the_way_out() -> None:
-    store = TakesPlainEtags()
+    store = LockedWithPlainEtags()
     write_format(store)
     check = by_name(doctor.promises(store, Runtime()))["etags"]
     assert (check.status, check.remedy.split(":")[0]) == (FAILURE, "run l0gc init again")

@@ -25,7 +25,7 @@ from l0gc.storage.log import Replay, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
-from tests.simulation.mutants.tools import instead, method, mutant
+from tests.simulation.mutants.tools import Wrapped, instead, method, mutant
 
 _EXPIRE = "tests/streamlog/level_one/test_expire.py"
 _HANDLE = "tests/streamlog/journal/test_handle.py"
@@ -156,17 +156,7 @@ def ids_not_compared() -> AbstractContextManager[Any]:
     return method(SharedLog, "_owner", owner)
 
 
-class _Wrapped:
-    """A store, but for what a mutant does otherwise."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class _Hopeful(_Wrapped):
+class _Hopeful(Wrapped):
     """A store whose conditional creates always seem to land."""
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
@@ -176,7 +166,7 @@ class _Hopeful(_Wrapped):
             return Written("", self._store.clock.ms)
 
 
-class _Sure(_Wrapped):
+class _Sure(Wrapped):
     """A store whose refusals are believed, also where nobody can look why."""
 
     refused = ""
@@ -199,7 +189,7 @@ class _Sure(_Wrapped):
             raise
 
 
-def _appending_to(kind: type[_Wrapped]) -> AbstractContextManager[Any]:
+def _appending_to(kind: type[Wrapped]) -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
         store: Any = self._store
         self._store = kind(store)

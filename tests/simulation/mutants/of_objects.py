@@ -24,7 +24,7 @@ from l0gc.streamlog.journal.entries import ReconciledTopic
 from l0gc.streamlog.journal.l1 import Change
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
 from l0gc.streamlog.level_one import write as level_one_write
-from tests.simulation.mutants.tools import everywhere, instead, method, mutant
+from tests.simulation.mutants.tools import Wrapped, everywhere, instead, method, mutant
 
 _PLACES = "tests/collect/test_record_places.py"
 _RESUME = "tests/streamlog/ingest/test_resume.py"
@@ -34,17 +34,7 @@ _open_inputs = l0gc.streamlog.ingest.inputs.open_inputs
 _land: Callable[..., dict[int, int]] = Uploader._land
 
 
-class _Wrapped:
-    """A store, but for what a mutant does otherwise."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class _Sorting(_Wrapped):
+class _Sorting(Wrapped):
     """Sorts each page, so that nobody sees that the store does not."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
@@ -86,7 +76,7 @@ def anything_after_a_key() -> AbstractContextManager[Any]:
     return method(KeyLayout, "pattern", property(lambda self: original(self)[:-1] + ".*$"))
 
 
-class _LocalTime(_Wrapped):
+class _LocalTime(Wrapped):
     """Tells the process's own time."""
 
     def __init__(self, store: Any, now_ms: Callable[[], int]) -> None:
@@ -114,7 +104,7 @@ def age_by_local_clock() -> AbstractContextManager[Any]:
 # -- L1, and its readers --------------------------------------------------------------------------------------------------
 
 
-class _Careless(_Wrapped):
+class _Careless(Wrapped):
     """Takes an object for stored, whatever the store says."""
 
     def put_file(self, key: str, path: Path) -> None:

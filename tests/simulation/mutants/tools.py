@@ -92,3 +92,13 @@ def together(*switches: AbstractContextManager[Any]) -> Iterator[None]:
         for switch in switches:
             stack.enter_context(switch)
         yield
+
+
+class Wrapped:
+    """A store, but for what a mutant does otherwise."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
