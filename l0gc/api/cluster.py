@@ -33,7 +33,11 @@ BYTES_FOR_SPARK: Final = 1 << 30
 
 
 OBJECTS_FOR_SPARK: Final = 1_000_000
-"""So many objects are listed or deleted on Spark: with fewer, this process is done before it has started."""
+"""So many objects are listed or deleted on Spark: with fewer, this process is done before it has started.
+
+`benchmarks/run engines` measures it: on 2 cores, next to other work, this process had listed a million keys after 39 s, and
+Spark after 86 s, of which its start took 47 s. A key took both as long there, so with 2 cores Spark does not catch up.
+"""
 
 
 class DailyWork:
