@@ -18,7 +18,7 @@ import pytest
 
 import l0gc
 from l0gc import api, errors
-from l0gc.api.engine import Work, choose
+from l0gc.api.engine import Work, choose_engine
 from l0gc.cli.main import cli
 from l0gc.collect.attempts import read_attempts
 from l0gc.keys import journal_log
@@ -204,7 +204,7 @@ def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: p
         assert cluster.topics.list() == []
 
 
-def test_what_there_is_not_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_topic_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = topic_in_memory(2)
     with over(handles, monkeypatch) as cluster:
         with pytest.raises(errors.TopicNotFoundError):
@@ -270,7 +270,7 @@ def test_the_engine_is_what_is_said_or_suits_the_work(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     size = work.pop("size", 5)
-    found, reason = choose(wanted, cluster=cluster, java=java, work=Work(lambda: size, "things", **work))
+    found, reason = choose_engine(wanted, cluster=cluster, java=java, work=Work(lambda: size, "things", **work))
     assert found == chosen
     assert why in reason
     assert bool(caplog.messages) == ("Java" in why)
@@ -279,7 +279,7 @@ def test_the_engine_is_what_is_said_or_suits_the_work(
 def test_spark_is_refused_for_what_one_process_must_do() -> None:
     work = Work(lambda: 5, "things", limits="--max-rate and --max-objects")
     with pytest.raises(errors.UsageError, match="--max-rate and --max-objects need one process: use --engine local"):
-        choose("spark", cluster=True, java=True, work=work)
+        choose_engine("spark", cluster=True, java=True, work=work)
 
 
 # -- what is imported, and what a program may rely on ---------------------------------------------------------------------

@@ -187,6 +187,7 @@ PURE = [
     "streamlog/journal/commits.py",
     "streamlog/journal/entries.py",
     "streamlog/evacuation/choice.py",
+    "streamlog/evacuation/needs.py",
     "streamlog/journal/l1.py",
     "streamlog/journal/moves.py",
     "streamlog/journal/producers.py",
@@ -198,6 +199,7 @@ PURE = [
     "watermark/compute.py",
     "collect/gc_steps.py",
     "inspect/causes.py",
+    "inspect/laggards.py",
     "inspect/verify/findings.py",
     "inspect/verify/rules.py",
     "inspect/report/series.py",
@@ -434,6 +436,27 @@ def test_a_class_name_has_one_meaning() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(_name(path))
     assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_NAMES} == {}
+
+
+SHARED_FUNCTIONS = {
+    "main": "where a program begins",
+    "moment": "a time as the terminal shows it, and as the page does",
+}
+
+
+def test_a_public_function_name_has_one_meaning() -> None:
+    """A command's function has its command's name; several groups have a `show`."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in _modules():
+        for node in _tree(path).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _is_command(node):
+                places[node.name].append(_name(path))
+    assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_FUNCTIONS} == {}
+
+
+def _is_command(function: ast.FunctionDef) -> bool:
+    names = (ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list)
+    return any(name.endswith((".command", ".group")) for name in names)
 
 
 SMALL = {

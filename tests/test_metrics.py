@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,13 +81,21 @@ def test_a_run_without_a_result_reports_the_run_alone_and_no_success() -> None:
     assert not any("objects" in name for name in numbers)
 
 
-def test_who_holds_m_back_is_counted_and_the_lowest_named() -> None:
+def test_metrics_count_the_partitions_that_hold_m_and_name_the_lowest() -> None:
     held = [{"topic": "t", "partition": p, "gc_epoch": 3, "reason": ""} for p in range(2)]
     numbers = values_of(
         Run("compute-watermark", {"watermark": 3, "cluster_epoch": 5, "held_back_by": held, "listing": None})
     )
     assert (numbers["l0gc_lowest_partition_gc_epoch"], numbers["l0gc_held_back_partitions"]) == (3, 2)
     assert "l0gc_l0_objects" not in numbers
+
+
+@pytest.mark.parametrize(
+    ("seen", "reported"), [({"garbage_bytes": 0}, 0), ({"garbage_bytes": None}, None), (None, None)]
+)
+def test_what_laggards_keep_is_a_number_only_where_it_is_known(seen: object, reported: int | None) -> None:
+    numbers = values_of(Run("status", {"watermark": 3, "cluster_epoch": 5, "laggards": seen}))
+    assert numbers.get("l0gc_laggard_garbage_bytes") == reported
 
 
 def test_the_steps_of_gc_are_distinguished_by_their_label() -> None:

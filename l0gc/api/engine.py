@@ -48,7 +48,7 @@ class Work:
     needed: Callable[[], bool] = lambda: True
 
 
-def choose(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, str]:
+def choose_engine(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, str]:
     """LOCAL or SPARK, and why.
 
     Args:
@@ -131,12 +131,12 @@ class Engine:
         self._started = None
 
     def choose(self, work: Work) -> tuple[str, str]:
-        """LOCAL or SPARK for a piece of work, and why; see `choose`."""
+        """LOCAL or SPARK for a piece of work, and why; see `choose_engine`."""
         from l0gc.spark.master import has_java, is_local
 
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
         cluster = submitted or (self._master is not None and not is_local(self._master))
-        kind, why = choose(self._wanted, cluster=cluster, java=has_java(), work=work)
+        kind, why = choose_engine(self._wanted, cluster=cluster, java=has_java(), work=work)
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
     @contextmanager
@@ -158,9 +158,9 @@ class Engine:
             return
         try:
             from l0gc.spark.handles import ClusterAddress
-            from l0gc.spark.workers import SparkWorkers, telling_causes
+            from l0gc.spark.workers import SparkWorkers, raising_causes
 
-            with telling_causes():  # Java may go while the session is made ready, too
+            with raising_causes():  # Java may go while the session is made ready, too
                 spark = self.session(config, progress)
                 yield SparkWorkers(spark, ClusterAddress(config), progress), why
         except KeyboardInterrupt:

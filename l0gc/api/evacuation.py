@@ -9,6 +9,7 @@ from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import checked
 from l0gc.api.operations import Operations
 from l0gc.collect.attempts import read_attempts, recorded_attempt
+from l0gc.collect.gc_steps import SWEEP
 from l0gc.events import Progress, quiet
 from l0gc.streamlog.cluster import Cluster as Handles
 
@@ -22,7 +23,7 @@ def planned(cluster: Handles, **limits: Any) -> EvacuationPlan:
     """What an evacuation would move now; see `plan_evacuation`."""
     from l0gc.streamlog.evacuation.plan import plan_evacuation
 
-    swept = read_attempts(cluster.store, cluster.parallel).get("sweep")
+    swept = read_attempts(cluster.store, cluster.parallel, [SWEEP]).get(SWEEP)
     ended_ms = 0 if swept is None else swept.ended_ms
     return plan_evacuation(cluster, swept_ms=ended_ms, **limits)
 

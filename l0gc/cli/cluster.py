@@ -12,7 +12,7 @@ from l0gc.api import Cluster
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import asked, cluster_options
 from l0gc.cli.output import Output
-from l0gc.collect.pause import describe
+from l0gc.collect.pause import describe_pause
 from l0gc.formatting import count
 from l0gc.keys import DEFAULT_TEMPLATE
 from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS
@@ -178,7 +178,7 @@ def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> No
     """
     out.finish(
         lambda: cluster.pause(why, by),
-        lambda pause: [f"sweeps are paused{'' if pause.new else ' already'}: {describe(pause)}"],
+        lambda pause: [f"sweeps are paused{'' if pause.new else ' already'}: {describe_pause(pause)}"],
     )
 
 
@@ -194,5 +194,5 @@ def resume_command(out: Output, cluster: Cluster) -> None:
     pause = cluster.resume()
     out.result(
         {"was_paused": pause is not None, "why": pause.why if pause else None, "by": pause.by if pause else None},
-        [f"sweeps go on; they were paused for: {describe(pause)}" if pause else "sweeps were not paused"],
+        [f"sweeps go on; they were paused for: {describe_pause(pause)}" if pause else "sweeps were not paused"],
     )

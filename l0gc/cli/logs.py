@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from l0gc.cli.signals import exit_code_of
-from l0gc.cli.terminal import escaped, is_text, json_text
+from l0gc.cli.terminal import escaped, is_utf8, json_text
 from l0gc.errors import UsageError
 from l0gc.events import NOTE, event
 from l0gc.settings import Settings
@@ -42,7 +42,7 @@ def without_secret(text: str) -> str:
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, str):
-        return without_secret(value if is_text(value) else escaped(value))
+        return without_secret(value if is_utf8(value) else escaped(value))
     if isinstance(value, dict):
         return {k: _without_secrets(v) for k, v in value.items()}
     return [_without_secrets(v) for v in value] if isinstance(value, list) else value

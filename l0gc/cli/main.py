@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; click would answer Ctrl-C with an empty line."""
-        with signals.telling_stop(lambda: "running the command again is safe"):
+        with signals.stop_on_interrupt(lambda: "running the command again is safe"):
             return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

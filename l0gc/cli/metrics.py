@@ -107,6 +107,10 @@ METRICS: Final = (
     _gauge("journals", "housekeep status", "journals", "Journals that keep them."),
     _gauge("records", "status", "records", "Records ever uploaded into the topics there are."),
     _gauge("unreconciled_records", "status", "unreconciled_records", "Records that are still in L0."),
+    _gauge(
+        "laggard_garbage_bytes", "status", "laggards.garbage_bytes",
+        "Bytes of L0 that nothing needs and that lagging partitions keep, at the last listing.",
+    ),
     _gauge("holes", "status", "holes", "Ranges of records that were given up."),
     _gauge("lost_records", "status", "lost_records", "Records that were given up."),
     _gauge("l0_objects", "compute-watermark", "listing.objects", "L0 objects in the bucket."),

@@ -62,7 +62,7 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
             with measuring(step) as run:
                 return command(settings, *args, **kwargs)
         finally:
-            _tell(Output(settings), samples(run, settings.url or ""), metrics_file, pushgateway)
+            _export(Output(settings), samples(run, settings.url or ""), metrics_file, pushgateway)
 
     return _OPTIONS(wrapped)
 
@@ -75,7 +75,7 @@ _OPTIONS: Final = options([
 ])  # fmt: skip
 
 
-def _tell(out: Output, new: Mapping[Key, float], file: str | None, gateway: str | None) -> None:
+def _export(out: Output, new: Mapping[Key, float], file: str | None, gateway: str | None) -> None:
     if file:
         try:
             write(Path(file), new, out.note)

@@ -16,7 +16,7 @@ from l0gc import api
 from l0gc.api import Cluster, Engine
 from l0gc.cli.logs import FORMATS, logging_command
 from l0gc.cli.output import Output
-from l0gc.cli.terminal import is_text
+from l0gc.cli.terminal import is_utf8
 from l0gc.cli.units import Number
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
@@ -89,7 +89,7 @@ def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any])
     for p in parameters:
         value = values.get(p.name or "")
         for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, str) and not isinstance(p.type, click.Path) and not is_text(item):
+            if isinstance(item, str) and not isinstance(p.type, click.Path) and not is_utf8(item):
                 raise UsageError(
                     f"{p.opts[0] if p.param_type_name == 'option' else p.human_readable_name} is not UTF-8: {item}"
                 )

@@ -27,7 +27,7 @@ import msgspec
 from l0gc.cli import logs
 from l0gc.cli.metrics import Run
 from l0gc.cli.progress import following, noting
-from l0gc.cli.signals import OutputClosedError, telling_stop
+from l0gc.cli.signals import OutputClosedError, stop_on_interrupt
 from l0gc.cli.terminal import escaped, json_bytes, json_text
 from l0gc.errors import L0gcError, OutputFailedError, UsageError
 from l0gc.events import NOTE, Progress, event, quiet, scalars
@@ -129,7 +129,7 @@ class Output:
 
         try:
             with (
-                telling_stop(lambda: stays(reported)) if stays is not None else nullcontext(),
+                stop_on_interrupt(lambda: stays(reported)) if stays is not None else nullcontext(),
                 self.progress(title) if title else nullcontext(quiet) as show,
             ):
                 result = work(progress=progress) if reports else work()
@@ -288,7 +288,7 @@ def held_back(
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
+def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     """Gives what writes to `path`, which is whole when this ends without an error, and else as it was.
 
     Raises:

@@ -14,8 +14,8 @@ import msgspec
 
 from l0gc.api import Cluster
 from l0gc.cli.options import TOPIC, cluster_options
-from l0gc.cli.output import Output, whole_file, writing_stdout
-from l0gc.cli.signals import telling_stop
+from l0gc.cli.output import Output, atomic_file, writing_stdout
+from l0gc.cli.signals import stop_on_interrupt
 from l0gc.cli.terminal import json_escaped
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
@@ -77,8 +77,8 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
     def stopped() -> str:
         return f"{path} is {'whole' if whole else 'as it was'}; running the command again is safe"
 
-    with telling_stop(stopped):
-        with out.progress(f"reading {topic}") as show, whole_file(path) as write:
+    with stop_on_interrupt(stopped):
+        with out.progress(f"reading {topic}") as show, atomic_file(path) as write:
             for some in lines(progress=show):
                 write(some.lines)
                 records, written = records + some.records, written + len(some.lines)

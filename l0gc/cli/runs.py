@@ -146,5 +146,7 @@ def _undelete_lines(result: UndeleteResult) -> list[str]:
         )
     if result.restored:
         why = "it is at or below M" if result.command == SWEEP else "no journal names it"
-        lines.append(f"the next {result.command} deletes what is back again: {why}")
+        lines.append(
+            f"the next {result.command} deletes what is back again ({why}): copy it first, or run l0gc pause --why TEXT"
+        )
     return lines

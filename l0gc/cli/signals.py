@@ -149,7 +149,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
 
 @contextmanager
-def telling_stop(done: Callable[[], str]) -> Iterator[None]:
+def stop_on_interrupt(done: Callable[[], str]) -> Iterator[None]:
     """If a signal ends what is inside, `done` says what stays, and which command goes on.
 
     Raises:

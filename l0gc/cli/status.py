@@ -16,7 +16,7 @@ import click
 from l0gc.api import Cluster, Engine
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import cluster_options, engine_options, price_option
-from l0gc.cli.output import Output, epoch, held_back, is_coloured, whole_file, writing_stdout
+from l0gc.cli.output import Output, atomic_file, epoch, held_back, is_coloured, writing_stdout
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped
@@ -92,6 +92,8 @@ def lines_of(s: Status, url: str) -> list[Line]:
     lines += _epoch_and_m(s)
     lines.append(Line("garbage", _garbage(s)))
     lines += _labelled("held by", _held(s))
+    if s.laggards is not None and s.laggards.partitions:
+        lines.append(Line("lagging", s.laggards.sentence))
     lines += _labelled("broken", s.errors, "red")
     lines.append(Line("jobs", _jobs(s)))
     lines += _sweeps(s)
@@ -261,7 +263,7 @@ def report_command(out: Output, cluster: Cluster, output: str, findings: Path | 
             click.echo(report.html, nl=False)
         return
     page = report.html.encode()
-    with whole_file(Path(output)) as write:
+    with atomic_file(Path(output)) as write:
         write(page)
     out.result({"output": output, **report.to_json()}, [f"{output}: {size(len(page))}; open it in a browser"])
 

@@ -42,7 +42,7 @@ def _visible(m: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def is_text(value: str) -> bool:
+def is_utf8(value: str) -> bool:
     """Whether it is UTF-8, as every name and reason that is stored must be."""
     return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)
 

@@ -8,7 +8,7 @@ end is when its object was written, by the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -65,8 +65,8 @@ def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
         store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
 
 
-def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
-    """The last run of each job that left a record; one that cannot be read counts as none."""
+def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> dict[str, Attempt]:
+    """The last run of each of the jobs that left a record; one that cannot be read counts as none."""
 
     def read(command: str) -> Attempt | None:
         try:
@@ -75,7 +75,7 @@ def read_attempts(store: ObjectStore, parallel: Parallel) -> dict[str, Attempt]:
         except (ObjectNotFoundError, *UNDECODABLE):
             return None
 
-    return {a.command: a for a in parallel.map(read, STEPS) if a is not None}
+    return {a.command: a for a in parallel.map(read, jobs) if a is not None}
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:

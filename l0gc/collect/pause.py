@@ -81,12 +81,12 @@ def clear_pause(store: ObjectStore) -> Pause | None:
     return pause
 
 
-def refusal(described: str) -> PausedError:
+def paused_error(described: str) -> PausedError:
     """What a sweep ends with, or does not begin with, while the pause `described` is set."""
     return PausedError(f"sweeps are paused: {described}; l0gc resume lets them go on")
 
 
-def describe(pause: Pause) -> str:
+def describe_pause(pause: Pause) -> str:
     """`disk audit (ann@ops1, since 2026-01-31 23:59Z)`."""
     since = datetime.fromtimestamp(pause.since_ms / 1000, UTC)
     return f"{pause.why} ({pause.by}, since {since:%Y-%m-%d %H:%M}Z)"

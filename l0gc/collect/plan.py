@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.pause import describe, read_pause, refusal
+from l0gc.collect.pause import describe_pause, paused_error, read_pause
 from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
@@ -184,7 +184,7 @@ def _planned(cluster: ClusterHandle, wanted: Removal, judged: Judged) -> Removal
     """What sweeps and vacuums have in common."""
     pause = read_pause(cluster.store)
     if pause is not None and not wanted.dry_run:
-        raise refusal(describe(pause))
+        raise paused_error(describe_pause(pause))
     now_ms = cluster.now_ms()
     return msgspec.structs.replace(
         wanted,
@@ -194,7 +194,7 @@ def _planned(cluster: ClusterHandle, wanted: Removal, judged: Judged) -> Removal
         cluster_epoch=judged.identity.cluster_epoch,
         external_log=judged.identity.external_log,
         layout=judged.identity.layout,
-        paused=describe(pause) if pause is not None else "",
+        paused=describe_pause(pause) if pause is not None else "",
     )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.pause import describe, read_pause
+from l0gc.collect.pause import describe_pause, read_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject, Records, RunRecord
 from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
@@ -192,9 +192,9 @@ class Remover:
         if pause is None:
             return False
         with self.lock:
-            self.tally.paused = describe(pause)
+            self.tally.paused = describe_pause(pause)
         self.stop.set()
-        _log.info("a pause ends the run: %s", describe(pause), extra=event("pause_seen"))
+        _log.info("a pause ends the run: %s", describe_pause(pause), extra=event("pause_seen"))
         return True
 
     def _count(self, gone: Sequence[Deletable]) -> None:

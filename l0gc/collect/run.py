@@ -24,7 +24,7 @@ import msgspec
 
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
-from l0gc.collect.pause import refusal
+from l0gc.collect.pause import paused_error
 from l0gc.collect.plan import ONE_PROCESS, Removal
 from l0gc.collect.record import FolderRecords, Records, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import Budget, Remover
@@ -109,7 +109,7 @@ class RunResult(Outcome):
     def problem(self) -> L0gcError | None:
         """What kept the run from deleting all that it was to delete."""
         if self.tally.paused:
-            return refusal(self.tally.paused)
+            return paused_error(self.tally.paused)
         if self.stopped:
             return StoppedError(
                 f"stopped; requests in progress are done, and another {self.command} goes on from there", _STOPPED_CODE
@@ -186,7 +186,7 @@ class RemovalRun(Generic[R]):
         """Tell the progress what of a kind is gone; called after every DELETE request of this process."""
 
     @contextmanager
-    def _ending(self, result: R) -> Iterator[None]:
+    def _recording(self, result: R) -> Iterator[None]:
         """Around the work of a run: its result is counted and `run.json` written when the work has ended or failed.
 
         Raises:

@@ -109,11 +109,13 @@ class UndeleteResult(Outcome):
 
     @property
     def problem(self) -> PartialFailureError | None:
-        """Which markers stay, in one sentence."""
-        if not self.failures:
-            return None
-        markers, first = count(len(self.failures), "marker"), self.failures[0]
-        return PartialFailureError(f"{markers} could not be removed; the first is of {first.key}: {first.why}")
+        """Which markers stay, or how many objects did not come back, in one sentence."""
+        if self.failures:
+            markers, first = count(len(self.failures), "marker"), self.failures[0]
+            return PartialFailureError(f"{markers} could not be removed; the first is of {first.key}: {first.why}")
+        if missing := self.gone + self.again.total():
+            return PartialFailureError(f"{count(missing, 'object')} of run {self.run_id} did not come back")
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The fields, with the first failures only."""

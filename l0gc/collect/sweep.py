@@ -117,7 +117,7 @@ class Sweep(RemovalRun[SweepResult]):
             return result
         if gone is not None:
             self._deleters = InlineExecutor()
-        with self._ending(result):
+        with self._recording(result):
             remover, say = self._remover(LEVEL_ZERO), self._workers.say
             parts = self._parts(plan, ranges, in_order=plan.limit is not None or gone is not None)
             if gone is not None:

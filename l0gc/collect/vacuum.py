@@ -110,7 +110,7 @@ class Vacuum(RemovalRun[VacuumResult]):
         plan = plan_vacuum(self._cluster, self._wanted)
         result = VacuumResult(plan=plan, engine=self._workers.engine)
         self._begin(plan)
-        with self._ending(result):
+        with self._recording(result):
             if source is not None and not plan.external_log:
                 self._vacuum_data(source, result)
             for name, kind in KINDS.items():

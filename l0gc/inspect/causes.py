@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from l0gc.collect.pause import describe
+from l0gc.collect.pause import describe_pause
 from l0gc.formatting import count, span
 from l0gc.inspect.journals import Cause, Overview
+from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
@@ -58,8 +59,6 @@ CODES: Final = (
 _M_REFUSED: Final = {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY}
 """What keeps M from being published."""
 
-COMPUTE: Final = "l0gc compute-watermark"
-RECONCILE: Final = "l0gc reconcile"
 HOUSEKEEP: Final = "l0gc housekeep"
 BARRIER: Final = "l0gc housekeep --barrier"
 SWEEP: Final = "l0gc sweep"
@@ -296,6 +295,6 @@ def _of_failed_runs(f: Overview, others: set[str]) -> Iterator[Cause]:
 
 def _of_sweeps(f: Overview) -> Iterator[Cause]:
     if f.paused is not None:
-        yield Cause(PAUSED, f"sweeps are paused: {describe(f.paused)}", RESUME)
+        yield Cause(PAUSED, f"sweeps are paused: {describe_pause(f.paused)}", RESUME)
     elif attempt := f.failed("sweep"):
         yield Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")

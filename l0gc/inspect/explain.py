@@ -12,26 +12,27 @@ from typing import Final
 
 import msgspec
 
+from l0gc.collect.attempts import read_attempts
 from l0gc.errors import ExternalLogError, NotFoundError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
     BARRIER,
-    COMPUTE,
     GC_BARRIER,
     HOUSEKEEP,
     NOTHING,
-    RECONCILE,
     SWEEP,
     THEIR_COMPUTE,
     free_in,
 )
 from l0gc.inspect.journals import Journals, read_journals
+from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
+from l0gc.inspect.status import see_laggards, see_objects
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.watermark.publication import read_published, watermark_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
@@ -42,7 +43,10 @@ RESTORE: Final = "restore the named object from a version or a backup"
 
 
 class Explanation(msgspec.Struct, Outcome):
-    """`verdict` is for scripts, `explanation` for display; `holders` are the lowest few, `held_by` counts all."""
+    """`verdict` is for scripts, `explanation` for display; `holders` are the lowest few, `held_by` counts all.
+
+    `laggards` are those whose lag keeps what is explained; None where nobody's does, or that is not known.
+    """
 
     subject: str
     verdict: str
@@ -54,6 +58,7 @@ class Explanation(msgspec.Struct, Outcome):
     holders: list[Holder] = []
     held_by: int = 0
     broken: list[str] = []
+    laggards: Laggards | None = None
 
 
 class _View:
@@ -63,12 +68,14 @@ class _View:
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self.snapshot = cluster.controller.snapshot()
         self.layout = KeyLayout(self.snapshot.key_template, self.snapshot.shards)
         published, _ = read_published(cluster.store, self.snapshot.cluster_id)
         self.watermark = watermark_of(published)
         self.epoch = self.snapshot.epoch
-        self._age_ms = cluster.store.now_ms() - self.snapshot.time_ms
+        self._now_ms = cluster.store.now_ms()
+        self._age_ms = self._now_ms - self.snapshot.time_ms
         self._interval_ms = int(cluster.epoch_interval_s * 1000)
         self.journals = Journals(self.snapshot)
         if self.snapshot.external_log:
@@ -96,6 +103,19 @@ class _View:
             return f"{HOUSEKEEP} && {COMPUTE}"
         when = free_in(ticks, self._age_ms, self._interval_ms)
         return f"{NOTHING} to do: epoch {epoch} is free {when}, or now with {GC_BARRIER}"
+
+    def laggards(self, epoch: int, holders: Sequence[Holder]) -> Laggards | None:
+        """Those whose lag keeps the objects of an epoch; `holders` are the lowest of those that may need it."""
+        seen = see_objects(self._cluster, self.journals, holders)
+        sweep = read_attempts(self._cluster.store, self._cluster.parallel).get("sweep")
+        found = see_laggards(
+            self._cluster,
+            self.journals,
+            self._now_ms,
+            swept_ms=sweep.ended_ms if sweep else 0,
+            giving_up=seen.giving_up,
+        )
+        return found if found is not None and found.hold(epoch) else None
 
     def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
         """Which journals refer to the L0 object `key`, for which topics that there are, and the extents."""
@@ -156,7 +176,7 @@ def _needed(
         journal, topic, o = naming[0]
         state, row = view.journals.readings[journal].state, o.extents[0]
         assert state is not None
-        way = way_out(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
+        way = how_to_give_up(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
         ways = f"restore it from a version or a backup, or give its records up: {way}"
         e.next = f"{ways}; l0gc verify shows what else is wrong"
     e.held_by = sum(len(o.extents) for _, _, o in naming)
@@ -209,6 +229,9 @@ def _of_epoch(e: Explanation, view: _View, epoch: int) -> None:
     e.explanation += [_why(h) for h in e.holders]
     if e.held_by > len(e.holders):
         e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+    if not e.broken and (lag := view.laggards(epoch, e.holders)) is not None:
+        e.laggards = lag
+        e.explanation.append(lag.sentence)
 
 
 def _why(h: Holder) -> str:

@@ -13,12 +13,14 @@ from functools import cached_property
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import STANDARD_PRICE, Outcome
+from l0gc.inspect.laggards import Laggards
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
@@ -27,6 +29,7 @@ from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, summary_of, tasks_of
 from l0gc.streamlog.journal.topic import Extent
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.watermark.compute import Watermark, compute
 from l0gc.watermark.source import Holder, UnitSummary
 
@@ -64,6 +67,14 @@ class Journals:
     def errors(self) -> list[str]:
         """Why journals cannot be read."""
         return [r.error for r in self.readings if r.error]
+
+    def windows(self) -> list[tuple[Window, JournalState]]:
+        """The journals that could be read, with the topics that there are, as an evacuation takes them."""
+        return [
+            (Window(r.journal, {t.revision: t for t, _ in self.snapshot.topics_of(r.journal)}), r.state)
+            for r in self.readings
+            if r.state is not None
+        ]
 
     def holder(self, topic: Topic, partition: int) -> Holder:
         """What one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
@@ -140,6 +151,18 @@ class Journals:
         records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
         return records, unreconciled, lost, holes
 
+    def given_up(self, limit: int) -> list[HoleFacts]:
+        """The first holes, by topic, partition and offset, without what lies before the log starts."""
+        found = []
+        for window, journal in self.windows():
+            for revision, topic in window.topics.items():
+                state = journal.topic(revision)
+                holes = state.holes[:limit]
+                bases = np.maximum(holes["base"], state.values(state.log_start, holes["partition"], 0))
+                columns = (holes["partition"].tolist(), bases.tolist(), holes["last"].tolist())
+                found += [HoleFacts(topic.name, *numbers) for numbers in zip(*columns, strict=True)]
+        return sorted(found, key=lambda h: (h.topic, h.partition, h.first_offset))[:limit]
+
     def highest(self) -> tuple[int, str]:
         """The highest epoch that a journal knows, and which one does."""
         return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
@@ -168,6 +191,19 @@ class Cause(msgspec.Struct, frozen=True):
     cause: str
     detail: str
     remedy: str
+
+
+class HoleFacts(msgspec.Struct, frozen=True):
+    """A range of a partition's records that were given up, both ends included."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+    @property
+    def records(self) -> int:
+        return self.last_offset + 1 - self.first_offset
 
 
 class Held(Holder, frozen=True):
@@ -227,6 +263,8 @@ class Overview(_Evidence, Outcome, kw_only=True):
         held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
         errors: why journals cannot be read.
         causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
+        lost_records: records that were given up, in so many `holes`.
+        laggards: the partitions that lag, and what that costs; None where it is not known.
         price_gb_month: dollars for a GB and month.
         epoch_ms: when the cluster epoch began; -1 if it is another system's.
     """
@@ -245,8 +283,11 @@ class Overview(_Evidence, Outcome, kw_only=True):
     lag_at_least: bool = False
     records: int = 0
     unreconciled_records: int = 0
+    lost_records: int = 0
+    holes: int = 0
     held_back_by: list[Held] = []
     held_partitions: int = 0
+    laggards: Laggards | None = None
     errors: list[str] = []
     paused: Pause | None = None
     causes: list[Cause] = []

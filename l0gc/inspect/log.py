@@ -21,12 +21,12 @@ from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotF
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.entries import decode_entry as decode_controller_entry
+from l0gc.streamlog.controller.entries import decode_controller_entry
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ExpiredTopic, MovedBlocks, ObjectExtents, Purged, decode_entry
+from l0gc.streamlog.journal.entries import ExpiredTopic, MovedBlocks, ObjectExtents, Purged, decode_journal_entry
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     INDEX_OBJECT,
@@ -186,7 +186,7 @@ def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[i
         if journal is None:
             entry: msgspec.Struct = decode_controller_entry(landed.offset, landed.payload)
         else:
-            entry = decode_entry(landed.payload, log.entry_key(landed.offset))
+            entry = decode_journal_entry(landed.payload, log.entry_key(landed.offset))
         kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(entry).__name__).lower()
         return Shown({**where, "entry": kind, **_tree(entry, names)})
     except (L0gcError, ValueError) as e:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -36,14 +36,15 @@ from l0gc.inspect.causes import (
     next_step,
 )
 from l0gc.inspect.journals import Held, Journals, Overview, read_journals
+from l0gc.inspect.laggards import Laggards, find_laggards
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
-from l0gc.watermark.scans import list_scans, read_scan
+from l0gc.watermark.scans import ScanSnapshot, list_scans, read_scan
 from l0gc.watermark.source import UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
@@ -55,11 +56,8 @@ class Status(Overview, kw_only=True):
     Attributes:
         eligible_objects: what the scan at `eligible_as_of_ms` found eligible; -1 where nothing is known.
         deleted_since: what sweeps have deleted of L0 since then.
-        lost_records: records that were given up, in so many `holes`.
     """
 
-    lost_records: int = 0
-    holes: int = 0
     journals: int
     published_ms: int
     eligible_objects: int
@@ -139,6 +137,10 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
     if not state.external_log:
         journals = read_journals(cluster, state, s.watermark)
         _look(cluster, journals, s, published)
+        if not s.set_back:
+            sweep = s.last(SWEEP)
+            swept_ms = sweep.ended_ms if sweep else 0
+            s.laggards = see_laggards(cluster, journals, s.as_of_ms, swept_ms=swept_ms, giving_up=s.giving_up)
     s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
     s.causes, s.warnings = find_causes(s), find_warnings(s)
     if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
@@ -168,21 +170,43 @@ def _runs(cluster: Cluster, now_ms: int) -> tuple[list[RunEntry], str]:
         return [], str(e)
 
 
+def _newest_scan(cluster: Cluster, cluster_id: str) -> ScanSnapshot | None:
+    """The last scan; None where it cannot be read."""
+    with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
+        keys = list_scans(cluster.store)
+        return read_scan(cluster.store, max(keys), cluster_id) if keys else None
+    return None
+
+
 def _held_objects(cluster: Cluster, journals: Journals, s: Status) -> dict[int, int]:
     """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free.
 
     Empty without a readable scan.
     """
     held: dict[int, int] = {}
-    with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
-        keys = list_scans(cluster.store)
-        rows = read_scan(cluster.store, max(keys), journals.snapshot.cluster_id).epochs if keys else []
-        due = tick_is_due(s.as_of_ms - s.epoch_ms, s.interval_ms)
-        for r in rows:
-            if r.epoch is not None and r.epoch > s.watermark:
-                ticks = journals.ticks_until_free(r.epoch, due=due)
-                held[ticks] = held.get(ticks, 0) + r.objects
+    scan = _newest_scan(cluster, s.cluster_id)
+    due = tick_is_due(s.as_of_ms - s.epoch_ms, s.interval_ms)
+    for r in scan.epochs if scan is not None else []:
+        if r.epoch is not None and r.epoch > s.watermark:
+            ticks = journals.ticks_until_free(r.epoch, due=due)
+            held[ticks] = held.get(ticks, 0) + r.objects
     return held
+
+
+def see_laggards(
+    cluster: Cluster, journals: Journals, now_ms: int, *, swept_ms: int, giving_up: str
+) -> Laggards | None:
+    """Who lags, and what that costs; see `find_laggards`. None where a journal cannot be read, which holds M itself."""
+    if journals.errors:
+        return None
+    return find_laggards(
+        journals.windows(),
+        journals.snapshot.epoch,
+        partial(_newest_scan, cluster, journals.snapshot.cluster_id),
+        now_ms=now_ms,
+        swept_ms=swept_ms,
+        giving_up=giving_up,
+    )
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
@@ -234,23 +258,44 @@ def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedW
     now = cluster.controller.snapshot()
     s.cluster_epoch, s.epoch_ms = now.epoch, now.time_ms
 
-    by_data = [h for h in m.held_back_by if h.kind == UNRECONCILED]
+    failed = s.failed("reconcile")
+    suspect = s.cluster_epoch - m.watermark > NORMAL_LAG or failed is not None
+    seen = see_objects(cluster, journals, m.held_back_by, suspect=suspect, named="" if failed is None else failed.error)
+    s.damaged, s.giving_up = seen.damaged, seen.giving_up
+    s.held_back_by = [Held(**msgspec.structs.asdict(h), oldest_ms=seen.written.get(h.key, -1)) for h in m.held_back_by]
+
+
+class SeenObjects(NamedTuple):
+    """The L0 objects that hold partitions: when each was `written`; which is damaged, as a sentence, with the command that
+    gives up its records in the first partition that it holds."""
+
+    written: dict[str, int]
+    damaged: str = ""
+    giving_up: str = ""
+
+
+def see_objects(
+    cluster: Cluster, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
+) -> SeenObjects:
+    """Look at the objects that hold these partitions.
+
+    Args:
+        suspect: whether there is a reason to see if they are what the log says.
+        named: what reconcile failed on; see `_suspects`.
+    """
+    by_data = [h for h in holders if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
     heads = dict(zip(keys, cluster.parallel.map(partial(if_there, cluster.store.head), keys), strict=True))
-    failed = s.failed("reconcile")
-    if s.cluster_epoch - m.watermark > NORMAL_LAG or failed:
-        suspects = _suspects(cluster, extents, heads, "" if failed is None else failed.error)
-        for h, extent, text in suspects:
-            # It may have been reconciled and swept since: then the journal refers to it no more.
-            topic = journals.snapshot.topics[h.topic]
-            state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
-            if extent in state.extents(h.partition):
-                s.damaged = f"reconcile fails on object {extent.key}: {text}"
-                s.giving_up = way_out(state, h.topic, h.partition, extent.base_offset)
-                break
     written = {key: head.modified_ms for key, head in heads.items() if head is not None}
-    s.held_back_by = [Held(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by]
+    for h, extent, text in _suspects(cluster, extents, heads, named) if suspect else ():
+        # It may have been reconciled and swept since: then the journal refers to it no more.
+        topic = journals.snapshot.topics[h.topic]
+        state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
+        if extent in state.extents(h.partition):
+            giving_up = how_to_give_up(state, h.topic, h.partition, extent.base_offset)
+            return SeenObjects(written, f"reconcile fails on object {extent.key}: {text}", giving_up)
+    return SeenObjects(written)
 
 
 def _suspects(

@@ -48,7 +48,7 @@ PATIENCE_S: Final = 300.0
 _ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweep")
 _TAG: Final = "l0gc-look"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
-_WAY_OUT: Final = (
+_REMEDY: Final = (
     "install l0gc's requirements there, or name a Python that has them with --conf spark.pyspark.python=PATH"
 )
 _VERSIONS: Final = re.compile(r"different version: (\d+\.\d+) than that in driver: (\d+\.\d+)")
@@ -117,13 +117,13 @@ def unfit(driver: Mapping[str, str], looks: Iterable[WorkerCheck]) -> str:
     for look in looks:
         missing = sorted(name for name in driver if look.versions.get(name) is None)
         if missing:
-            return f"the Spark executors' Python lacks {', '.join(missing)}: {_WAY_OUT}"
+            return f"the Spark executors' Python lacks {', '.join(missing)}: {_REMEDY}"
         other = sorted(n for n in driver if _major(driver[n]) != _major(look.versions[n] or ""))
         if other:
             others = ", ".join(f"{n} {look.versions[n]} (here {driver[n]})" for n in other)
-            return f"the Spark executors' Python has {others}: {_WAY_OUT}"
+            return f"the Spark executors' Python has {others}: {_REMEDY}"
         if look.problem:
-            return f"the Spark executors cannot import l0gc ({look.problem}): {_WAY_OUT}"
+            return f"the Spark executors cannot import l0gc ({look.problem}): {_REMEDY}"
     return ""
 
 
@@ -193,14 +193,14 @@ def _look() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
 def why(message: str) -> str:
     """Why workers cannot start, from Spark's message, in one sentence."""
     if m := _VERSIONS.search(message):
-        return f"the Spark executors run Python {m[1]} and the driver {m[2]}, which must be the same: {_WAY_OUT}"
+        return f"the Spark executors run Python {m[1]} and the driver {m[2]}, which must be the same: {_REMEDY}"
     if m := _NO_PROGRAM.search(message):
         return (
             f"the Spark executors cannot run the Python {m[1]} (the driver's is {sys.executable}): name one that is on "
             "each of them with --conf spark.pyspark.python=PATH"
         )
     if m := _NO_MODULE.search(message):
-        return f"the Spark executors' Python lacks {m[1]}: {_WAY_OUT}"
+        return f"the Spark executors' Python lacks {m[1]}: {_REMEDY}"
     reasons = _REASON.findall(message)
     reason = reasons[-1].strip() if reasons else message.splitlines()[0] if message else "Spark gave no reason"
-    return f"the Spark executors cannot run Python ({reason}): {_WAY_OUT}"
+    return f"the Spark executors cannot run Python ({reason}): {_REMEDY}"

@@ -113,7 +113,7 @@ class SparkWorkers:
         thread = threading.Thread(target=follow, name="l0gc-tasks", daemon=True)
         thread.start()
         try:
-            with telling_causes():
+            with raising_causes():
                 yield
         finally:
             ended.set()
@@ -162,7 +162,7 @@ def cause_of(error: BaseException) -> errors.L0gcError:
 
 
 @contextmanager
-def telling_causes() -> Iterator[None]:
+def raising_causes() -> Iterator[None]:
     """Raises a failure inside as `cause_of` explains it."""
     try:
         yield

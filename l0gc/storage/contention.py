@@ -49,8 +49,8 @@ _GAP_REQUESTS: Final = 4
 """The gap that a writer leaves that is alone: enough for a newcomer's read and append."""
 
 
-class Turns:
-    """One writer's view of the others; not for several threads at once."""
+class WriterOrder:
+    """The order of a log's writers, as one of them sees it; not for several threads at once."""
 
     def __init__(self, runtime: Runtime, writer: str) -> None:
         self._runtime = runtime

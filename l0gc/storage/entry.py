@@ -79,15 +79,15 @@ _ENTRY: Final = msgspec.msgpack.Decoder(Entry)
 
 def encode_entry(key: str, entry: Entry, limit: int = ENTRY_LIMIT) -> bytes:
     """An entry as `key` holds it. Raises `ProtocolError`: it is larger than anybody would read."""
-    return pack(key, _ENCODER.encode(entry), limit)
+    return pack_sealed(key, _ENCODER.encode(entry), limit)
 
 
 def decode_entry(key: str, body: bytes, limit: int = ENTRY_LIMIT) -> Entry:
     """The entry that `key` holds. Raises `CorruptObjectError`: it is not an entry, or was not written there."""
-    return unpack(key, body, _ENTRY, limit)
+    return unpack_sealed(key, body, _ENTRY, limit)
 
 
-def pack(key: str, content: bytes, limit: int) -> bytes:
+def pack_sealed(key: str, content: bytes, limit: int) -> bytes:
     """`content`, packed and sealed for `key`. Raises `ProtocolError`: it is larger than `limit`, so nobody would read it."""
     if len(content) > limit:
         raise ProtocolError(f"{key} would hold {len(content):,} bytes, and {limit:,} are the most")
@@ -95,8 +95,8 @@ def pack(key: str, content: bytes, limit: int) -> bytes:
     return packed + checksum(key, packed).to_bytes(_SEAL_BYTES, "little")
 
 
-def unpack(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
-    """What `pack` made, decoded. Raises `CorruptObjectError`: it has changed, is of another key, or is too large."""
+def unpack_sealed(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
+    """What `pack_sealed` made, decoded. Raises `CorruptObjectError`: it has changed, is of another key, or is too large."""
     packed = memoryview(body)[:-_SEAL_BYTES]
     if len(body) <= _SEAL_BYTES or checksum(key, packed) != int.from_bytes(body[-_SEAL_BYTES:], "little"):
         raise _mismatch(key)

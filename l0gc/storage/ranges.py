@@ -97,17 +97,17 @@ def read_in_rounds(
         if not rests:
             return
         top, parts = ceiling(), max(2, -(-readers // len(rests)))
-        ranges = [part for rest in rests for part in split(layout, rest, top, parts)]
+        ranges = [part for rest in rests for part in split_rest(layout, rest, top, parts)]
         pages *= GROWTH
 
 
 def of_shards(layout: KeyLayout, count: int) -> list[KeyRange]:
     """At most `count` ranges of as many shards each, which together are everything."""
     n = max(1, min(count, layout.shards))
-    return cut(KeyRange(), [layout.before_shard(layout.shards * i // n) for i in range(1, n)])
+    return cut_range(KeyRange(), [layout.before_shard(layout.shards * i // n) for i in range(1, n)])
 
 
-def split(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[KeyRange]:
+def split_rest(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[KeyRange]:
     """`rest` in pieces.
 
     A rest begins at a key that was read. What comes after it may lie in the same epoch of that shard, in the shard's later
@@ -120,10 +120,10 @@ def split(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[K
     if at is not None:
         cuts += [layout.before_epoch(at.shard, e) for e in _evenly(at.epoch + 1, ceiling + 1, parts)]
         cuts += [layout.before_name(at.shard, at.epoch, n) for n in _evenly(int(at.name[:2], 16) + 1, 255, parts)]
-    return cut(rest, cuts)
+    return cut_range(rest, cuts)
 
 
-def cut(keys: KeyRange, at: Iterable[str]) -> list[KeyRange]:
+def cut_range(keys: KeyRange, at: Iterable[str]) -> list[KeyRange]:
     """The range, cut after each of these keys that lies within it."""
     inside = sorted({k for k in at if keys.start < k and (keys.end is None or k < keys.end)})
     ends: list[str | None] = [*inside, keys.end]

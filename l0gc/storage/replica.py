@@ -20,7 +20,7 @@ from l0gc.errors import L0gcError, LogConflictError, LogOvertakenError, ObjectNo
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
-from l0gc.storage.contention import Turns
+from l0gc.storage.contention import WriterOrder
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import KEPT_CHECKPOINTS, OffsetTakenError, SharedLog
 
@@ -78,7 +78,7 @@ class Replica(Generic[S]):
         self.lock = threading.RLock()
         self._machine = machine
         self._runtime = runtime
-        self._turns = Turns(runtime, log.writer)
+        self._order = WriterOrder(runtime, log.writer)
         self._state: S = machine.initial()
         self._whole = False
         self.offset = -1
@@ -135,7 +135,7 @@ class Replica(Generic[S]):
             slept = (now - self._read_at) * 1000 >= self.log.min_age_ms / 3
             try:
                 entries, as_of_ms = self.log.tail(
-                    self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._turns.place // 2), hasty=hasty
+                    self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._order.place // 2), hasty=hasty
                 )
             except LogOvertakenError:
                 self.replay()
@@ -143,8 +143,8 @@ class Replica(Generic[S]):
             self._read_at = now
             self._take(entries, as_of_ms)
             requests = 1 if hasty or not entries else 2
-            self._turns.measured((self._runtime.clock.monotonic() - now) / requests)
-            self._turns.landed([e.writer for e in entries])
+            self._order.measured((self._runtime.clock.monotonic() - now) / requests)
+            self._order.landed([e.writer for e in entries])
             return self._state
 
     # -- changing the state -------------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ class Replica(Generic[S]):
                     return None
                 began = clock.monotonic()
                 if self._append(offset, payload):
-                    self._turns.measured(clock.monotonic() - began)
+                    self._order.measured(clock.monotonic() - began)
                     return offset
-                self._turns.measured((clock.monotonic() - began) / 2)  # the append, and reading the winner's entry
-                self._turns.lost()
+                self._order.measured((clock.monotonic() - began) / 2)  # the append, and reading the winner's entry
+                self._order.lost()
             conflicts += 1
             if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:
                 raise ProtocolError(
@@ -188,15 +188,15 @@ class Replica(Generic[S]):
     def writers(self) -> int:
         """How many writers, this one included, have appended to the log lately."""
         with self.lock:
-            return self._turns.writers
+            return self._order.writers
 
     def _wait_for_turn(self, *, just_read: bool) -> None:
         """Let the writers before this one append, where there are others."""
         with self.lock:
-            has_read = self._turns.writers == 1 or (just_read and self._turns.joined)
+            has_read = self._order.writers == 1 or (just_read and self._order.joined)
         for _ in range(_MAX_READS):
             with self.lock:
-                pause, is_next = self._turns.pause_s(), self._turns.place == 1
+                pause, is_next = self._order.pause_s(), self._order.place == 1
             if has_read and not pause:
                 return
             if pause:
@@ -216,7 +216,7 @@ class Replica(Generic[S]):
             _log.debug("%s", e, extra=event("log_conflict", log=self.log.folder, offset=offset))
             if isinstance(e, OffsetTakenError):
                 self._take([e.landed], self.as_of_ms)
-                self._turns.landed([e.landed.writer])
+                self._order.landed([e.landed.writer])
             elif isinstance(e, LogOvertakenError):
                 self.replay()
             else:
@@ -225,7 +225,7 @@ class Replica(Generic[S]):
         self._read_at = self._runtime.clock.monotonic()
         was_due = self.checkpoint_due()
         self._take([landed], landed.date_ms)
-        self._turns.landed([landed.writer])
+        self._order.landed([landed.writer])
         if self.checkpoint_due():
             # The entry has landed, even if the checkpoint fails; another writer will keep the state.
             with suppress(L0gcError):

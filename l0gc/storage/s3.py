@@ -139,24 +139,14 @@ class S3Store(Connection):
         self.call("put", key, call)
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        return self._delete(keys, once=False)
+        return self._delete([*map(VersionedKey, keys)], once=False, quiet=True).failures
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         if keys and not self._plain_deletes:
             if self.bulk.delete([self.full_key(k) for k in keys]):
                 return []
             self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
-        return self._delete(keys, once=True)
-
-    def _delete(self, keys: Sequence[str], *, once: bool) -> builtins.list[DeleteFailure]:
-        if not keys:
-            return []
-        objects = {"Objects": [{"Key": self.full_key(k)} for k in keys], "Quiet": True}
-        r = self.ask("delete", "delete_objects", keys[0], once=once, Delete=objects)
-        cut = len(self.config.prefix)
-        return [
-            DeleteFailure(e.get("Key", "")[cut:], e.get("Code", ""), e.get("Message", "")) for e in r.get("Errors", [])
-        ]
+        return self._delete([*map(VersionedKey, keys)], once=True, quiet=True).failures
 
     def discard(self, folder: str) -> None:
         keys = [*self.list(folder).modified_ms]
@@ -257,10 +247,17 @@ class S3Store(Connection):
         )
 
     def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        return self._delete(objects, once=True, quiet=False)
+
+    def _delete(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
+        """One DELETE request; a quiet one has failures alone in its answer."""
+        if not objects:
+            return VersionsDeleted()
         cut = len(self.config.prefix)
         version = [{"VersionId": o.version_id} if o.version_id else {} for o in objects]
         named = [{"Key": self.full_key(o.key), **v} for o, v in zip(objects, version, strict=True)]
-        r = self.ask("delete", "delete_objects", objects[0].key, once=True, Delete={"Objects": named})
+        wanted = {"Objects": named} | ({"Quiet": True} if quiet else {})
+        r = self.ask("delete", "delete_objects", objects[0].key, once=once, Delete=wanted)
         plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
         failures = [
             DeleteFailure(

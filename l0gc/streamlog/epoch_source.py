@@ -22,7 +22,7 @@ from l0gc.streamlog.cluster import Cluster, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
-from l0gc.watermark.source import WAY_OUT, ClusterIdentity, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterIdentity, UnitSummary
 
 
 class JournalSource:
@@ -35,7 +35,7 @@ class JournalSource:
 
     external: Final = False
     snapshot_age_ms: Final = None
-    way_out: Final = WAY_OUT
+    remedy: Final = CONTROLLER_REMEDY
 
     def __init__(self, cluster: Cluster, workers: Workers[Place] | None = None, *, readers: int = 0) -> None:
         self._cluster = cluster

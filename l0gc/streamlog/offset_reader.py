@@ -32,7 +32,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
@@ -177,7 +177,7 @@ class OffsetReader:
             self._topic.name,
             self._partitions[gone.at],
         )
-        way = way_out(look(self._journal, self._topic), name, int(partition), offset)
+        way = how_to_give_up(look(self._journal, self._topic), name, int(partition), offset)
         raise CorruptObjectError(
             f"{gone}, though topic {name!r} needs it for partition {name}/{partition} at record {offset}; restore that "
             f"object from a version{f', or give its records up: {way}' if way else ''}"

@@ -1,8 +1,10 @@
 """Creating, describing and deleting topics, beyond the controller's entry.
 
-A topic is created only above everything that sweeps may delete. After a controller log was restored from an old backup, a
-new topic would take data at epochs that a published M released long ago (hazard 10); the controller's guard refuses that
-before anything is written. A deleted topic is closed in its journals, so that a writer with an old view is refused.
+A topic is created only above everything that sweeps may delete, and above each epoch that a journal has seen. After a
+controller log was restored from an old backup, a new topic would take data at epochs that a published M released long ago
+(hazard 10); the controller's guard refuses that before anything is written. Where nothing is published yet, the journals
+alone show it: the topic would get the revision of one with records, and its deletion would close that one. A deleted topic
+is closed in its journals, so that a writer with an old view is refused.
 """
 
 from __future__ import annotations
@@ -98,10 +100,11 @@ def create_topic(
     """The topic, and whether it was created now. See `decide_create_topic`.
 
     Raises:
-        EpochRegressionError: what is published is above the cluster epoch.
+        EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic would get a revision
+            that another one may have, with records in it.
         SetBackError: a journal was set back to an older copy.
     """
-    refuse_if_set_back(cluster)
+    refuse_if_set_back(cluster, names=True)
     return cluster.controller.create_topic(name, partitions, journals, retention)
 
 

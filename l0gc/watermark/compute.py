@@ -15,7 +15,7 @@ from itertools import accumulate
 import msgspec
 
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
-from l0gc.watermark.source import HELD_BACK_SHOWN, WAY_OUT, Holder, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, HELD_BACK_SHOWN, Holder, UnitSummary
 
 
 class Watermark(msgspec.Struct, frozen=True):
@@ -52,21 +52,21 @@ def holders_of(units: Sequence[UnitSummary]) -> Callable[[int], tuple[str, int]]
     return holding
 
 
-def check_epochs(cluster_epoch: int, highest_known: int, source: str, way_out: str = WAY_OUT) -> None:
+def check_epochs(cluster_epoch: int, highest_known: int, source: str, remedy: str = CONTROLLER_REMEDY) -> None:
     """Refuse when the bucket knows an epoch that the cluster has not reached (hazard 10).
 
     Args:
         cluster_epoch: read after everything that `highest_known` comes from, since uploads continue.
         highest_known: the highest epoch found there.
         source: where, for the message.
-        way_out: what that looks like, and what to do.
+        remedy: what that looks like, and what to do.
 
     Raises:
         EpochRegressionError: the controller's log is older than the data.
     """
     if highest_known > cluster_epoch:
         raise EpochRegressionError(
-            f"{source} is at epoch {highest_known}, above the cluster epoch {cluster_epoch}: {way_out}"
+            f"{source} is at epoch {highest_known}, above the cluster epoch {cluster_epoch}: {remedy}"
         )
 
 

@@ -46,7 +46,7 @@ _LARGEST: Final = (1 << 31) - 1
 SNAPSHOT_AGE_MS: Final = 3_600_000
 """How old a snapshot may be by default when it is used."""
 
-_WAY_OUT: Final = (
+_REMEDY: Final = (
     "the snapshot is older than that, or its log was restored from a backup; nothing was published or deleted. Take the "
     "reports first, then the partitions and the epoch, and use them within --snapshot-age; if the log went back, stop "
     "sweeping and move its epoch up first"
@@ -149,7 +149,7 @@ class ExternalLogSource:
     """An external log as a source of epochs."""
 
     external: Final = True
-    way_out: Final = _WAY_OUT
+    remedy: Final = _REMEDY
 
     def __init__(self, cluster: ClusterHandle, theirs: ExternalLog) -> None:
         self._cluster, self._theirs = cluster, theirs

@@ -197,7 +197,7 @@ def _counted(batch: pa.RecordBatch, name: str, keys: KeyColumns, *, encoded: boo
     if batch[KEY].null_count:
         raise CorruptObjectError(f"{name} has rows without a key")
     if encoded:
-        batch = batch.set_column(batch.schema.get_field_index(KEY), KEY, decoded(batch[KEY]))
+        batch = batch.set_column(batch.schema.get_field_index(KEY), KEY, url_decoded(batch[KEY]))
     wanted = keys.below(batch[KEY])
     if DELETE_MARKER in batch.schema.names:
         marker = batch[DELETE_MARKER]
@@ -228,7 +228,7 @@ def _grouped(batch: pa.RecordBatch, keys: KeyColumns, *, current: bool) -> Itera
             yield EpochRow(epoch, 0, 0, sample, oldest_ms, row["bytes_count"], row["bytes_sum"])
 
 
-def decoded(keys: pa.Array) -> pa.Array:
+def url_decoded(keys: pa.Array) -> pa.Array:
     """What URL-encoded keys stand for: `+` is a space, `%XX` a byte of UTF-8."""
     escaped = pc.match_substring_regex(keys, "[%+]")
     if not pc.any(escaped).as_py():

@@ -83,7 +83,7 @@ class EpochSource(Protocol):
         """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
 
     @property
-    def way_out(self) -> str:
+    def remedy(self) -> str:
         """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
 
     def snapshot(self) -> ClusterIdentity:
@@ -135,13 +135,13 @@ def run_pipeline(
     ended["listing"] = monotonic()
     epoch = source.epoch_now()
     # Refuse what a log that was not set back would not have left behind (hazard 10).
-    check_published(epoch, published, source.way_out)
+    check_published(epoch, published, source.remedy)
     for unit in units:
-        check_epochs(epoch, unit.highest_epoch, unit.highest_in, source.way_out)
+        check_epochs(epoch, unit.highest_epoch, unit.highest_in, source.remedy)
     age_ms = source.snapshot_age_ms
     for row in histogram.rows.values() if histogram is not None else ():
         if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
-            check_epochs(epoch, row.epoch, f"object {row.sample_key}", source.way_out)
+            check_epochs(epoch, row.epoch, f"object {row.sample_key}", source.remedy)
     watermark = compute(snapshot.cluster_epoch, units)
     run_ms = cluster.now_ms()
     listing: ScanSnapshot | None = None
@@ -156,7 +156,7 @@ def run_pipeline(
         new = PublishedWatermark(
             snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions, ends=ends
         )
-        published = publish(store, cluster.runtime, new, epoch_now=source.epoch_now, way_out=source.way_out)
+        published = publish(store, cluster.runtime, new, epoch_now=source.epoch_now, remedy=source.remedy)
         ended["publication"] = monotonic()
         if listing is not None:
             kept = keep_scan(store, cluster.runtime, listing)

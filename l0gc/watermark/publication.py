@@ -33,7 +33,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.watermark.compute import check_cluster_id, check_epochs
-from l0gc.watermark.source import WAY_OUT, ClusterHandle, ClusterIdentity, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, UnitSummary
 
 _TRIES: Final = 20
 _SET_BACK: Final = (
@@ -103,15 +103,15 @@ def watermark_of(published: PublishedWatermark | None) -> int:
     return published.watermark if published is not None else NO_WATERMARK
 
 
-def check_published(cluster_epoch: int, published: PublishedWatermark | None, way_out: str = WAY_OUT) -> None:
+def check_published(cluster_epoch: int, published: PublishedWatermark | None, remedy: str = CONTROLLER_REMEDY) -> None:
     """Refuse when what is published is ahead of the cluster epoch, as it was read after it (hazard 10).
 
     Raises:
         EpochRegressionError: the cluster has forgotten epochs at which objects were uploaded, or deleted.
     """
     if published is not None:
-        check_epochs(cluster_epoch, published.watermark, f"the watermark in {PUBLISHED_WATERMARK}", way_out)
-        check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", way_out)
+        check_epochs(cluster_epoch, published.watermark, f"the watermark in {PUBLISHED_WATERMARK}", remedy)
+        check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", remedy)
 
 
 def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
@@ -201,7 +201,12 @@ class Judged(NamedTuple):
 
 
 def refuse_if_set_back(
-    cluster: ClusterHandle, units: Collection[int] | None = None, *, keep: bool = True, by_m: bool = False
+    cluster: ClusterHandle,
+    units: Collection[int] | None = None,
+    *,
+    keep: bool = True,
+    by_m: bool = False,
+    names: bool = False,
 ) -> Judged:
     """Refuse to delete, commit or advance anything where a log went back: the controller's, or a unit's.
 
@@ -213,17 +218,22 @@ def refuse_if_set_back(
         units: the only ones that the caller changes; by default it may be any.
         keep: see `ClusterHandle.units`.
         by_m: see `check_set_back`.
+        names: whether the caller names something for ever by the next epoch. No unit may have seen that epoch: the name
+            would be that of something else, of which the newer controller log knows and this one does not.
 
     Raises:
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
+        EpochRegressionError: the caller `names`, and a unit has seen an epoch that the cluster has not reached.
         SetBackError: a unit was set back.
         StoreError: the caller deletes by M, and the store did not let a unit be read.
     """
     identity, published = refuse_if_behind(cluster)
     unread: dict[str, str] = {}
-    for unit in cluster.units(units, keep=keep) if published is not None else ():
+    for unit in cluster.units(units, keep=keep) if published is not None or names else ():
         if unit.error:
             unread[unit.unit] = f"{unit.unit} cannot be read: {unit.error}"
+        if names and unit.highest_epoch > identity.cluster_epoch:  # or that epoch began since
+            check_epochs(cluster.identity().cluster_epoch, unit.highest_epoch, unit.highest_in)
         if by_m and unit.error and not unit.damaged:
             raise StoreError(f"whether {unit.unit} was set back is not known: {unit.error}; nothing was deleted")
         check_set_back(published, unit, by_m=by_m)
@@ -243,13 +253,13 @@ def publish(
     new: PublishedWatermark,
     *,
     epoch_now: Callable[[], int] | None = None,
-    way_out: str = WAY_OUT,
+    remedy: str = CONTROLLER_REMEDY,
 ) -> PublishedWatermark | None:
     """Publish `new` and return what was published before. The cluster epoch that is published never goes down either.
 
     Args:
         epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
-        way_out: see `check_epochs`.
+        remedy: see `check_epochs`.
 
     Raises:
         WatermarkRegressionError: a higher watermark is published.
@@ -270,7 +280,7 @@ def publish(
             new = msgspec.structs.replace(new, ends=newest_ends(current.ends, new.ends))
             if current.cluster_epoch > new.cluster_epoch and epoch_now is not None:
                 new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
-            check_published(new.cluster_epoch, current, way_out)
+            check_published(new.cluster_epoch, current, remedy)
             if current.watermark > new.watermark:
                 raise WatermarkRegressionError(
                     f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "

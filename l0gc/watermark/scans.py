@@ -23,7 +23,7 @@ from l0gc.events import event
 from l0gc.formatting import Outcome
 from l0gc.keys import SCANS
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import ENTRY_LIMIT, pack, unpack
+from l0gc.storage.entry import ENTRY_LIMIT, pack_sealed, unpack_sealed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.compute import Watermark, check_cluster_id
@@ -251,7 +251,7 @@ def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
 def encode_scan(key: str, scan: ScanSnapshot) -> bytes:
     """What `key` holds."""
     scan = _bounded(scan)
-    return pack(key, msgspec.msgpack.encode((FORMAT_VERSION, scan.totals, scan.rows)), ENTRY_LIMIT)
+    return pack_sealed(key, msgspec.msgpack.encode((FORMAT_VERSION, scan.totals, scan.rows)), ENTRY_LIMIT)
 
 
 def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
@@ -295,7 +295,7 @@ def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
 def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec.Raw]:
     """The totals, and the rows as they are stored."""
     try:
-        kept = unpack(key, body, _KEPT, ENTRY_LIMIT)
+        kept = unpack_sealed(key, body, _KEPT, ENTRY_LIMIT)
         if kept.version != FORMAT_VERSION:
             raise CorruptObjectError(
                 f"it is of version {kept.version}, and this l0gc reads versions up to {FORMAT_VERSION}"

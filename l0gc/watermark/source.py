@@ -26,7 +26,7 @@ from l0gc.storage.parallel import Parallel
 HELD_BACK_SHOWN: Final = 10
 """How many of the partitions with the lowest M(p) are named."""
 
-WAY_OUT: Final = (
+CONTROLLER_REMEDY: Final = (
     "the controller log looks restored from an old backup, or the object is foreign; nothing was published or deleted. "
     "Restore the newer controller log, or remove that object if it is not l0gc's"
 )

@@ -36,13 +36,13 @@ def test_the_first_session_of_the_readme_is_true() -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_it_is_true_on_an_empty_machine_without_java_and_takes_90_seconds_once_installed() -> None:
+def test_the_readmes_session_runs_on_an_empty_machine_without_java_within_90_seconds() -> None:
     """A copy of the tree in an empty folder, an empty environment, and no line that the README does not have."""
     ended = recorded("--fresh")
     assert ended.returncode == 0, ended.stderr
 
 
-def test_there_is_a_scene_for_every_command() -> None:
+def test_every_command_has_a_scene() -> None:
     played = {" ".join(s.command.split()[1:3]) for s in scenes.SCENES if s.command.startswith("l0gc ")}
     missing = []
     for name in COMMANDS:

@@ -127,7 +127,7 @@ SECTIONS = _sections()
 # -- commands and their help --------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_section_for_every_command_and_for_nothing_else() -> None:
+def test_every_command_and_nothing_else_has_a_section() -> None:
     groups = {name.split(" ")[0] for name in LEAVES if " " in name}
     about = {"commands", COMMON, "options for spark", "the log", "metrics", "exit codes", "what is printed where"}
     assert set(SECTIONS) - {""} - about == set(LEAVES) | groups

@@ -90,7 +90,7 @@ def test_damaged_bytes_are_kept_until_vacuum_is_told_otherwise(bucket: StoreConf
 
 
 @pytest.mark.weed
-def test_it_asks_and_refuses_what_is_there(lost: str) -> None:
+def test_give_up_asks_and_refuses_records_that_can_be_read(lost: str) -> None:
     arguments = ["give-up", "events", "--partition", "0", "--offsets"]
     with pytest.raises(UsageError, match=r"abandon the records 10 to 19 of partition events/0 for ever.*give --yes"):
         l0gc(*arguments, "10-19")

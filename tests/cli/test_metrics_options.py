@@ -72,7 +72,7 @@ def test_a_file_that_does_not_parse_is_begun_anew_with_a_note(tmp_path: Path, bo
     assert parsed(path.read_text())["l0gc_objects_deleted_total"] == 3
 
 
-def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     device = tmp_path / "null"
     device.symlink_to(os.devnull)
     with pytest.raises(OSError, match="not a regular file"):

@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_is_a_sentence(cluster: Cluster, tmp_path: Path) -
     assert Path("/dev/full").is_char_device()
 
 
-def test_how_much_there_is_to_read_is_known_before(cluster: Cluster) -> None:
+def test_read_knows_before_how_much_it_will_read(cluster: Cluster) -> None:
     topic = cluster.controller.snapshot().topic("events")
     assert count_records(cluster, topic) == 3 * ROWS
     assert count_records(cluster, topic, [1]) + count_records(cluster, topic, [0]) == 3 * ROWS

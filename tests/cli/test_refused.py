@@ -202,7 +202,7 @@ def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
 
 
 @pytest.mark.weed
-def test_what_reads_writes_nothing(place: Place) -> None:
+def test_a_command_that_reads_writes_nothing(place: Place) -> None:
     before = place.objects("")
     for name, ended in place.runs(READS):
         assert ended.code == (5 if name.startswith("runs show") else 0), (name, ended.stderr)

@@ -78,7 +78,7 @@ RUN = """
     def interrupt(): raise KeyboardInterrupt
     import time
     heard = []
-    with signals.telling_stop(lambda: f"heard {{len(heard)}}"):
+    with signals.stop_on_interrupt(lambda: f"heard {{len(heard)}}"):
         with signals.stopping(interrupt, heard):
             Dropped()
             time.sleep(60)
@@ -95,7 +95,7 @@ LOCKED = (
     IN_A_LOCK
     + """    lock = threading.Condition(threading.Lock())
     sys.settrace(interrupt)
-    with signals.telling_stop(lambda: f"left locked: {not lock.acquire(blocking=False)}"):
+    with signals.stop_on_interrupt(lambda: f"left locked: {not lock.acquire(blocking=False)}"):
         with lock:
             pass
         time.sleep(60)
@@ -122,7 +122,7 @@ WAITING = """
     raise last
 """
 REPORTED = """
-    with signals.telling_stop(lambda: "two of three are done; l0gc work continues from there"):
+    with signals.stop_on_interrupt(lambda: "two of three are done; l0gc work continues from there"):
         os.kill(os.getpid(), {number})
 """
 AGAIN = "stopped: running the command again is safe"

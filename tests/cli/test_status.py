@@ -16,6 +16,7 @@ from l0gc.cli.status import folded, lines_of
 from l0gc.collect.record import Removed
 from l0gc.formatting import GB
 from l0gc.inspect.journals import Held
+from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.status import Status, status
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
@@ -95,6 +96,21 @@ def test_partitions_that_hold_m_and_are_not_named_are_counted(partitions: int, o
     s = status(memory_cluster())
     s.held_back_by, s.held_partitions = unreconciled(min(partitions, 10)), partitions
     assert f"held by t/0 and {others} unreconciled records from epoch 5 on" in " ".join(text(s).split())
+
+
+def test_a_line_says_who_lags_and_there_is_none_where_nobody_does() -> None:
+    s = status(memory_cluster())
+    assert s.laggards == Laggards()
+    assert "lagging" not in text(s)
+    names = " and ".join(f"{n} partitions of a-topic-{n:040}" for n in (12, 7))
+    sentence = f"{names} have lagged for 30 d and keep 9.1 GiB: l0gc evacuate && l0gc compute-watermark"
+    s.laggards = Laggards(partitions=19, sentence=sentence)
+    lines = text(s).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("lagging "))
+    assert max(map(len, lines)) <= 80
+    assert sentence in " ".join(" ".join(lines[at:]).split())
+    s.laggards = None
+    assert "lagging" not in text(s)
 
 
 def test_each_reason_has_a_line_of_its_own() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from l0gc.api.cluster import OBJECTS_FOR_SPARK as SPARK_FROM
-from l0gc.api.engine import Engine, choose
+from l0gc.api.engine import Engine, choose_engine
 from l0gc.api.operations import sweep_work
 from l0gc.cli.main import cli
 from l0gc.cli.sweep import gc_options, swept
@@ -26,7 +26,7 @@ from tests.collect.test_local import a_cluster
     [("--max-rate", "nan"), ("--max-rate", "inf"), ("--max-rate", "0"), ("--max-delete-ratio", "nan")],
 )
 @pytest.mark.parametrize("command", ["sweep", "gc"])
-def test_what_is_no_number_is_refused(command: str, option: str, value: str) -> None:
+def test_a_value_that_is_not_a_number_is_refused(command: str, option: str, value: str) -> None:
     refuse(command, option, value)
 
 
@@ -82,7 +82,7 @@ def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, A
         (Removal(dry_run=True), "removes them"),  # there is no such run
     ],
 )
-def test_how_a_sweep_is_taken_back_is_said_only_where_it_can_be(options: Removal, said: str) -> None:
+def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Removal, said: str) -> None:
     cluster = a_cluster()
     result = Sweep(cluster, Removal(dry_run=options.dry_run)).run()
     result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")
@@ -133,7 +133,7 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: s
 def test_the_engine_is_chosen_by_what_was_eligible(
     wanted: str, cluster: bool, eligible: int, engine: str, why: str
 ) -> None:
-    chosen, reason = choose(wanted, cluster=cluster, java=True, work=sweep_work(lambda: eligible, limited=False))
+    chosen, reason = choose_engine(wanted, cluster=cluster, java=True, work=sweep_work(lambda: eligible, limited=False))
     assert chosen == engine
     assert why in reason
 
@@ -142,18 +142,18 @@ def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
     def never() -> int:
         raise AssertionError
 
-    assert choose("auto", cluster=False, java=True, work=sweep_work(never, limited=False))[0] == "local"
+    assert choose_engine("auto", cluster=False, java=True, work=sweep_work(never, limited=False))[0] == "local"
     assert not Engine(master="local[4]").choose(sweep_work(never, limited=False))[1].startswith("--engine")
 
 
 def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
     """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
     work = sweep_work(lambda: SPARK_FROM, limited=True)
-    chosen, reason = choose("auto", cluster=True, java=True, work=work)
+    chosen, reason = choose_engine("auto", cluster=True, java=True, work=work)
     assert (chosen, "one process" in reason) == ("local", True)
 
 
 def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
     work = sweep_work(lambda: SPARK_FROM, limited=True)
     with pytest.raises(UsageError, match="need one process: use --engine local"):
-        choose("spark", cluster=True, java=True, work=work)
+        choose_engine("spark", cluster=True, java=True, work=work)

@@ -10,7 +10,7 @@ import pytest
 
 from l0gc.cli import demo
 from l0gc.cli.output import is_coloured
-from l0gc.cli.terminal import escaped, is_text, json_escaped, json_text
+from l0gc.cli.terminal import escaped, is_utf8, json_escaped, json_text
 
 HOSTILE = [
     ("\x1b[2J", "\\x1b[2J"),
@@ -37,11 +37,11 @@ def test_what_a_terminal_would_act_on_is_shown_as_what_it_is(text: str, shown: s
 def test_the_worlds_letters_stay() -> None:
     text = "Ärger & мир & 世界 & \N{SMILING FACE WITH SUNGLASSES} [red]x[/red] \\x"
     assert escaped(text) == text
-    assert is_text(text)
-    assert not is_text("a\udcffb")
+    assert is_utf8(text)
+    assert not is_utf8("a\udcffb")
 
 
-@pytest.mark.parametrize("text", [text for text, _ in HOSTILE if is_text(text)])
+@pytest.mark.parametrize("text", [text for text, _ in HOSTILE if is_utf8(text)])
 def test_json_keeps_its_value_and_holds_nothing_that_a_terminal_acts_on(text: str) -> None:
     line = json_text({text: [text, 1]})
     assert msgspec.json.decode(line) == {text: [text, 1]}

@@ -31,9 +31,7 @@ def test_a_packed_file_lands_once_under_a_producer_whatever_it_is_packed_with(
     assert printed("read", "events") == LINES
 
 
-def test_what_is_no_lines_gets_a_sentence_and_nothing_is_sent_unless_it_is_meant(
-    bucket: StoreConfig, tmp_path: Path
-) -> None:
+def test_an_input_without_lines_gets_a_sentence_and_is_sent_only_as_raw(bucket: StoreConfig, tmp_path: Path) -> None:
     founded(1)
     fine, table = tmp_path / "fine", tmp_path / "table.csv"
     fine.write_bytes(LINES)

@@ -67,7 +67,7 @@ def test_a_failure_is_recorded_and_raised(error: BaseException, code: int, text:
 
 
 @pytest.mark.parametrize("error", [UsageError("typo"), PausedError("audit"), NotInitialisedError("none")])
-def test_what_says_nothing_of_the_cluster_is_not_recorded(error: Exception) -> None:
+def test_an_error_that_does_not_concern_the_cluster_is_not_recorded(error: Exception) -> None:
     cluster = memory_cluster()
     store = known(cluster)
     with pytest.raises(type(error)):

@@ -114,7 +114,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("ranges", [1, 3, 4, 9])
-def test_exactly_the_garbage_goes(small_pages: int, ranges: int) -> None:
+def test_a_sweep_deletes_exactly_the_garbage(small_pages: int, ranges: int) -> None:
     cluster = a_cluster()
     store_of(cluster).page_size = small_pages
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)

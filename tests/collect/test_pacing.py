@@ -90,7 +90,7 @@ def sweep_until(
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("burst_s", [1, 5])
 @pytest.mark.parametrize(("limit", "workers"), [(50, 8), (400, 1), (400, 8), (3500, 1), (3500, 8), (20_000, 8)])
-def test_it_settles_within_a_tenth_of_what_the_store_takes_and_nothing_fails(
+def test_the_pace_settles_within_a_tenth_of_what_the_store_takes_and_nothing_fails(
     limit: float, workers: int, burst_s: float, by_key: bool
 ) -> None:
     server, pacer, failed = sweep_against(limit, burst_s, by_key=by_key, workers=workers, seconds=60)
@@ -204,7 +204,7 @@ def test_a_batch_that_was_made_smaller_stays_so_for_a_while_and_grows_again() ->
     assert pacer._batch > 500
 
 
-def test_how_many_may_go_is_decided_when_it_is_their_turn() -> None:
+def test_a_batch_gets_its_size_when_its_turn_comes() -> None:
     """Else a batch of a pace that was too fast would hold up all that wait behind it."""
     pacer, clock = a_pacer()
     assert pacer.wait(PAGE_SIZE) == PAGE_SIZE

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from l0gc.collect.pause import Pause, clear_pause, describe, read_pause, set_pause
+from l0gc.collect.pause import Pause, clear_pause, describe_pause, read_pause, set_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_FLIGHT
@@ -34,7 +34,7 @@ def test_a_pause_records_who_why_and_since_when_by_the_stores_clock() -> None:
     pause, new = set_pause(store, "disk audit", "ann@ops1")
     assert new
     assert pause == read_pause(store) == Pause("disk audit", "ann@ops1", store.clock.ms)
-    assert describe(pause) == "disk audit (ann@ops1, since 2023-11-14 22:13Z)"
+    assert describe_pause(pause) == "disk audit (ann@ops1, since 2023-11-14 22:13Z)"
 
 
 def test_the_first_pause_is_kept() -> None:

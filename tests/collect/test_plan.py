@@ -95,7 +95,7 @@ def with_counts(listed: int, eligible: int = -1) -> PublishedWatermark:
 
 
 @pytest.mark.parametrize(("ratio", "most"), [(0.0, 0), (0.25, 27), (0.5, 54), (0.6, 60), (1.0, 60)])
-def test_no_more_than_the_share_goes_and_the_run_says_so(ratio: float, most: int) -> None:
+def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: int) -> None:
     cluster = a_cluster(watermark=None)
     published = with_counts(108)
     state = cluster.controller.snapshot()

@@ -72,7 +72,7 @@ def statuses(cluster: Cluster) -> dict[str, str]:
     return {f.key: f.status for k in keys for f in read_segment(store, k)}
 
 
-def test_at_whatever_call_a_run_is_killed_its_record_is_true(small: int) -> None:
+def test_the_record_of_a_run_that_is_killed_at_any_call_is_true(small: int) -> None:
     """Every call of a run is tried: before it takes effect, and after."""
     garbage = expected_garbage(a_cluster(), 4)
     for number in itertools.count():
@@ -209,7 +209,7 @@ def test_a_run_that_has_nothing_to_delete_leaves_no_record() -> None:
     assert cluster_keys(cluster) == before
 
 
-def test_what_is_no_run_is_said_to_be_none() -> None:
+def test_a_name_that_is_no_runs_is_refused() -> None:
     cluster = a_cluster()
     with pytest.raises(UsageError, match="is not a run id"):
         show_run(cluster, "../../published")

@@ -191,7 +191,7 @@ def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
     assert (done.listed, counts(done).get(ORPHANED_L1, 0)) == (len(keys), len(keys) - len(left))
 
 
-def test_what_is_unknown_in_a_listing_is_left_and_the_rest_goes() -> None:
+def test_an_unknown_key_in_a_listing_stays_and_the_rest_goes() -> None:
     class Strange(FakeGarbage):
         def looker(self, *, remote: bool) -> object:  # type: ignore[override]
             def facts(keys: Sequence[str]) -> list[Fact]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS
+from l0gc.collect.sweep import Sweep
 from l0gc.errors import L0gcError, TopicNotFoundError, UsageError
-from l0gc.inspect.verify.rules import l1_folder
-from l0gc.keys import CONTROLLER_LOG, QUARANTINE, journal_log
-from l0gc.streamlog.controller.entries import CreateTopic, decode_entry
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
+from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
-from tests.crash.checks import BrokenError, View
+from tests.crash.checks import BrokenError, View, look
 from tests.crash.scenes import (
     AGE_S,
     DELETED,
@@ -23,7 +24,9 @@ from tests.crash.scenes import (
     Build,
     Records,
     Scene,
+    compute_watermark,
     in_turn,
+    lagging,
     mergeable,
     overdue,
     quiet,
@@ -40,6 +43,12 @@ BEFORE: Final = 4
 HOLE: Final = (0, 2)
 """What `give-up` is given: the records of a partition in one L0 object."""
 VACUUM: Final = ["vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--engine", "local"]
+VACUUMED: Final = (*[["epoch", "advance"]] * (GRACE_EPOCHS + 1), ["housekeep"], VACUUM)
+"""What deletes all that is nobody's in L1, with no time of grace."""
+COMPUTE: Final = ["compute-watermark", "--engine", "local"]
+SWEPT: Final = (["housekeep", "--barrier"], COMPUTE, ["sweep"], COMPUTE)
+"""What deletes all that M can pass in L0; the bucket is listed after it."""
+EVACUATE: Final = ["evacuate", "--engine", "local"]
 FILE: Final = "FILE"
 """Stands for the path of a file with `INPUT` in a command's arguments."""
 
@@ -49,7 +58,7 @@ class Case:
     """A command.
 
     `shared` ones run in this process, with one Spark session. `clock_ahead_s` moves the store's clock for the command.
-    Of `vacuumed` ones, what a killed run leaves is vacuumed without a time of grace, while others read.
+    `cleaned` are commands that run after the killed command, and once more after the repeated one, while others read.
     `done` is an error that tells a repeated command that nothing is left to do. `may_go` are the topics of which it deletes
     records, and `hole` is what it gives up.
     """
@@ -63,7 +72,7 @@ class Case:
     coming: Records = field(default_factory=dict)
     done: tuple[type[L0gcError], ...] = ()
     may_go: frozenset[str] = frozenset()
-    vacuumed: bool = False
+    cleaned: Sequence[list[str]] = ()
     hole: tuple[str, int, int, int] | None = None
 
 
@@ -100,7 +109,7 @@ def _created(view: View, scene: Scene) -> None:
     _want(view.state.topic(NEW).partitions == 2, "it has another number of partitions")
     log = view.cluster.controller.replica.log
     offsets = [int(k[-20:]) for k in view.keys if k.startswith(f"{CONTROLLER_LOG}log/")]
-    entries = [decode_entry(offset, log.get(offset).payload) for offset in offsets]
+    entries = [decode_controller_entry(offset, log.get(offset).payload) for offset in offsets]
     made = sum(isinstance(e, CreateTopic) and e.name == NEW for e in entries)
     _want(made == 1, f"it was created {made} times")
 
@@ -141,7 +150,7 @@ def _merged(view: View, scene: Scene) -> None:
 def _merged_and_nothing_deleted(view: View, scene: Scene) -> None:
     _merged(view, scene)
     for p in view.partitions:
-        files = [f for f in view.keys if f.startswith(l1_folder(p))]
+        files = [f for f in view.keys if f.startswith(f"{L1_DATA}{p.path}/")]
         lost = p.topic == TOPIC and len(files) <= LIFTS
         _want(not lost, f"{p} has lost L1 objects that readers may still need: {files}")
 
@@ -186,6 +195,18 @@ def _vacuumed(view: View, scene: Scene) -> None:
     _want(len(there - view.keys) > LIFTS, "there was little to vacuum")
 
 
+def _evacuated(view: View, scene: Scene) -> None:
+    """With M computed anew and a sweep, no object is left of those in which a partition held M; every record is."""
+    housekeep(view.cluster, barrier=True)
+    compute_watermark(view.cluster)
+    Sweep(view.cluster).run()
+    after = look(view.cluster)
+    left = after.keys & scene.objects.keys() & view.l0_epochs(scene).keys()
+    _want(not left, f"M holds {sorted(left)}")
+    _want(bool(after.l0_epochs(scene)), "nothing lags any more")
+    _want(after.records == view.records, f"the records are {after.records}, and were {view.records}")
+
+
 def _barred(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
         closed = j.previous_applied_epoch == j.max_applied_epoch == view.state.epoch
@@ -228,14 +249,21 @@ CASES: Final = {
         ),
         Case("vacuum", VACUUM, vacuumable, _vacuumed),
         Case(
-            "reconcile-vacuum", ["reconcile", "--engine", "spark"], unfinished, _reconciled, shared=True, vacuumed=True
+            "reconcile-vacuum",
+            ["reconcile", "--engine", "spark"],
+            unfinished,
+            _reconciled,
+            shared=True,
+            cleaned=VACUUMED,
         ),
         Case(
             "merge-vacuum",
             ["merge", "--fan-in", "2", "--engine", "local"],
             unfinished,
             _merged,
-            vacuumed=True,
+            cleaned=VACUUMED,
         ),
+        Case("evacuate", EVACUATE, lagging, _evacuated),
+        Case("evacuate-sweep", EVACUATE, lagging, _evacuated, cleaned=SWEPT),
     )
 }

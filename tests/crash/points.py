@@ -22,13 +22,12 @@ import obstore
 from obstore.store import S3Store as Obstore
 
 from l0gc.cli.main import main
-from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from tests.crash.cases import FILE, VACUUM, Case, only_named_is_left
+from tests.crash.cases import FILE, Case, only_named_is_left
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.readers import readers
 from tests.crash.scenes import INPUT, Scene
@@ -127,9 +126,7 @@ class Bench:
                 self._run_here(case, proxy)
                 proxy.settle()
                 requests = list(proxy.requests)
-            if case.vacuumed:
-                self._vacuum()
-            self._check(case, scene, before, complete=True, vacuumed=case.vacuumed)
+            self._check(case, scene, before, complete=True, cleaned=self._clean(case))
         return requests
 
     def try_point(self, case: Case, n: int, when: str, *, verify: bool) -> Request | None:
@@ -150,20 +147,17 @@ class Bench:
         reading = readers(self._config, scene.records, f"{case.name}:{n}:{after}")
         died_at: Request | None = None
         try:
-            with reading if case.vacuumed else contextlib.nullcontext():
+            with reading if case.cleaned else contextlib.nullcontext():
                 died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
                 self._check(case, scene, before, complete=False)
-                if case.vacuumed:
-                    self._vacuum()
-                    self._check(case, scene, before, complete=False, vacuumed=True)
+                if self._clean(case):
+                    self._check(case, scene, before, complete=False, cleaned=True)
                     if verify:
                         self._verify("--min-age", "0s")
                 with Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s) as proxy:
                     self._repeat(case, proxy)
                     proxy.settle()
-                if case.vacuumed:
-                    self._vacuum()
-                self._check(case, scene, before, complete=True, vacuumed=case.vacuumed)
+                self._check(case, scene, before, complete=True, cleaned=self._clean(case))
             if verify:
                 self._verify()
         except (BrokenError, L0gcError) as e:
@@ -239,26 +233,23 @@ class Bench:
 
     # -- what must hold -------------------------------------------------------------------------------------------------
 
-    def _check(
-        self, case: Case, scene: Scene, watermark_before: int, *, complete: bool, vacuumed: bool = False
-    ) -> None:
+    def _check(self, case: Case, scene: Scene, watermark_before: int, *, complete: bool, cleaned: bool = False) -> None:
         mirror = self._mirror()
         view = look(mirror)
         before, coming, may_go = watermark_before, case.coming, case.may_go
         check(view, scene, watermark_before=before, coming=coming, complete=complete, may_go=may_go, hole=case.hole)
         if complete:
             case.achieved(view, scene)
-        if vacuumed:
+        if cleaned:
             only_named_is_left(view)
             if found := deep_findings(mirror):
-                raise BrokenError(f"after the vacuum: {found[0]}")
+                raise BrokenError(f"after {case.cleaned[-1][0]}: {found[0]}")
 
-    def _vacuum(self) -> None:
-        """Delete what is nobody's, with no time of grace."""
-        for _ in range(GRACE_EPOCHS + 1):
-            l0gc("epoch", "advance")
-        l0gc("housekeep")
-        l0gc(*VACUUM)
+    def _clean(self, case: Case) -> bool:
+        """Delete what the case says, if anything; returns whether it says so."""
+        for args in case.cleaned:
+            l0gc(*args)
+        return bool(case.cleaned)
 
     def _verify(self, *options: str) -> None:
         self.spark()

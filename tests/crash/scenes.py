@@ -10,22 +10,25 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one, level_one_index
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.topics import delete_topic
+from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from tests.support.ingest import upload
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.merge import merge
-from tests.support.reconcile import reconcile
+from tests.support.reconcile import reconcile, reconcile_but
 
 TOPIC: Final = "events"
 SMALL: Final = "other"
@@ -100,9 +103,9 @@ def in_turn(lines: list[bytes], partition: int, partitions: int) -> list[bytes]:
 
 
 def compute_watermark(cluster: Cluster) -> int:
-    """Publish M, and return it; the listing is left out."""
-
-    return run_pipeline(cluster, JournalSource(cluster)).watermark
+    """Publish M, and return it; the bucket is listed."""
+    listing = partial(read_listing, LocalWorkers(cluster))
+    return run_pipeline(cluster, JournalSource(cluster), listing).watermark
 
 
 def quiet(scratch: Path) -> Scene:
@@ -170,6 +173,17 @@ def too_old(scratch: Path) -> Scene:
     b.upload(TOPIC, 6)
     b.lift()
     b.upload(TOPIC, 6)
+    return b.scene(compute_watermark(b.cluster))
+
+
+def lagging(scratch: Path) -> Scene:
+    """A partition of `TOPIC` and all of `SMALL`, each in a journal of its own, hold what others have in L1 by now."""
+    b = _Builder(scratch)
+    for _ in range(3):
+        b.upload(TOPIC, 12)
+        b.upload(SMALL, 4)
+        reconcile_but(b.cluster, {1}, TOPIC)
+    housekeep(b.cluster, barrier=True)
     return b.scene(compute_watermark(b.cluster))
 
 

@@ -85,7 +85,7 @@ def test_a_reader_of_the_site_loads_nothing_from_elsewhere_and_finds_the_reposit
         assert 'href="../' not in text.replace('href="../index', ""), page
 
 
-def test_there_is_a_man_page_for_every_command_with_all_of_its_options(tmp_path: Path) -> None:
+def test_every_command_has_a_man_page_with_all_of_its_options(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "docs/man_pages.py", str(tmp_path)], cwd=ROOT, env={**os.environ, **NO_NETWORK}, check=True
     )

@@ -125,7 +125,7 @@ def test_only_this_starts_credentials_are_accepted(server: SeaweedFS) -> None:
         assert other.endpoint_url != server.endpoint_url
 
 
-def test_it_listens_on_the_loopback_only(server: SeaweedFS) -> None:
+def test_the_server_listens_on_the_loopback_interface_only(server: SeaweedFS) -> None:
     sockets = {str(fd.readlink()) for fd in Path(f"/proc/{server.pid}/fd").iterdir() if fd.is_symlink()}
     listening = []
     for table in ("tcp", "tcp6"):
@@ -192,7 +192,7 @@ def test_a_kept_directory_outlives_the_server_even_when_that_is_killed(tmp_path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a child to its parent's life")
-def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_the_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import time; from l0gc.embedded.seaweedfs import SeaweedFS\n"
         "server = SeaweedFS().start(); print(server.pid, *server._ports.values(), flush=True); time.sleep(60)"
@@ -210,7 +210,7 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
             socket_file.unlink()
 
 
-def test_it_is_stopped_when_its_owner_forgets() -> None:
+def test_a_server_that_its_owner_forgets_is_stopped() -> None:
     script = (
         "import os; from l0gc.embedded.seaweedfs import SeaweedFS\n"
         "server = SeaweedFS().start(); print(server.pid, os.readlink(f'/proc/{server.pid}/cwd'))"
@@ -221,7 +221,7 @@ def test_it_is_stopped_when_its_owner_forgets() -> None:
     assert not Path(scratch).exists()
 
 
-def test_it_outlives_the_thread_that_started_it() -> None:
+def test_the_server_outlives_the_thread_that_started_it() -> None:
     server = SeaweedFS()
     starter = threading.Thread(target=server.start)
     starter.start()

@@ -49,8 +49,8 @@ def test_a_cron_job_runs_a_command_that_l0gc_takes_as_its_user_and_under_a_lock(
     parse(found[1])
 
 
-def test_there_are_cron_jobs() -> None:
-    assert len(CRON_LINES) == 6
+def test_the_example_has_cron_jobs() -> None:
+    assert len(CRON_LINES) == 7
 
 
 @pytest.mark.parametrize("example", ["cron/env.example", "systemd/env.example"])
@@ -115,7 +115,7 @@ MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((EXAMPLES / "kubernete
 CRON_JOBS = {m["metadata"]["name"]: m["spec"] for m in MANIFESTS if m["kind"] == "CronJob"}
 
 
-def test_there_are_two_cron_jobs_and_their_account() -> None:
+def test_the_example_has_two_cron_jobs_and_their_account() -> None:
     assert [m["kind"] for m in MANIFESTS] == ["ServiceAccount", "CronJob", "CronJob"]
     assert set(CRON_JOBS) == {"l0gc-gc", "l0gc-verify"}
 

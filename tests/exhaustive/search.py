@@ -19,7 +19,7 @@ from unittest import mock
 
 import l0gc.storage.replica
 from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError
-from l0gc.storage.contention import Turns
+from l0gc.storage.contention import WriterOrder
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import Written
 from tests.exhaustive.actors import Reconciler
@@ -83,7 +83,7 @@ class _Move(NamedTuple):
     at_once: bool = False
 
 
-class _NoTurns(Turns):
+class _NoOrder(WriterOrder):
     """Nobody waits for others, or reads the log before its turn: what that does, the order of steps does as well."""
 
     def landed(self, writers: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ class Search:
         """See `breadth.search`."""
         with (
             mock.patch.object(l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", 1),  # a small scope truncates, too
-            mock.patch.object(l0gc.storage.replica, "Turns", _NoTurns),
+            mock.patch.object(l0gc.storage.replica, "WriterOrder", _NoOrder),
         ):
             nodes = tuple(self._nodes.of(_Node(i, a.begin(), ())) for i, a in enumerate(self._scope.actors))
             truths = tuple(range(len(self._scope.journals)))

@@ -41,7 +41,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ObjectExtents, Objects, decode_entry
+from l0gc.streamlog.journal.entries import ObjectExtents, Objects, decode_journal_entry
 from l0gc.streamlog.journal.handle import Appended
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import read_topic
@@ -151,7 +151,7 @@ class Truth:
             self._machine.apply(self.state, entry)
             self.offset = entry.offset
             if isinstance(self._machine, JournalMachine):
-                e = decode_entry(entry.payload, "the truth")
+                e = decode_journal_entry(entry.payload, "the truth")
                 self.landed.update(o.key for o in e.objects) if isinstance(e, Objects) else None
             self._compare()
         self._compare()

@@ -267,14 +267,14 @@ def nothing_live_goes(key: str, body: bytes) -> None:
 
 @fuzzing(25)
 @given(changed_object())
-def test_whatever_one_object_becomes_nothing_that_is_live_goes(change: tuple[str, bytes]) -> None:
+def test_a_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> None:
     nothing_live_goes(*change)
 
 
 @pytest.mark.thorough
 @fuzzing(600)
 @given(changed_object())
-def test_whatever_any_object_becomes_nothing_that_is_live_goes(change: tuple[str, bytes]) -> None:
+def test_any_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> None:
     nothing_live_goes(*change)
 
 

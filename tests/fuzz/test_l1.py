@@ -22,8 +22,8 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import pack as sealed
-from l0gc.storage.entry import unpack
+from l0gc.storage.entry import pack_sealed as sealed
+from l0gc.storage.entry import unpack_sealed
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
@@ -124,7 +124,8 @@ INDEXES = [STORE.objects[index_key(P, link)].body for link in LINKS]
 def contents() -> list[bytes]:
     decoder = msgspec.msgpack.Decoder(msgspec.Raw)
     return [
-        bytes(unpack(index_key(P, link), body, decoder, 1 << 20)) for link, body in zip(LINKS, INDEXES, strict=True)
+        bytes(unpack_sealed(index_key(P, link), body, decoder, 1 << 20))
+        for link, body in zip(LINKS, INDEXES, strict=True)
     ]
 
 
@@ -154,7 +155,7 @@ def test_an_index_object_is_as_it_was_or_refused(data: st.DataObject, number: in
 
 @fuzzing(200)
 @given(st.data(), st.integers(0, 2))
-def test_whatever_is_sealed_lists_l1_objects_without_a_gap_or_is_refused(data: st.DataObject, number: int) -> None:
+def test_a_sealed_body_lists_l1_objects_without_a_gap_or_is_refused(data: st.DataObject, number: int) -> None:
     content = data.draw(hostile(CONTENTS[number], CONTENTS[number - 1], MSGPACK))
     store = with_index(number, sealed(index_key(P, LINKS[number]), content, 1 << 20))
     found = None

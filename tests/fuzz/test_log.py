@@ -137,7 +137,7 @@ def sealed(key: str, kind: bytes, content: bytes) -> bytes:
 
 @fuzzing(150)
 @given(hostile(b'{"boundary":3}', b"{}", JSON))
-def test_whatever_is_sealed_is_a_boundary_or_refused(content: bytes) -> None:
+def test_a_sealed_body_is_a_boundary_or_refused(content: bytes) -> None:
     store = a_store()
     store.put(LOG.boundary.key, seal(LOG.boundary.key, content))
     refused = refusal(a_log(store).boundary.read)
@@ -152,7 +152,7 @@ FRAME = zstandard.ZstdCompressor(write_content_size=True).compress(ENTRY)
 @given(
     st.sampled_from([PLAIN, ZSTD, b"\x00", b"\x03", b""]), hostile(ENTRY, STATES[0], MSGPACK) | hostile(FRAME, ENTRY)
 )
-def test_whatever_is_sealed_is_an_entry_or_refused(kind: bytes, content: bytes) -> None:
+def test_a_sealed_body_is_an_entry_or_refused(kind: bytes, content: bytes) -> None:
     refused = refusal(lambda: decode_entry("the/key", sealed("the/key", kind, content)))
     assert not refused or "the/key" in refused
     refused = refusal(lambda: decode_entry("the/key", sealed("the/key", kind, content), CHECKPOINT_LIMIT))

@@ -36,7 +36,7 @@ def test_what_is_published_is_what_was_written_or_refused(body: bytes) -> None:
 
 @fuzzing(200)
 @given(hostile(msgspec.json.encode(PUBLISHED), b"{}", JSON))
-def test_whatever_is_sealed_is_this_clusters_or_refused(content: bytes) -> None:
+def test_a_sealed_body_is_this_clusters_watermark_or_refused(content: bytes) -> None:
     store = MemoryStore()
     store.put(PUBLISHED_WATERMARK, seal(PUBLISHED_WATERMARK, content))
     with suppress(CorruptObjectError, ClusterMismatchError):

@@ -268,7 +268,7 @@ def test_an_entry_whose_rows_cannot_be_is_a_line_that_says_so(busy: tuple[Cluste
 
 @given(st.data())
 @settings(max_examples=200)
-def test_whatever_a_log_holds_is_shown_or_called_damaged(data: st.DataObject) -> None:
+def test_any_log_is_shown_or_called_damaged(data: st.DataObject) -> None:
     cluster, topic, handle = journal_of(5)
     journal = data.draw(st.sampled_from([0, None]))
     log = (cluster.controller if journal is None else handle).replica.log

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
 import pytest
@@ -14,12 +13,10 @@ from l0gc.collect.record import Removed, RunSummary, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError
 from l0gc.inspect.status import status
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.source import IDLE, UNREADABLE, UNRECONCILED, Holder
@@ -33,15 +30,9 @@ from tests.support.memory_store import (
     store_of,
     topic_in_memory,
 )
-from tests.support.verify import compute_and_publish, handle_of, lift, object_of, put, topic_of
+from tests.support.verify import compute_and_publish, handle_of, lift, object_of, put, scan_and_publish, topic_of
 
 EACH = {0: 2, 1: 2}
-
-
-def scan_and_publish(cluster: Cluster) -> None:
-    """As `l0gc compute-watermark` does."""
-    workers = LocalWorkers(cluster)
-    run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
 
 
 def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "") -> None:
@@ -235,7 +226,7 @@ def test_what_the_last_listing_found_is_repeated_and_what_was_deleted_since_is_n
     assert (s.deleted_since.objects, s.left_bytes, len(s.runs)) == (5, 12, 2)
 
 
-def test_what_gc_deletes_after_its_own_scan_is_not_garbage_any_more() -> None:
+def test_objects_that_gc_deletes_after_its_own_scan_are_not_garbage() -> None:
     """Issue 15.1: a run of `gc` has its name from before it computes M."""
     cluster = topic_in_memory(2)
     publish_counts(cluster, 17)

@@ -8,8 +8,9 @@ from functools import partial
 
 from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
+from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.machine import ControllerMachine
-from l0gc.streamlog.controller.state import ControllerState, Producer
+from l0gc.streamlog.controller.state import ControllerState, Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.set_back import accept_set_back
@@ -211,6 +212,11 @@ def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
     with world.quietly():
         cluster = world.cluster()
         cluster.controller.advance_above(world.watch.epoch)
+        for topic in _given_twice(world, cluster):
+            if any(world.watch.acknowledged.get((topic.topic_id, p)) for p in range(topic.partitions)):
+                raise world.violation(f"{topic.name} has records, and its revision was given to another topic")
+            delete_topic(cluster, topic.name)
+            world.happened["topics that were deleted because another one had their revision"] += 1
         for journal in sorted(cluster.controller.snapshot().journals_in_use()):
             with contextlib.suppress(UsageError):  # that there is nothing to accept
                 accept_set_back(cluster, journal)
@@ -243,19 +249,29 @@ def recover(world: World) -> None:
     """What the documents say an operator does where the newer controller log is gone for good."""
     cluster, watch = world.cluster(), world.watch
     cluster.controller.advance_above(watch.epoch)
-    for name, topic in sorted(cluster.controller.snapshot().topics.items()):
-        others = [
-            j
-            for j in topic.journals
-            if (t := watch.shadow(j).topics.get(topic.revision)) and t.topic_id != topic.topic_id
-        ]
-        if others or topic.topic_id in watch.gone:  # listed again though it was deleted, or its revision is another's
-            delete_topic(cluster, name)
+    for topic in _given_twice(world, cluster):
+        delete_topic(cluster, topic.name)
     close_unknown_topics(cluster)
     state = cluster.controller.snapshot()
     for name in actors.TOPICS[:-1]:
         if name not in state.topics:
             actors.found_topic(world, cluster, name)
+
+
+def _given_twice(world: World, cluster: Cluster) -> list[Topic]:
+    """The topics that are listed and take no data: they were deleted before, or another one has their revision in a journal.
+
+    The documents say to delete them. An operator who creates a topic on an old controller log, and deletes it, closes its
+    revision, and nothing may show that a topic of the newest log, without records, has the same one.
+    """
+
+    def is_anothers(topic: Topic, journal: int) -> bool:
+        shadow = world.watch.shadow(journal)
+        there = shadow.topics.get(topic.revision)
+        return shadow.state.closed(topic.revision) or (there is not None and there.topic_id != topic.topic_id)
+
+    topics = sorted(cluster.controller.snapshot().topics.values(), key=lambda t: t.name)
+    return [t for t in topics if t.topic_id in world.watch.gone or any(is_anothers(t, j) for j in t.journals)]
 
 
 def _beside_another_cluster(world: World, steps: int) -> None:

@@ -64,10 +64,8 @@ def check_topic(world: World, cluster: Cluster, topic: Topic, *, complete: bool)
             if world.thread is not None and world.random.random() < 0.15:
                 _meanwhile(world)
     except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
-        if isinstance(e, CorruptObjectError | PartitionClosedError) and world.losses is not None and not complete:
-            return (
-                values  # it is lost, and nobody has given it up; or a restored controller log has lost the topic, too
-            )
+        if isinstance(e, CorruptObjectError) and world.losses is not None and not complete:
+            return values  # it is lost, and nobody has given it up
         if not world.watch.is_live(topic):
             raise  # its objects may go before its journals are closed
         raise world.violation(f"{topic.name}: {e}") from e

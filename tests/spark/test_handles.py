@@ -51,7 +51,7 @@ def test_nothing_is_sent_against_the_users_wish() -> None:
 
 
 @pytest.mark.usefixtures("nobody")
-def test_who_has_none_sends_none_and_gets_a_note_if_they_were_requested() -> None:
+def test_a_driver_without_credentials_sends_none_and_refuses_if_they_were_requested() -> None:
     assert for_executors(a_store()) == {}
     with pytest.raises(AccessDeniedError, match="--send-credentials"):
         for_executors(a_store(), send=True)

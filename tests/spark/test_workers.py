@@ -15,7 +15,7 @@ import l0gc.spark.workers
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.spark.handles import ClusterAddress
-from l0gc.spark.workers import SparkWorkers, cause_of, telling_causes
+from l0gc.spark.workers import SparkWorkers, cause_of, raising_causes
 from l0gc.storage.config import StoreConfig
 from tests.collect.test_local import a_cluster
 
@@ -129,7 +129,7 @@ def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
     "lost", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")]
 )
 def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
-    with pytest.raises(L0gcError, match=r"^the Spark job failed: its Java has gone"), telling_causes():
+    with pytest.raises(L0gcError, match=r"^the Spark job failed: its Java has gone"), raising_causes():
         raise lost
 
 
@@ -145,7 +145,7 @@ def test_a_disk_that_is_full_somewhere_is_a_sentence_with_the_way_out() -> None:
 def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> None:
     lost = Py4JNetworkError("Answer from Java side is empty")
     lost.__context__ = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt), telling_causes():
+    with pytest.raises(KeyboardInterrupt), raising_causes():
         raise lost
 
 
@@ -154,7 +154,7 @@ def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> 
 def test_what_java_throws_is_one_line(one_spark: SparkSession) -> None:
     jvm: Any = one_spark.sparkContext._jvm
     empty = jvm.java.util.ArrayDeque()
-    with pytest.raises(L0gcError) as raised, telling_causes():
+    with pytest.raises(L0gcError) as raised, raising_causes():
         empty.removeFirst()
     assert isinstance(raised.value.__cause__, Py4JJavaError)
     assert str(raised.value).startswith("the Spark job failed: java.util.NoSuchElementException (run it with -v")

@@ -87,7 +87,7 @@ def test_a_thread_that_never_begins_is_started_again(monkeypatch: pytest.MonkeyP
         assert workers.submit(abs, -1).result() == 1
 
 
-def test_who_is_interrupted_while_it_waits_leaves_nobody_waiting() -> None:
+def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting() -> None:
     def call(threads: Threads) -> None:
         threads.map(abs, range(3))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.keys import KeyLayout
-from l0gc.storage.ranges import GROWTH, KeyRange, RangeReader, cut, of_shards, read_in_rounds, split
+from l0gc.storage.ranges import GROWTH, KeyRange, RangeReader, cut_range, of_shards, read_in_rounds, split_rest
 from l0gc.storage.s3 import S3Store
 from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
 from tests.support.memory_store import MemoryStore
@@ -88,7 +88,7 @@ def test_a_disordered_store_gives_no_key_twice_and_none_that_is_not_there(
 def test_wherever_it_is_cut_the_pieces_hold_every_key_once(bucket: Bucket, cuts: list[str], page_size: int) -> None:
     layout, keys, _ = bucket
     store = a_store(keys, page_size)
-    pieces = cut(KeyRange(), [layout.data_prefix + c for c in cuts] + keys[::3])
+    pieces = cut_range(KeyRange(), [layout.data_prefix + c for c in cuts] + keys[::3])
     read = [k for piece in pieces for page in RangeReader(store, layout, piece).read() for k in page.keys]
     assert read == below(layout, keys)
 
@@ -99,7 +99,7 @@ def test_another_folder_is_read_in_ranges_too_whatever_the_order(ordered: bool) 
     store = a_store([*keys, "e", "g"], 3 if ordered else 100)
     if not ordered:
         store.order = lambda keys: sorted(keys, key=lambda k: k[::-1])  # type: ignore[method-assign]
-    pieces = cut(KeyRange(), ["f/04~", "f/11~"])
+    pieces = cut_range(KeyRange(), ["f/04~", "f/11~"])
     readers = [RangeReader(store, KeyLayout(), piece, folder="f/") for piece in pieces]
     found = [sorted(k for page in reader.read() for k in page.keys) for reader in readers]
     assert found == [keys[:5], keys[5:12], keys[12:]]
@@ -111,7 +111,7 @@ def test_the_pieces_of_a_rest_are_the_rest(bucket: Bucket, ceiling: int, parts: 
     layout, keys, _ = bucket
     ends = sorted(data.draw(st.lists(st.sampled_from(keys), min_size=2, max_size=2))) if keys else ["", "z"]
     rest = KeyRange(ends[0], data.draw(st.sampled_from([ends[1], None])))
-    pieces = split(layout, rest, ceiling, parts)
+    pieces = split_rest(layout, rest, ceiling, parts)
     assert (pieces[0].start, pieces[-1].end) == (rest.start, rest.end)
     assert all(a.end == b.start for a, b in pairwise(pieces))
     assert len(pieces) <= 3 * parts + 1
@@ -162,7 +162,7 @@ def test_seaweedfs_gives_every_key_once_wherever_a_range_begins(store: S3Store) 
     cuts = [layout.before_shard(s) for s in range(4)]
     cuts += [layout.before_epoch(s, e) for s in range(4) for e in (0, 1, 2, 5, 6)]
     cuts += [layout.before_name(s, 1, n) for s in range(4) for n in (0, 100, 201, 255)]
-    pieces = [*cut(KeyRange(), cuts), *cut(KeyRange(), keys)]
+    pieces = [*cut_range(KeyRange(), cuts), *cut_range(KeyRange(), keys)]
     read = [k for piece in pieces for page in RangeReader(store, layout, piece).read() for k in page.keys]
     assert sorted(read) == sorted(2 * [*keys, f"{layout.data_prefix}001/README"])
 

@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, SetBackError, UsageError
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
-from l0gc.streamlog.journal.entries import SetBack, decode_entry
+from l0gc.streamlog.journal.entries import SetBack, decode_journal_entry
 from l0gc.streamlog.level_one.reconcile import reconcile as lift
 from l0gc.streamlog.set_back import accept_set_back, set_back
 from l0gc.watermark.publication import PublishedWatermark, decode_published
@@ -93,7 +93,7 @@ def test_an_acceptance_is_one_entry_and_lowers_nothing(place: Place) -> None:
     (entry,) = (k for k in changed if k.startswith(JOURNALS))
     handle = place.process().journal(1)
     state = handle.catch_up()
-    assert decode_entry(handle.replica.log.get(handle.replica.offset).payload, "it") == SetBack(epoch, 1)
+    assert decode_journal_entry(handle.replica.log.get(handle.replica.offset).payload, "it") == SetBack(epoch, 1)
     assert entry == handle.replica.log.entry_key(handle.replica.offset)
     assert (state.previous_applied_epoch, state.max_applied_epoch, state.l1_fence, state.kept_below) == (epoch,) * 4
     now = published(place)

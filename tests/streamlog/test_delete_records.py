@@ -77,7 +77,7 @@ def test_a_partition_without_records_has_none_to_delete() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"before_offset": 1, "before_time_ms": 1}, {"before_offset": -2}])
-def test_it_takes_exactly_one_place(arguments: dict[str, int]) -> None:
+def test_delete_records_takes_exactly_one_place(arguments: dict[str, int]) -> None:
     cluster, _ = cluster_with(1)
     with pytest.raises(UsageError):
         delete_records(cluster, "events", **arguments)  # type: ignore[arg-type]

@@ -130,7 +130,7 @@ def test_looking_changes_nothing_and_fences_nobody() -> None:
     send(cluster, run, 1)
 
 
-def test_it_asks_journals_and_not_partitions() -> None:
+def test_a_description_asks_journals_and_not_partitions() -> None:
     cluster = topic_in_memory(100_000, 2)
     cluster.controller.init_producer("job")
     requests_before = store_of(cluster).requests.total()

@@ -100,7 +100,7 @@ def test_every_record_from_an_offset_on(
 
 @pytest.mark.parametrize("window_bytes", [1, 3000, 60_000, 1 << 25], indirect=True)
 @pytest.mark.parametrize("block_bytes", [1, 150, 1 << 18])
-def test_how_much_is_held_at_once_changes_nothing(
+def test_a_read_gives_the_same_however_much_it_holds_at_once(
     tmp_path: Path, window_bytes: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extents, "BLOCK_BYTES", block_bytes)

@@ -9,11 +9,13 @@ import pytest
 from l0gc.errors import EpochRegressionError, PartitionClosedError, TopicNotFoundError
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import Barrier
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.publication import refuse_if_behind
+from tests.support.deep import deep_findings
 from tests.support.journal import of_topic
 from tests.support.memory_store import Call, MemoryStore, copy_of, memory_cluster, publish_m, put_back, store_of
 from tests.support.reconcile import put
@@ -64,17 +66,31 @@ def test_a_journal_in_which_a_topic_cannot_be_closed_is_named_and_keeps_no_other
     assert deleter.controller.snapshot().deleted_of() == {0: [topic], 1: [topic], 2: [topic]}
 
 
-def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the_other_one() -> None:
-    """Who did not notice the restore creates a topic and deletes it; then the newest log is restored."""
-    store = MemoryStore()
+def a_log_that_went_back(store: MemoryStore) -> tuple[Topic, dict[str, bytes]]:
+    """A topic over two journals, whose controller log is then set back to before it; returns that log, too."""
     first = memory_cluster(store, bootstrap=False)
-    first.controller.bootstrap(shards=4, journals=1)
+    first.controller.bootstrap(shards=4, journals=2)
     old = copy_of(store, CONTROLLER_LOG)
-    topic, _ = create_topic(first, "t", 1)
-    put(first, "t", {0: [b"acknowledged"]})
-    newest = put_back(store, CONTROLLER_LOG, old)
+    topic, _ = create_topic(first, "t", 2, 2)
+    newest = copy_of(store, CONTROLLER_LOG)
+    put_back(store, CONTROLLER_LOG, old)
+    return topic, newest
+
+
+def acknowledge(store: MemoryStore, newest: dict[str, bytes]) -> None:
+    """Records land in one partition of the topic, before the log is set back."""
+    old = put_back(store, CONTROLLER_LOG, newest)
+    put(memory_cluster(store, seed=7, bootstrap=False), "t", {0: [b"acknowledged"]})
+    put_back(store, CONTROLLER_LOG, old)
+
+
+def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the_other_one() -> None:
+    """Whoever did not notice the restore creates a topic and deletes it; then the newest log is restored."""
+    store = MemoryStore()
+    topic, newest = a_log_that_went_back(store)
+    acknowledge(store, newest)
     second = memory_cluster(store, seed=1, bootstrap=False)
-    other, _ = create_topic(second, "other", 1)
+    other, _ = second.controller.create_topic("other", 1)  # as where the journal that shows it could not be read
     assert other.revision == topic.revision
     assert delete_topic(second, "other") == (other, [])
     assert housekeep(second).closed == 0
@@ -83,6 +99,57 @@ def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the
     assert [r.value for r in read_topic(reader, topic)] == [b"acknowledged"]
     assert reader.journal(0).close(topic.revision, topic.topic_id)
     assert not reader.journal(0).close(topic.revision)
+
+
+def test_no_revision_is_given_twice_of_a_topic_with_records_though_nothing_is_published() -> None:
+    """Its deletion would close the other topic where that has no records yet, and it would take none there for ever."""
+    store = MemoryStore()
+    topic, newest = a_log_that_went_back(store)
+    acknowledge(store, newest)
+    before = copy_of(store, "")
+    with pytest.raises(EpochRegressionError, match="journal 0 is at epoch 1, above the cluster epoch 0"):
+        create_topic(memory_cluster(store, seed=1, bootstrap=False), "other", 2, 2)
+    assert copy_of(store, "") == before
+    put_back(store, CONTROLLER_LOG, newest)
+    put(memory_cluster(store, seed=2, bootstrap=False), "t", {0: [b"more"], 1: [b"other"]})
+    values = [r.value for r in read_topic(memory_cluster(store, seed=3, bootstrap=False), topic)]
+    assert sorted(values) == [b"acknowledged", b"more", b"other"]
+
+
+def test_a_topic_without_records_whose_revision_was_given_twice_is_created_again() -> None:
+    """Nothing showed the restore, so what docs/operations.md says of such a topic is done afterwards."""
+    store = MemoryStore()
+    topic, newest = a_log_that_went_back(store)
+    second = memory_cluster(store, seed=1, bootstrap=False)
+    other, _ = create_topic(second, "other", 2, 2)
+    assert other.revision == topic.revision
+    delete_topic(second, "other")
+    put_back(store, CONTROLLER_LOG, newest)
+    cluster = memory_cluster(store, seed=2, bootstrap=False)
+    assert isinstance(cluster.journal(0).append([of_topic(topic, topic.revision)]).error, PartitionClosedError)
+    assert ["has ended there, though it exists" in found for found in deep_findings(cluster)] == [True, True]
+    assert delete_topic(cluster, "t") == (topic, [])
+    again, _ = create_topic(cluster, "t", 2, 2)
+    put(cluster, "t", {0: [b"new"]})
+    assert [r.value for r in read_topic(cluster, again)] == [b"new"]
+    assert deep_findings(cluster) == []
+
+
+def test_an_epoch_that_began_while_the_journals_were_read_is_no_sign_of_a_restore() -> None:
+    cluster = memory_cluster()
+    create_topic(cluster, "t", 1)
+    other = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
+
+    def meanwhile(call: Call) -> None:
+        if call.when == "before" and journal_log(0) in call.key:
+            store_of(cluster).fault = lambda call: None
+            other.controller.advance()
+            put(other, "t", {0: [b"meanwhile"]})
+
+    store_of(cluster).fault = meanwhile
+    topic, created = create_topic(cluster, "u", 1)
+    assert created
+    assert topic.revision > other.journal(0).catch_up().max_applied_epoch
 
 
 @pytest.mark.parametrize(("watermark", "epoch"), [(50, 50), (1, 50)])
@@ -117,7 +184,7 @@ def test_behind_what_is_published_nothing_is_written_until_an_operator_has_gone_
     assert topic.revision < epoch
 
 
-def test_what_a_change_of_the_controllers_log_costs() -> None:
+def test_a_change_of_the_controllers_log_costs_these_requests() -> None:
     """A read of the log and one of what is published, before the one write."""
     cluster = memory_cluster()
     cluster.controller.snapshot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_journal
+from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_copy
 from l0gc.inspect.verify.rules import Basis, Placed, check_journal, needed_end, placed
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.rows import Rows
@@ -22,7 +22,7 @@ def deep_findings(cluster: Cluster) -> list[str]:
     basis = Basis(state, watermark_of(published) if published else NO_WATERMARK, 0)
     found = [str(fault) for fault in controller_faults(cluster, deep=True)]
     for journal in range(state.journals):
-        copy = read_journal(cluster, journal, deep=True)
+        copy = read_copy(cluster, journal, deep=True)
         found += [str(s) for s in check_journal(copy, basis)]
         for p in placed(copy, basis):
             found += _objects(cluster, p)

@@ -14,7 +14,7 @@ from l0gc.streamlog.ingest.inputs import open_inputs
 from l0gc.streamlog.ingest.partitioner import Partitioner, in_turn
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, Uploader
-from l0gc.streamlog.journal.entries import Objects, decode_entry
+from l0gc.streamlog.journal.entries import Objects, decode_journal_entry
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.reader import read_topic
@@ -121,7 +121,7 @@ def objects_in_entries(cluster: Cluster) -> list[int]:
     journal = journal_of(cluster)
     journal.catch_up()
     log = journal.replica.log
-    entries = [decode_entry(log.get(n).payload, "an entry") for n in range(journal.replica.offset + 1)]
+    entries = [decode_journal_entry(log.get(n).payload, "an entry") for n in range(journal.replica.offset + 1)]
     return [len(e.objects) for e in entries if isinstance(e, Objects)]
 
 

@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, seal
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, seal_footer
 
 
 def l1_body(table: pa.Table, key: str = "", **options: object) -> bytes:
@@ -18,7 +18,7 @@ def l1_body(table: pa.Table, key: str = "", **options: object) -> bytes:
     ) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({KEY_METADATA: key})
-    seal(sink)
+    seal_footer(sink)
     return sink.getvalue()
 
 
@@ -26,7 +26,7 @@ def sealed_again(body: bytes) -> bytes:
     """An L1 object whose footer was changed, with a checksum that fits."""
     size = footer_size(body)
     file = io.BytesIO(body[: -size - 4] + body[-size:])
-    seal(file)
+    seal_footer(file)
     return file.getvalue()
 
 

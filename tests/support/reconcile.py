@@ -22,7 +22,7 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import RECORD, WantedFile, open_l1, read_l1
-from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose, make_round
+from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round
 from l0gc.streamlog.level_one.read import Row, read_rows
 from l0gc.streamlog.level_one.waiting import plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1
@@ -81,8 +81,8 @@ def reconcile(cluster: Cluster, topic: str | None = None, *, round_bytes: int = 
     return result
 
 
-def reconcile_but(cluster: Cluster, partitions: Collection[int]) -> runs.ReconcileResult:
-    """Reconcile all but some partitions, as if these had a reconciler of their own that is down."""
+def reconcile_but(cluster: Cluster, partitions: Collection[int], topic: str | None = None) -> runs.ReconcileResult:
+    """Reconcile all topics, or one, but for some partitions, as if these had a reconciler of their own that is down."""
 
     def without(*arguments: Any) -> Iterator[tuple[int, Row]]:
         lagging = pa.array(sorted(partitions), pa.int64())
@@ -91,7 +91,7 @@ def reconcile_but(cluster: Cluster, partitions: Collection[int]) -> runs.Reconci
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "read_rows", without)
-        return reconcile(cluster)
+        return reconcile(cluster, topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Ro
     windows = windows_of(state, topic)
     plans = [plan_journal(cluster.journal(w.journal), w, ROUND_BYTES) for w in windows]
     assert not [e for p in plans for e in p.errors]
-    return make_round(state.epoch, windows, choose(plans, ROUND_BYTES), cores, state.partition_count)
+    return make_round(state.epoch, windows, choose_steps(plans, ROUND_BYTES), cores, state.partition_count)
 
 
 def begin(cluster: Cluster, topic: str | None = None) -> Begun:

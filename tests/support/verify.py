@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from l0gc import columns
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
@@ -21,6 +23,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import joined, l1_key, spill
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import topic_in_memory
@@ -102,6 +105,12 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
 def compute_and_publish(cluster: Cluster) -> int:
     """M, as the journals allow it."""
     return run_pipeline(cluster, JournalSource(cluster)).watermark
+
+
+def scan_and_publish(cluster: Cluster) -> None:
+    """As `l0gc compute-watermark` does."""
+    workers = LocalWorkers(cluster)
+    run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
 
 
 def topic_of(cluster: Cluster, name: str = "events") -> Topic:

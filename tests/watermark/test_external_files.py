@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read_for_certain_is_refused_by_name(name: str, bo
 
 
 @pytest.mark.parametrize("gc_epoch", [True, datetime.date(2026, 11, 21), datetime.datetime(2026, 11, 21)])
-def test_what_is_no_number_is_not_made_one(gc_epoch: object, tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_number_is_not_made_one(gc_epoch: object, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{"topic": "t", "partition": 0, "gc_epoch": gc_epoch}]), tmp_path / "r.parquet")
     with pytest.raises(CorruptObjectError, match=r"r\.parquet has .* in the column 'gc_epoch'"):
         read_table("r.parquet", (tmp_path / "r.parquet").read_bytes(), ("topic", "partition", "gc_epoch"))

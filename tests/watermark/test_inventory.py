@@ -19,7 +19,7 @@ from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.watermark.histogram import Histogram
 from l0gc.watermark.inventory import CSV, ORC, PARQUET, Inventory, InventoryFile, read_inventory
-from l0gc.watermark.inventory_scan import KeyColumns, decoded, histogram_of
+from l0gc.watermark.inventory_scan import KeyColumns, histogram_of, url_decoded
 from tests.support.inventory import FOLDER, KINDS, MANIFEST, SYMLINK, TAKEN_MS, Made, Row, made, put_manifest
 
 NAME = "01234567-89ab-cdef-0123-456789abcdef"
@@ -305,11 +305,11 @@ def test_a_csv_of_several_gzip_members_is_read_to_its_end(tmp_path: Path) -> Non
 def test_keys_are_decoded_to_what_was_encoded(keys: list[str]) -> None:
     for safe in ("", "/"):
         encoded = pa.array([quote_plus(k, safe=safe) for k in keys], pa.string())
-        assert decoded(encoded).to_pylist() == keys
+        assert url_decoded(encoded).to_pylist() == keys
 
 
 def test_spaces_may_be_encoded_either_way() -> None:
-    assert decoded(pa.array(["a%20b", "a+b", "%C3%A9", "%c3%a9"])).to_pylist() == ["a b", "a b", "é", "é"]
+    assert url_decoded(pa.array(["a%20b", "a+b", "%C3%A9", "%c3%a9"])).to_pylist() == ["a b", "a b", "é", "é"]
 
 
 def plain(rows: Sequence[Row], prefix: str) -> dict[int | None, tuple[int, ...]]:

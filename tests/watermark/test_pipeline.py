@@ -33,7 +33,7 @@ class Source:
     units: Sequence[UnitSummary] = ()
     external: bool = False
     snapshot_age_ms: int | None = None
-    way_out: str = "look at it"
+    remedy: str = "look at it"
     meanwhile: Callable[[], object] = lambda: None
     reads: list[PublishedWatermark | None] = field(default_factory=list)
 

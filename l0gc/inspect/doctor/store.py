@@ -243,10 +243,10 @@ def settings(store: S3Store) -> Iterator[Check]:
     except (StoreError, NotFoundError):
         yield warning("lifecycle", "may not be read", "allow s3:GetLifecycleConfiguration, or ask its owner")
     else:
-        yield from lifecycle(rules, store.config.prefix, versioned=state == ENABLED)
+        yield from check_lifecycle(rules, store.config.prefix, versioned=state == ENABLED)
 
 
-def lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
+def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
     """The rules that would fight l0gc: an object's age does not show whether it is needed."""
     expendable = (f"{prefix}l0gc/watermarks/reports/", f"{prefix}l0gc/runs/")
     fights = 0

@@ -18,7 +18,7 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, size, span
 from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA
-from l0gc.inspect.journals import Cause, Held, Journals, Overview
+from l0gc.inspect.journals import Cause, Held, HoleFacts, Journals, Overview
 from l0gc.inspect.report.series import (
     DeletedBar,
     EpochBar,
@@ -56,6 +56,7 @@ SHOWN_RUNS: Final = 20
 SHOWN_BEHIND: Final = HELD_BACK_SHOWN
 SHOWN_TOPICS: Final = 50
 SHOWN_FINDINGS: Final = 50
+SHOWN_HOLES: Final = 50
 SCANS_READ: Final = 500
 """A week of them, where M is computed every 20 minutes."""
 RUNS_READ: Final = 1000
@@ -127,6 +128,7 @@ class ReportFacts(Overview, kw_only=True):
         behind: the partitions with the most lag; `others_behind` counts the rest, none of which lags by more than
             `others_lag`.
         by_topic: the topics with the most unreconciled records; `topics` counts all of them.
+        given_up: the first few holes; `holes` counts all.
         garbage: None if no scan is there.
         epochs: what that scan saw and runs have not deleted since, as bars.
         trend: scans, oldest first; of very many, those that show the peaks.
@@ -149,6 +151,7 @@ class ReportFacts(Overview, kw_only=True):
     others_behind: int
     others_lag: int
     by_topic: list[TopicFacts]
+    given_up: list[HoleFacts]
     garbage: GarbageFigures | None
     epochs: list[EpochBar]
     trend: list[ScanTotals]
@@ -219,6 +222,7 @@ def gather(
         others_behind=others,
         others_lag=others_lag,
         by_topic=[] if known.external_log else by_topic(epoch, journals),
+        given_up=journals.given_up(SHOWN_HOLES),
         garbage=garbage,
         epochs=bars,
         trend=thinned(trend.scans),

@@ -31,7 +31,7 @@ from l0gc.inspect.verify.reading import (
     controller_faults,
     indexed_rows,
     l1_fault,
-    read_journal,
+    read_copy,
     size_of,
 )
 from l0gc.inspect.verify.rules import (
@@ -68,7 +68,7 @@ def confirm(cluster: Cluster, basis: Basis, suspects: Iterable[Suspect], *, deep
     """The suspects that are findings, each with the detail that the second reading gave.
 
     Args:
-        deep: as for the first reading; see `read_journal`.
+        deep: as for the first reading; see `read_copy`.
 
     Raises:
         CorruptObjectError: the controller log cannot be read.
@@ -136,7 +136,7 @@ def _journal_again(
     """The suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
     still = [s for s in suspects if s.kind in _AS_SEEN]
     try:
-        copy = read_journal(cluster, journal, deep=deep)
+        copy = read_copy(cluster, journal, deep=deep)
     except CorruptObjectError as e:
         unreadable = (_with(s, str(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE)
         return still + [s for s in unreadable if s is not None]

@@ -47,7 +47,6 @@ class Kind(StrEnum):
     L1_MISSING = "l1_missing", "loss", _RESTORE
     L1_SIZE = "l1_size", "loss", _RESTORE
     L1_CORRUPT = "l1_corrupt", "loss", _RESTORE
-    L1_RANGE = "l1_range", "loss", _RESTORE_LOG
     L1_ORPHAN = "l1_orphan", "waste", "remove it if no l0gc reconcile has been running since it was written"
     INDEX_UNREADABLE = "index_unreadable", "loss", f"{_RESTORE}: it names the partition's older L1 objects"
     LOG_UNREADABLE = "log_unreadable", "loss", "restore the named object from a version or a backup; M waits until then"

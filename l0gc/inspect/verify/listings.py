@@ -26,7 +26,7 @@ from l0gc.inspect.verify.reading import block_faults, indexed_rows, l1_fault
 from l0gc.inspect.verify.rules import DELETED, FOREIGN, LATER, Basis, Placed, first_place
 from l0gc.keys import JUMP, L1_DATA, PartitionId, parse_level_one
 from l0gc.storage.objectstore import ListedPage
-from l0gc.storage.ranges import KeyRange, RangeReader, cut, of_shards
+from l0gc.storage.ranges import KeyRange, RangeReader, cut_range, of_shards
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.rows import Rows, files_in
@@ -69,7 +69,7 @@ def l1_ranges(state: ControllerState, parts: int) -> list[FolderRange]:
     for t in state.topics.values():
         folder = topic_folder(t)
         cuts = (f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
-        ranges += [FolderRange(folder, keys) for keys in cut(KeyRange(), cuts)]
+        ranges += [FolderRange(folder, keys) for keys in cut_range(KeyRange(), cuts)]
     return ranges + [FolderRange(topic_folder(d.topic), KeyRange()) for d in state.deleted]
 
 

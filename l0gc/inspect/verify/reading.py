@@ -38,7 +38,7 @@ _AT_ONCE: Final = 64
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def read_journal(cluster: Cluster, journal: int, *, deep: bool = False) -> JournalCopy:
+def read_copy(cluster: Cluster, journal: int, *, deep: bool = False) -> JournalCopy:
     """The journal as its log has it now.
 
     Args:
@@ -51,7 +51,7 @@ def read_journal(cluster: Cluster, journal: int, *, deep: bool = False) -> Journ
 
 
 def controller_faults(cluster: Cluster, *, deep: bool = False) -> list[tuple[Kind, str]]:
-    """What is wrong with the controller log that a replay does not see. Raises as `read_journal` does."""
+    """What is wrong with the controller log that a replay does not see. Raises as `read_copy` does."""
     return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[2]
 
 
@@ -70,6 +70,10 @@ def _read_log(
     replica = Replica(log, machine, cluster.runtime)
     folder = replica.replay()
     faults = [*_gaps(cluster.store, log, folder), *_checkpoint_faults(cluster, log, machine, folder, deep=deep)]
+    try:
+        machine.decode(machine.encode(replica.state), f"what {log.entry_key(replica.offset)} leads to")
+    except CorruptObjectError as e:
+        faults.append((Kind.STATE_BROKEN, str(e)))
     return replica.state, replica.offset, faults
 
 

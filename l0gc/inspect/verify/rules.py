@@ -1,7 +1,7 @@
 """What a journal must not hold, compared with M and with the controller's topics (pure).
 
-Everything is decided on whole columns: a journal may hold a million extents. That those lead without a gap from what is
-reconciled to the next offset is decided where a journal is read (`streamlog/journal/checkpoint.py`).
+Everything is decided on whole columns: a journal may hold a million extents. Whether a state fits together at all, without
+a gap from a partition's first record to its last, the decoder of checkpoints decides (`reading.py` asks it).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.journals import unclosed_text
 from l0gc.inspect.verify.findings import Kind, Suspect
-from l0gc.keys import L1_DATA, KeyLayout, L1Key, PartitionId, journal_log
+from l0gc.keys import KeyLayout, L1Key, PartitionId, journal_log
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
@@ -129,7 +129,9 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
         found.append(Suspect(Kind.EPOCH_AHEAD, copy.journal, key=copy.folder, expected=epoch, detail=text))
     found += check_places(copy.journal, copy.state, basis)
     for p in placed(copy, basis):
-        found += _check_state(copy, p)
+        if text := _object_fault(copy, p.state):
+            where = (copy.journal, p.topic.name, p.topic.revision)
+            found.append(Suspect(Kind.STATE_BROKEN, *where, key=copy.folder, detail=text))
         found += _check_epochs(copy.journal, p, basis)
     live_below = {s.revision for s in found if s.kind == Kind.LIVE_BELOW_WATERMARK}
     for topic in basis.to_be_closed:
@@ -189,71 +191,22 @@ def _names(journals: tuple[int, ...]) -> str:
     return f"journal{'s' if len(journals) > 1 else ''} {some}{' and others' if len(journals) > 5 else ''}"
 
 
-# -- offsets -------------------------------------------------------------------------------------------------------------
+# -- when its objects landed ---------------------------------------------------------------------------------------------
 
 
-def _check_state(copy: JournalCopy, p: Placed) -> Iterator[Suspect]:
-    where = (copy.journal, p.topic.name, p.topic.revision)
-    for text in _object_faults(copy, p.state):
-        yield Suspect(Kind.STATE_BROKEN, *where, key=copy.folder, detail=text)
-    for partition, offset, text in _l1_faults(p.state):
-        yield Suspect(Kind.L1_RANGE, *where, partition, l1_folder(p.topic.id(partition)), offset, detail=text)
-
-
-def l1_folder(p: PartitionId) -> str:
-    """Where the L1 objects of a partition are."""
-    return f"{L1_DATA}{p.path}/"
-
-
-def _object_faults(copy: JournalCopy, t: TopicState) -> Iterator[str]:
+def _object_fault(copy: JournalCopy, t: TopicState) -> str:
+    """Why the first object that cannot be there cannot; empty if all can."""
     before = -1
     for o in t.objects:
         if not t.revision <= o.uploaded_epoch <= copy.state.max_applied_epoch:
-            yield (
+            return (
                 f"object {o.key} at epoch {o.uploaded_epoch} does not lie between its topic's revision {t.revision} and the "
                 f"window {copy.state.window}"
             )
-            return
         if not before <= o.log_offset <= copy.offset:
-            yield f"object {o.key} is said to have landed at offset {o.log_offset}, after {before} and up to {copy.offset}"
-            return
+            return f"object {o.key} is said to have landed at offset {o.log_offset}, after {before} and up to {copy.offset}"
         before = o.log_offset
-
-
-# -- L1 ------------------------------------------------------------------------------------------------------------------
-
-
-def _l1_faults(t: TopicState) -> Iterator[tuple[int, int, str]]:
-    """Where the L1 rows in the state leave a gap, or overlap: between the index objects and what is reconciled."""
-    rows = t.l1
-    before = np.zeros(len(t.partitions), np.int64)  # for each partition the first record that no index object lists
-    index = t.index[np.isin(t.index["partition"], t.partitions)]
-    before[np.searchsorted(t.partitions, index["partition"])] = index["last"] + 1  # of several the last one's stays
-    due = np.empty(len(rows), np.int64)
-    due[1:] = rows["last"][:-1] + 1
-    touched, first, count = np.unique(rows["partition"], return_index=True, return_counts=True)
-    at = np.searchsorted(t.partitions, touched)
-    known = np.isin(touched, t.partitions)
-    if not known.all():
-        yield int(touched[~known][0]), 0, "the journal names L1 objects of it, and no offsets"
-        return
-    # The oldest row may reach below the log start offset: an L1 object goes when none of its records is left.
-    base = rows["base"][first]
-    due[first] = np.where((before[at] == 0) & (base <= t.log_start[at]), base, before[at])
-    wrong = np.flatnonzero((rows["base"] != due) | (rows["last"] < rows["base"]))
-    if len(wrong):
-        row, at_record = rows[wrong[0]], int(due[wrong[0]])
-        what = "overlaps" if row["base"] < at_record else "leaves a gap behind"
-        text = f"an L1 object holds records {row['base']} to {row['last']} and {what} record {at_record - 1}"
-        yield int(row["partition"]), at_record, text
-        return
-    end = before.copy()
-    end[at] = rows["last"][first + count - 1] + 1
-    wrong = np.flatnonzero((end != t.reconciled + 1) & (t.log_start <= t.reconciled))
-    if len(wrong):
-        i = wrong[0]
-        text = f"the L1 objects end at record {end[i] - 1}, though {t.reconciled[i]} is reconciled"
-        yield int(t.partitions[i]), int(end[i]), text
+    return ""
 
 
 # -- epochs --------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from l0gc.errors import ClusterMismatchError, CorruptObjectError, ExternalLogErr
 from l0gc.inspect.verify.confirm import confirm
 from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
 from l0gc.inspect.verify.listings import Cut, InDoubt, Seen, compare, l0_references, l1_references
-from l0gc.inspect.verify.reading import controller_faults, read_journal, unknown_journals
+from l0gc.inspect.verify.reading import controller_faults, read_copy, unknown_journals
 from l0gc.inspect.verify.rules import DOUBTFUL, Basis, check_journal, placed
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LOCAL, Stage, Workers
@@ -148,7 +148,7 @@ def _read_journals(
             yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
         suspects: list[Suspect] = []
         try:
-            copy = read_journal(cluster, journal, deep=deep)
+            copy = read_copy(cluster, journal, deep=deep)
         except CorruptObjectError as e:
             suspects.append(Suspect(Kind.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e)))
         else:

@@ -73,7 +73,7 @@ _RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, OutOfOrde
 
 PLACES: Final = 24
 """A position in a producer's input is a batch's number, and in so many bits below it an object's."""
-_WAY_OUT: Final = (
+_REMEDY: Final = (
     "restore the newest checkpoint, or start the query with a new one (with batchId also a new producerName) after the last "
     "row that landed, see docs/spark.md#a-checkpoint-that-went-back"
 )
@@ -136,12 +136,12 @@ def has_landed(batch: BatchId, rows: BatchRows, journal: int, progress: InputPro
     if newest > batch.number:
         raise BatchMismatchError(
             f"batch {batch.number} of producer {batch.producer!r}, with {rows}, is older than batch {newest}, which landed "
-            f"in journal {journal} with {there}: the query's checkpoint went back, or another driver runs it; {_WAY_OUT}"
+            f"in journal {journal} with {there}: the query's checkpoint went back, or another driver runs it; {_REMEDY}"
         )
     if there != rows:
         raise BatchMismatchError(
             f"batch {batch.number} of producer {batch.producer!r} landed in journal {journal} with {there}, and comes again "
-            f"with {rows}: the query's checkpoint went back, or the query gives other rows when it is repeated; {_WAY_OUT}"
+            f"with {rows}: the query's checkpoint went back, or the query gives other rows when it is repeated; {_REMEDY}"
         )
     return True
 

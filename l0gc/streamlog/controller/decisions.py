@@ -1,7 +1,7 @@
 """What to append to the controller's log, or why nothing may be (pure).
 
 Each decision is made against the state at the very offset where its entry lands. It says what is wrong in the words of
-its caller; what it returns is an entry that `refusal` has nothing against.
+its caller; what it returns is an entry that `entry_refusal` has nothing against.
 """
 
 from __future__ import annotations

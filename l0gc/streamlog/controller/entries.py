@@ -118,7 +118,7 @@ ControllerEntry = (
 _ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decoder(ControllerEntry)
 
 
-def decode_entry(offset: int, payload: bytes) -> ControllerEntry:
+def decode_controller_entry(offset: int, payload: bytes) -> ControllerEntry:
     """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it cannot be decoded."""
     return decoded(_ENTRY, payload, f"controller log entry {offset} cannot be read")
 

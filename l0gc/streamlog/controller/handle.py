@@ -3,10 +3,10 @@
 The epoch may be served from a cache: a stale one costs a refused append and a second upload at worst, never safety, since
 every journal decides admission against its own window. A snapshot that a watermark is computed from is never cached.
 
-Check first, write after. Nothing is appended before the decision, `refusal` and the guard have had their say. The guard is
-given by the code that builds the handle. It refuses where the log went back behind what is published (hazard 10): an entry
-there would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does without
-it, since that is how an operator recovers.
+Check first, write after. Nothing is appended before the decision, `entry_refusal` and the guard have been asked. The guard
+is given by the code that builds the handle. It refuses where the log went back behind what is published (hazard 10): an
+entry there would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does
+without it, since that is how an operator recovers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from l0gc.streamlog.controller.decisions import (
     decide_init_producer,
     tick_is_due,
 )
-from l0gc.streamlog.controller.machine import ControllerMachine, refusal
+from l0gc.streamlog.controller.machine import ControllerMachine, entry_refusal
 from l0gc.streamlog.controller.state import ControllerState, Producer, Retention, Topic
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
@@ -158,7 +158,7 @@ class Controller:
             entry = decide(state)
             if entry is None:
                 return None
-            if (why := refusal(state, offset, entry)) is not None:
+            if (why := entry_refusal(state, offset, entry)) is not None:
                 raise UsageError(f"the entry that was to be appended at {offset} is wrong: {why}; nothing was written")
             return msgspec.msgpack.encode(entry)
 

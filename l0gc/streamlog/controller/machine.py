@@ -1,7 +1,7 @@
 """What each entry does to the controller's state, and what its log may hold at all (pure).
 
-`refusal` is the only judge: `apply` asks it about what it reads, and a writer asks it before it appends, so that nothing
-lands that stops the log.
+`entry_refusal` is the only judge: `apply` asks it about what it reads, and a writer asks it before it appends, so that
+nothing lands that stops the log.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ControllerMachine:
         return state
 
     def apply(self, state: ControllerState, entry: Landed) -> None:
-        e = entries.decode_entry(entry.offset, entry.payload)
-        if (why := refusal(state, entry.offset, e)) is not None:
+        e = entries.decode_controller_entry(entry.offset, entry.payload)
+        if (why := entry_refusal(state, entry.offset, e)) is not None:
             raise CorruptObjectError(f"controller log entry {entry.offset} is wrong: {why}")
         now_ms, epoch = max(state.time_ms, entry.time_ms), state.epoch_at(entry.offset)
         match e:
@@ -104,7 +104,7 @@ def _note_time(state: ControllerState) -> None:
 # -- what the log may hold --------------------------------------------------------------------------------------------
 
 
-def refusal(state: ControllerState, offset: int, e: entries.ControllerEntry) -> str | None:
+def entry_refusal(state: ControllerState, offset: int, e: entries.ControllerEntry) -> str | None:
     """What is wrong with an entry at this place of the log, None if nothing is."""
     try:
         _check(state, offset, e)

@@ -1,7 +1,7 @@
 """An evacuation: what lagging partitions still need moves into new objects, so that M can pass the old ones.
 
 M is a minimum over all partitions, so one that nobody reconciles keeps the dead objects of all others. A run reads the
-journals, chooses a target epoch (`plan.py`), copies what is needed up to there (`copy.py`), and has each journal name the
+journals, chooses a target epoch (`choice.py`), copies what is needed up to there (`copy.py`), and has each journal name the
 copies (`journal/moves.py`), which decides at the offset where that lands what of it still counts.
 
 Nothing is deleted here. A copy that no journal names, because a run was killed or another one was first, is an L0 object
@@ -20,10 +20,11 @@ from l0gc.formatting import size
 from l0gc.storage.workers import Stage, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
+from l0gc.streamlog.evacuation.needs import needed
 from l0gc.streamlog.evacuation.plan import Evacuated, EvacuateResult, EvacuationPlan, Released, read_state
-from l0gc.streamlog.journal.moves import places
+from l0gc.streamlog.journal.moves import objects_by_place
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window, unreconciled
+from l0gc.streamlog.level_one.plan import Window
 
 _COPIER_BYTES: Final = 256 << 20
 """About how much a worker copies; less is not worth another task."""
@@ -83,7 +84,7 @@ class Move:
                 state = read_state(cluster.journal(window.journal))
                 found = [
                     Source.of(window.journal, revision, window.topics[revision].topic_id, o)
-                    for revision, o in unreconciled(state, window)
+                    for revision, o in needed(state, window)
                     if o.epoch <= self.target
                 ]
             yield from ((zlib.crc32(s.key.encode()) % self.copiers, s) for s in found)
@@ -95,7 +96,7 @@ class Move:
         def still_there(s: Source) -> bool:
             handle = cluster.journal(s.journal)
             with handle.replica.lock:
-                return (s.key, s.start) in places(handle.catch_up().topic(s.revision))
+                return (s.key, s.start) in objects_by_place(handle.catch_up().topic(s.revision))
 
         for copied in copy_all(cluster, sources, self.epoch, still_there):
             yield number[copied.journal], copied

@@ -6,19 +6,19 @@ costs a copy in vain, and no data.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, PartialFailureError
-from l0gc.formatting import Outcome, span
+from l0gc.formatting import Outcome
 from l0gc.storage.workers import LOCAL, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target, choose_target
+from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target
+from l0gc.streamlog.evacuation.needs import NEVER_LISTED, JournalNeeds, holdings, needs_of, outdated, weigh
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window, strangers, unreconciled
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.waiting import judged, windows_of
 from l0gc.watermark.publication import refuse_if_set_back
 from l0gc.watermark.scans import list_scans, read_scan
@@ -70,21 +70,6 @@ class EvacuateResult(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class JournalNeeds:
-    """What a journal holds in L0: `below` is the lowest epoch that it may still take for one of its topics.
-
-    `bytes` and `parts` are by epoch: how much of the objects is needed, and in how many objects and extents. `error` says
-    why nothing of it can be moved.
-    """
-
-    journal: int
-    below: int | None
-    bytes: dict[int, int]
-    parts: dict[int, tuple[int, int]]
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class EvacuationPlan:
     """What to move: all from epoch `first` up to the target. `expected` is what a run does if nothing changes meanwhile."""
 
@@ -121,21 +106,21 @@ def plan_evacuation(
     """
     workers = workers or LocalWorkers(cluster)
     began = cluster.runtime.clock.monotonic()
-    unread = {} if looked else refuse_if_set_back(cluster, keep=workers.engine == LOCAL).unread
     state = cluster.controller.snapshot()
     if state.external_log:
         raise ExternalLogError("this cluster's records are in another system's log: l0gc has nothing of it to move")
-    objects = listed(cluster, state, swept_ms)
     windows = windows_of(state, None)
+    # Before the journals are judged, so that each that is changed is among them (hazard 38).
+    unread: dict[str, str] = {}
+    if not looked:
+        unread = refuse_if_set_back(cluster, {w.journal for w in windows}, keep=workers.engine == LOCAL).unread
+    objects = listed(cluster, state, swept_ms)
     needs = workers.map(_needs, judged(windows, unread))
     errors = [*unread.values(), *(n.error for n in needs if n.error)]
     expected = EvacuateResult(errors=errors, engine=workers.engine)
     target = Target(why="M waits for what is damaged")
     if not errors:
-        needed = sum((Counter(n.bytes) for n in needs), Counter[int]())
-        below = min([state.epoch, *(n.below for n in needs if n.below is not None)])
-        limits = {"max_bytes": max_bytes, "object_bytes": object_bytes}
-        target = choose_target(objects, needed, below, ratio=ratio, **limits)
+        target = weigh(needs, state.epoch, objects, ratio=ratio, max_bytes=max_bytes, object_bytes=object_bytes)
     if target.epoch is not None:
         taken = [found for n in needs for e, found in n.parts.items() if e <= target.epoch]
         expected.moved = Evacuated(sum(o for o, _ in taken), sum(n for _, n in taken), target.copied)
@@ -150,15 +135,11 @@ def listed(cluster: Cluster, state: ControllerState, swept_ms: int) -> dict[int,
     """What the bucket holds at each epoch, by the newest scan. Raises `NotFoundError` if there is none, or a sweep since."""
     keys = list_scans(cluster.store)
     if not keys:
-        raise NotFoundError("nobody has listed the bucket yet: run l0gc compute-watermark first, without --no-scan")
+        raise NotFoundError(NEVER_LISTED)
     scan = read_scan(cluster.store, keys[-1], state.cluster_id)
-    if swept_ms > scan.totals.taken_ms:
-        age = span(swept_ms - scan.totals.taken_ms)
-        raise NotFoundError(
-            f"a sweep has ended {age} after the bucket was listed, so what it holds is not known: run l0gc "
-            "compute-watermark first, without --no-scan"
-        )
-    return {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
+    if why := outdated(scan, swept_ms):
+        raise NotFoundError(why)
+    return holdings(scan)
 
 
 def read_state(handle: JournalHandle) -> JournalState:
@@ -168,17 +149,9 @@ def read_state(handle: JournalHandle) -> JournalState:
 
 def _needs(cluster: Cluster, window: Window) -> JournalNeeds:
     """What a journal needs of L0."""
-    handle, sizes, parts = cluster.journal(window.journal), dict[int, int](), dict[int, tuple[int, int]]()
+    handle = cluster.journal(window.journal)
     try:
         with handle.replica.lock:
-            state = read_state(handle)
-            if wrong := strangers(state, window):
-                return JournalNeeds(window.journal, None, {}, {}, wrong[0])
-            for _, o in unreconciled(state, window):
-                objects, extents = parts.get(o.epoch, (0, 0))
-                sizes[o.epoch] = sizes.get(o.epoch, 0) + o.bytes
-                parts[o.epoch] = (objects + 1, extents + len(o.extents))
-            below = min((max(r, state.window.oldest) for r in window.topics if not state.closed(r)), default=None)
-            return JournalNeeds(window.journal, below, sizes, parts)
+            return needs_of(read_state(handle), window)
     except CorruptObjectError as e:
         return JournalNeeds(window.journal, None, {}, {}, str(e))

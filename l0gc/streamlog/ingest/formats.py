@@ -52,7 +52,7 @@ class DamagedInputError(UsageError):
     """A compressed input that cannot be decompressed to its end."""
 
 
-def decoded(file: BinaryIO, name: str, form: str) -> BinaryIO:
+def as_lines(file: BinaryIO, name: str, form: str) -> BinaryIO:
     """The records' bytes of an open input, which closes with it.
 
     Args:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from l0gc.errors import BadRecordError, UsageError
-from l0gc.streamlog.ingest.formats import AUTO, RAW, decoded, file_of
+from l0gc.streamlog.ingest.formats import AUTO, RAW, as_lines, file_of
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 MAX_RECORD_BYTES: Final = 16 << 20
@@ -147,21 +147,21 @@ def _opener(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Calla
     except OSError as e:
         raise UsageError(f"cannot read {source}: {e.strerror}") from e
     if again:
-        decoded(f, name, form).close()
-        return lambda: decoded(path.open("rb"), name, form)
+        as_lines(f, name, form).close()
+        return lambda: as_lines(path.open("rb"), name, form)
     return _once(stack.enter_context(f), name, form, stack, keep=keep)  # this handle has the first of its bytes already
 
 
 def _once(source: BinaryIO, name: str, form: str, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
     if not keep:
-        file = decoded(source, name, form)
+        file = as_lines(source, name, form)
         return lambda: file
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
     shutil.copyfileobj(source, kept)
     kept.flush()
     path = Path(kept.name)
-    decoded(path.open("rb"), name, form).close()
-    return lambda: decoded(path.open("rb"), name, form)
+    as_lines(path.open("rb"), name, form).close()
+    return lambda: as_lines(path.open("rb"), name, form)
 
 
 def _read_from(file: Any) -> Iterator[bytes]:

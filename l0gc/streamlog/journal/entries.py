@@ -238,7 +238,7 @@ JournalEntry = (
 _ENTRY: Final[msgspec.msgpack.Decoder[JournalEntry]] = msgspec.msgpack.Decoder(JournalEntry)
 
 
-def decode_entry(payload: bytes, where: str) -> JournalEntry:
+def decode_journal_entry(payload: bytes, where: str) -> JournalEntry:
     """The entry in a log entry's payload. Raises `CorruptObjectError`, naming `where`."""
     return decoded(_ENTRY, payload, f"{where} cannot be read")
 

@@ -46,7 +46,7 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.l1_handle import L1Handle
-from l0gc.streamlog.journal.moves import movable, places
+from l0gc.streamlog.journal.moves import movable, objects_by_place
 from l0gc.streamlog.journal.producers import needs_controller_check
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 from l0gc.streamlog.journal.state import JournalState
@@ -330,7 +330,7 @@ class JournalHandle(L1Handle):
             self._propose(left)
             with self.replica.lock:
                 revisions = {p.revision for p in some}
-                there = {r: places(self.replica.state.topic(r)) for r in revisions}
+                there = {r: objects_by_place(self.replica.state.topic(r)) for r in revisions}
             for p in some:
                 o = there[p.revision].get((p.key, p.start))
                 extents[p.key, p.start] = 0 if o is None else len(o.extents)

@@ -67,7 +67,7 @@ def check_give_up(topics: Mapping[int, TopicState], e: GaveUp, name: str) -> Row
     return ranges
 
 
-def way_out(topic: TopicState, name: str, partition: int, offset: int) -> str:
+def how_to_give_up(topic: TopicState, name: str, partition: int, offset: int) -> str:
     """The command that gives up the unreconciled records that lie with `offset`; empty if that is not one of them."""
     for e in topic.extents(partition):
         if e.base_offset <= offset <= e.last_offset:

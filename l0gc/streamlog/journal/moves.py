@@ -45,12 +45,12 @@ def apply_moved(topics: Mapping[int, TopicState], kept_below: int, e: Moved) -> 
         raise UsageError("it moves nothing, or records that are not where it says")
     for revision, parts in _by_topic(e.parts):
         topic = topics[revision]
-        known = places(topic)
+        known = objects_by_place(topic)
         moving = {id(known[p.source, p.source_start]): p for p in parts}
         topic.objects = [after for o in topic.objects for after in _moved(o, moving.get(id(o)))]
 
 
-def places(topic: TopicState) -> dict[tuple[str, int], UnreconciledObject]:
+def objects_by_place(topic: TopicState) -> dict[tuple[str, int], UnreconciledObject]:
     """The objects by their keys and starts; a key alone is not enough, since a copy has parts of several objects."""
     return {(o.key, o.start): o for o in topic.objects}
 
@@ -85,7 +85,7 @@ def _by_topic(parts: Sequence[MovedBlocks]) -> Iterator[tuple[int, list[MovedBlo
 
 
 def _movable(topic: TopicState | None, kept_below: int, parts: Sequence[MovedBlocks]) -> Iterator[MovedBlocks]:
-    known = {} if topic is None else places(topic)
+    known = {} if topic is None else objects_by_place(topic)
     taken, sources = {*known}, set[tuple[str, int]]()
     for part in parts:
         numbers = unpack(part.blocks, NUMBER)

@@ -120,7 +120,7 @@ def record(producers: dict[int, ProducerState], batch: ProducerBatch, log_offset
         del state.inputs[next(iter(state.inputs))]
 
 
-def expire(producers: dict[int, ProducerState], before_ms: int) -> None:
+def forget_unused(producers: dict[int, ProducerState], before_ms: int) -> None:
     """Forget what was last used before `before_ms`."""
     for producer_id in [p for p, s in producers.items() if s.time_ms < before_ms]:
         del producers[producer_id]

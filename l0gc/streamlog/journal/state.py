@@ -52,7 +52,7 @@ from l0gc.streamlog.journal.entries import (
     Reconciled,
     ReconciledTopic,
     SetBack,
-    decode_entry,
+    decode_journal_entry,
 )
 from l0gc.streamlog.journal.holes import GIVEN_UP, check_give_up
 from l0gc.streamlog.journal.l1 import BELOW, NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, faults, index_rows
@@ -181,7 +181,7 @@ class JournalState:
 
 def apply(state: JournalState, entry: Landed, where: str) -> None:
     """Change `state` by `entry`. An entry that admission would have refused is corrupt, and changes nothing."""
-    e, time_ms = decode_entry(entry.payload, where), max(state.time_ms, entry.time_ms)
+    e, time_ms = decode_journal_entry(entry.payload, where), max(state.time_ms, entry.time_ms)
     try:
         match e:
             case Objects():
@@ -223,7 +223,7 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
         raise CorruptObjectError(f"{where} should never have landed: {error}") from error
     state.time_ms = time_ms
     if state.time_ms - state.expired_ms >= _EXPIRY_STEP_MS:
-        producer_rules.expire(state.producers, state.time_ms - PRODUCER_EXPIRY_MS)
+        producer_rules.forget_unused(state.producers, state.time_ms - PRODUCER_EXPIRY_MS)
         state.expired_ms = state.time_ms
 
 
@@ -341,7 +341,7 @@ def refusals(state: JournalState, t: ReconciledTopic, log_offset: int) -> dict[i
         int(row["partition"]): f"records up to {done} are reconciled already, so {row['base']} is not next"
         for row, done in zip(ranges[moved], last[moved].tolist(), strict=True)
     }
-    for partition in partitions[~topic.ending(ranges, log_offset)].tolist():
+    for partition in partitions[~topic.end_with_extent(ranges, log_offset)].tolist():
         refused.setdefault(partition, "its last record is not the last of an object")
     refused |= dict.fromkeys(partitions[topic.given_up(ranges)].tolist(), GIVEN_UP)
     lists, garbage = topic.lists_of(partitions), state.dropped_of(t.revision)

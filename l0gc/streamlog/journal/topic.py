@@ -364,7 +364,7 @@ class TopicState:
             after[slot] = max(after[slot], hole["last"])
         return after
 
-    def ending(self, ranges: Rows, log_offset: int) -> Rows:
+    def end_with_extent(self, ranges: Rows, log_offset: int) -> Rows:
         """For each range of `ranges` whether an extent that landed up to `log_offset` ends where it does."""
         found = np.zeros(len(ranges), bool)
         for o in self.objects:

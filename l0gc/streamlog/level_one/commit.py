@@ -20,7 +20,7 @@ from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.commits import places_of
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
-from l0gc.streamlog.journal.holes import way_out
+from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, index_rows
 from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, distinct, in_order, of_partition
 from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
@@ -197,7 +197,7 @@ class Commit:
             held.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
             with self._handle.replica.lock:
                 topic = self._handle.state.topic(f.revision)
-                giving_up = way_out(topic, name, int(f.partitions[0]), int(f.bases[0]))
+                giving_up = how_to_give_up(topic, name, int(f.partitions[0]), int(f.bases[0]))
             ways.setdefault(f.message, f"; without a copy, give its records up: {giving_up}" if giving_up else "")
         sentences = [f"{text}; it holds {_listed(names)}{ways[text]}" for text, names in sorted(held.items())]
         self._result.errors += sentences[:_SHOWN]

@@ -18,7 +18,7 @@ import numpy as np
 from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.keys import PartitionId, level_one, level_one_index
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import pack, unpack
+from l0gc.storage.entry import pack_sealed, unpack_sealed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.commits import check_rows
@@ -103,7 +103,7 @@ def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) 
 
 def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
     key = index_key(p, ref)
-    index = unpack(key, store.get(key).body, _DECODER, _LIMIT)
+    index = unpack_sealed(key, store.get(key).body, _DECODER, _LIMIT)
     try:
         rows = packed.unpack(index.rows, L1_ROW)
         check_rows(rows)
@@ -137,7 +137,7 @@ def write_index(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runt
 def _write(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime) -> Rows:
     name = runtime.new_id()
     key = level_one_index(p, epoch, name)
-    body = pack(key, _ENCODER.encode(_Index(p.path, packed.pack(rows))), _LIMIT)
+    body = pack_sealed(key, _ENCODER.encode(_Index(p.path, packed.pack(rows))), _LIMIT)
     store.put(key, body)
     head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
     span = p.partition, int(rows["base"][0]), int(rows["last"][-1])

@@ -200,7 +200,7 @@ def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAS
     return metadata, tail
 
 
-def seal(file: BinaryIO) -> int:
+def seal_footer(file: BinaryIO) -> int:
     """Put the footer's checksum before the footer of a Parquet file; returns the file's new size.
 
     Whatever the footer names lies before both, and does not move.

@@ -180,7 +180,7 @@ def _together(a: Step, b: Step) -> Step:
     return Step(b.cut, min(a.epoch, b.epoch), a.objects + b.objects, a.bytes + b.bytes)
 
 
-def choose(plans: Iterable[JournalPlan], budget: int) -> dict[int, Step]:
+def choose_steps(plans: Iterable[JournalPlan], budget: int) -> dict[int, Step]:
     """Up to where a round goes in each journal: the steps of the lowest epochs first, up to `budget` bytes, one at least.
 
     What is still to be taken of the lowest epochs is what holds M.

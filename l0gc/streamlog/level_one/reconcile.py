@@ -33,7 +33,7 @@ from l0gc.streamlog.level_one.plan import (
     ObjectRead,
     Round,
     Window,
-    choose,
+    choose_steps,
     make_round,
     reads_again,
     unreconciled,
@@ -90,7 +90,7 @@ def reconcile(
         workers.say(f"round {result.rounds + 1}, {count(result.records, 'record')} in L1", records=result.records)
         planned = {p.journal: p for p in workers.map(functools.partial(_plan, round_bytes), windows)}
         result.errors += [e for _, p in sorted(planned.items()) for e in p.errors]
-        chosen = choose(planned.values(), round_bytes)
+        chosen = choose_steps(planned.values(), round_bytes)
         if not chosen:
             break
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))

@@ -27,7 +27,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA, seal
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 
@@ -302,10 +302,10 @@ class L1Writer:
         if isinstance(self._sink, Path):
             content = self._sink
             with content.open("r+b") as file:
-                size = seal(file)
+                size = seal_footer(file)
         else:
             held = io.BytesIO(self._sink.getvalue())
-            size, content = seal(held), held.getvalue()
+            size, content = seal_footer(held), held.getvalue()
         self._uploads.add(key, content)
         times = min(self._max_timestamp, MAX_OFFSET)
         row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name))

@@ -151,7 +151,7 @@ def test_a_cluster_that_remembers_another_form_than_its_store_takes_is_given_the
 )
 def test_a_rule_by_age_fights_l0gc_where_l0gc_needs_its_objects(prefix: str, does: str, status: str) -> None:
     rules = [LifecycleRule("r", prefix, frozenset({does}))]
-    assert [c.status for c in doctor.lifecycle(rules, "c/", versioned=False)] == [status]
+    assert [c.status for c in doctor.check_lifecycle(rules, "c/", versioned=False)] == [status]
 
 
 # -- on moto --------------------------------------------------------------------------------------------------------------

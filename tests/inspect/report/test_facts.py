@@ -12,6 +12,7 @@ from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
+from l0gc.inspect.report import facts as facts_of
 from l0gc.inspect.report.facts import (
     SHOWN_BEHIND,
     SHOWN_TOPICS,
@@ -28,6 +29,8 @@ from l0gc.inspect.status import status
 from l0gc.inspect.verify.findings import Kind, Suspect, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.delete_records import delete_records
+from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
@@ -83,6 +86,26 @@ def test_lag_and_what_holds_m_come_from_the_journals() -> None:
     assert facts.next.startswith("l0gc reconcile")
 
 
+def test_holes_are_listed_from_the_log_start_on_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = topic_in_memory(3)
+    lost = [put(cluster, {0: 2, 2: 4}) for _ in range(2)]
+    put(cluster, {0: 1, 1: 1, 2: 1})
+    assert gathered(cluster).given_up == []
+    for key in lost:
+        cluster.store.delete([key])
+    for partition, records in ((2, (4, 7)), (0, (0, 1)), (2, (0, 3))):
+        give_up(cluster, "events", partition, records, "ann")
+    delete_records(cluster, "events", 2, before_offset=1)
+    facts = gathered(cluster)
+    assert [(h.topic, h.partition, h.first_offset, h.last_offset, h.records) for h in facts.given_up] == [
+        ("events", 0, 0, 1, 2), ("events", 2, 1, 3, 3), ("events", 2, 4, 7, 4),
+    ]  # fmt: skip
+    assert (facts.holes, facts.lost_records) == (3, 9)
+    monkeypatch.setattr(facts_of, "SHOWN_HOLES", 2)
+    few = gathered(cluster)
+    assert (few.given_up, few.holes) == (facts.given_up[:2], 3)
+
+
 def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -> None:
     cluster = memory_cluster()
     for name, journals in (("idle", 1), ("busy", 2)):
@@ -129,7 +152,7 @@ def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_delet
     assert (gone.deleted_objects, gone.left_objects) == (51, 0)
 
 
-def test_what_the_gc_of_the_scan_itself_deleted_is_garbage_no_more() -> None:
+def test_objects_that_the_gc_of_a_scan_deleted_are_not_garbage() -> None:
     rows = [ScanRow(1, 4, 40, 7)]
     began, swept = run_entry(10_000, 4), summary(31_000, 4)  # named when gc began, before its own scan
     assert began.summary is not None
@@ -138,7 +161,7 @@ def test_what_the_gc_of_the_scan_itself_deleted_is_garbage_no_more() -> None:
     assert (g.deleted_objects, g.left_objects, g.left_bytes) == (4, 0, 0)
 
 
-def test_what_a_vacuum_deleted_was_no_garbage_of_l0_and_is_saved_all_the_same() -> None:
+def test_a_vacuums_objects_were_not_l0_garbage_and_count_as_saved() -> None:
     sweep = run_entry(40_000, 1)
     assert sweep.summary is not None
     vacuum = replace(sweep, summary=msgspec.structs.replace(sweep.summary, command=VACUUM, deleted=3, bytes=30))

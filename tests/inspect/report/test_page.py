@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
-from l0gc.inspect.journals import Cause, Held
+from l0gc.inspect.journals import Cause, Held, HoleFacts
+from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.report.charts import short_number, short_size
 from l0gc.inspect.report.facts import (
     HEALTHY,
@@ -60,6 +61,11 @@ def facts(**changes: object) -> ReportFacts:
         held_back_by=[Held("t", n, 6, UNRECONCILED, "7 unreconciled records") for n in (0, 1)],
         records=41, unreconciled_records=7, held_partitions=12,
         by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6, 3), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6, 3)],
+        lost_records=70, holes=3, given_up=[HoleFacts("t", 1, 1200, 1249), HoleFacts("u", 0, 0, 9)],
+        laggards=Laggards(
+            partitions=1, garbage_bytes=1 << 30,
+            sentence="t/0 has lagged for 30 d and keeps 1.0 GiB: l0gc evacuate && l0gc compute-watermark",
+        ),
         behind=[lag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
         price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
         trend=scans, sweeps=sweeps_since(runs, NOW - 5 * DAY_MS), saved=saved(runs, 0.023),
@@ -160,6 +166,9 @@ def test_the_page_says_what_an_operator_asks() -> None:
         "3 epochs behind 9, or 2 h at least",
         "Garbage now 21.0 MiB 210 objects, under $0.01 a month",
         "t/0 and 1 more 6 7 unreconciled records",
+        "Who keeps garbage of the others t/0 has lagged for 30 d and keeps 1.0 GiB: l0gc evacuate && l0gc compute-watermark",
+        "70 records in 3 holes.",
+        "t/1 1,200 to 1,249 50 u/0 0 to 9 10 The first 2 of 3 holes.",
         "And 1 other, none of them more than 3 epochs behind",
         "killed, or still running",
         "And 3 older runs on record",
@@ -187,6 +196,14 @@ def test_the_verdict_comes_first_in_a_colour_that_agrees_with_it() -> None:
         assert re.findall(r'class="banner ([a-z ]+)"', main) == [f"verdict {colour}"]  # a pause is not said twice
 
 
+@pytest.mark.parametrize("known", [None, Laggards(garbage_bytes=0)])
+def test_where_nobody_lags_and_nothing_was_given_up_the_page_says_nothing_of_it(known: Laggards | None) -> None:
+    page = render(facts(laggards=known, given_up=[], holes=0, lost_records=0))
+    check_alone(page)
+    assert "Who keeps garbage" not in page
+    assert "given up" not in page
+
+
 def test_partitions_with_a_normal_lag_are_folded_away() -> None:
     late, fine = lag("t", 0, 4, 5, 7, "late"), lag("t", 1, 7, 2, 0, "fine")
     page = render(facts(behind=[late, fine], others_behind=30, others_lag=1))
@@ -201,6 +218,7 @@ def test_commands_can_be_copied_as_a_whole_and_the_url_is_quoted_for_the_shell()
         '<pre class="copy">export L0GC_URL=&#39;s3://b/it&#39;&#34;&#39;&#34;&#39;s $HOME/&#39;\nl0gc reconcile' in page
     )
     assert "user-select: all" in page
+    assert '<code class="copy">l0gc evacuate &amp;&amp; l0gc compute-watermark</code>' in page
     assert "<pre" not in render(facts(next="set the clock (NTP)"))
 
 
@@ -231,7 +249,7 @@ def test_no_text_from_the_bucket_is_taken_for_html() -> None:
 
 @given(st.text(max_size=40))
 @settings(max_examples=25)
-def test_whatever_a_pause_or_a_topic_is_called_the_page_is_whole(text: str) -> None:
+def test_the_page_is_whole_with_any_name_of_a_pause_or_a_topic(text: str) -> None:
     behind = [lag(text, 0, 1, 1, 0, text)]
     check_alone(render(facts(paused=Pause(text, text, 0), behind=behind, url=text, notes=[text])))
 

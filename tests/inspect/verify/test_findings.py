@@ -16,7 +16,7 @@ def test_a_finding_is_one_line_with_its_place_and_its_next_step() -> None:
     assert f.line == f"l0_missing events/7 at record 12: some/key: gone, and a line; {f.next_step}"
 
 
-def test_what_does_not_apply_is_none() -> None:
+def test_a_field_that_does_not_apply_is_none() -> None:
     f = finding_of(Suspect(Kind.WATERMARK_UNREADABLE, key="published.json", detail="no JSON"))
     assert (f.journal, f.topic, f.partition, f.offset) == (None, None, None, None)
     assert f.line.startswith("watermark_unreadable: published.json: no JSON; ")

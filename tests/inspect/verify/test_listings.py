@@ -38,7 +38,7 @@ def test_an_external_log_is_not_compared_with() -> None:
         check_log_is_ours(ControllerState("ours", 4, epoch=0, external_log=True))
 
 
-def test_what_became_of_a_topic_that_a_journal_holds() -> None:
+def test_a_topic_that_a_journal_holds_is_live_deleted_later_or_foreign() -> None:
     topics = basis()
     assert topics.of(3, "id-events") == (LIVE, EVENTS)
     assert topics.of(3, "another") == (FOREIGN, None)

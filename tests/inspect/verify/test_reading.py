@@ -16,15 +16,17 @@ from l0gc.inspect.verify.reading import (
     controller_faults,
     indexed_rows,
     l1_fault,
-    read_journal,
+    read_copy,
     size_of,
     unknown_journals,
 )
 from l0gc.inspect.verify.rules import JournalCopy
 from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, index_key
@@ -48,7 +50,7 @@ from tests.support.verify import (
 
 
 def copy_of(cluster: Cluster, *, deep: bool = False) -> JournalCopy:
-    return read_journal(cluster, 0, deep=deep)
+    return read_copy(cluster, 0, deep=deep)
 
 
 def log_of(cluster: Cluster) -> SharedLog:
@@ -57,6 +59,22 @@ def log_of(cluster: Cluster) -> SharedLog:
 
 def faults_of(cluster: Cluster, *, deep: bool = False) -> list[str]:
     return [kind for kind, _ in copy_of(cluster, deep=deep).faults]
+
+
+def test_a_state_that_no_checkpoint_may_hold_is_a_fault_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = loaded_cluster()
+    assert faults_of(cluster) == []
+    apply = JournalMachine.apply
+
+    def losing(machine: JournalMachine, state: JournalState, entry: Landed) -> None:
+        apply(machine, state, entry)
+        for topic in state.topics.values():
+            topic.l1 = topic.l1[1:]
+
+    monkeypatch.setattr(JournalMachine, "apply", losing)
+    ((kind, text),) = copy_of(cluster).faults
+    assert kind == Kind.STATE_BROKEN
+    assert "the L1 objects of revision 1 are not those of the records" in text
 
 
 def test_a_journal_is_read_as_its_log_has_it() -> None:
@@ -69,7 +87,7 @@ def test_a_journal_is_read_as_its_log_has_it() -> None:
 
 def test_a_journal_that_nobody_has_used_is_empty_and_well() -> None:
     cluster = loaded_cluster()
-    copy = read_journal(cluster, 5)
+    copy = read_copy(cluster, 5)
     assert (copy.offset, copy.faults, copy.state.topics) == (-1, [], {})
 
 

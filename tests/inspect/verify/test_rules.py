@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +22,9 @@ from l0gc.inspect.verify.rules import (
 from l0gc.keys import PartitionId
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
 from l0gc.streamlog.journal.entries import Advance, Closed, ClosedTopic
-from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
-from tests.support.journal import LAYOUT, REVISION, TOPIC_ID, Journal, extents_of, index_row, key_of
+from tests.support.journal import LAYOUT, REVISION, TOPIC_ID, Journal, extents_of, key_of
 
 EVENTS = Topic("events", REVISION, 4, (0,), TOPIC_ID)
 GONE = Topic("gone", 4, 2, (0,), "id-of-gone")
@@ -182,56 +180,6 @@ def test_an_object_that_cannot_have_landed_there_is_found(changes: dict[str, Any
     objects = events(state).objects
     objects[0] = replace(objects[0], **changes)
     assert found(state) == [(Kind.STATE_BROKEN, -1, -1)]
-
-
-# -- L1 ------------------------------------------------------------------------------------------------------------------
-
-
-def l1(*ranges: tuple[int, int, int]) -> Rows:
-    return np.array([(p, base, last, 100, 0, 4, uuid.UUID(int=last).bytes) for p, base, last in ranges], L1_ROW)
-
-
-@pytest.mark.parametrize(
-    ("files", "offset"),
-    [
-        (l1((0, 5, 9)), 0),
-        (l1((0, 0, 4), (0, 6, 9)), 5),
-        (l1((0, 0, 4), (0, 4, 9)), 5),
-        (l1((0, 0, 4), (0, 0, 4), (0, 5, 9)), 5),
-        (l1((0, 0, 4)), 5),
-        (l1((0, 0, 4), (0, 5, 12)), 13),
-        (l1(), 0),
-    ],
-)
-def test_a_gap_and_an_overlap_in_l1_are_found_where_they_are(files: Rows, offset: int) -> None:
-    state = healthy()
-    events(state).l1 = np.concatenate([files, l1((2, 0, 9))])
-    (s,) = check(state)
-    assert (s.kind, s.partition, s.offset, s.key) == (Kind.L1_RANGE, 0, offset, "level_one/data/events-3/00000/")
-
-
-def test_l1_objects_of_a_partition_without_offsets_are_found() -> None:
-    state = healthy()
-    events(state).l1 = np.concatenate([events(state).l1, l1((3, 0, 9))])
-    assert found(state) == [(Kind.L1_RANGE, 3, 0)]
-
-
-def test_the_rows_of_a_partition_continue_those_of_its_index_object() -> None:
-    state = healthy()
-    events(state).index = index_row(l1((0, 0, 6)), name=77)
-    events(state).l1 = l1((0, 7, 9), (2, 0, 9))
-    assert found(state) == []
-    events(state).l1 = l1((0, 8, 9), (2, 0, 9))
-    assert found(state) == [(Kind.L1_RANGE, 0, 7)]
-
-
-def test_l1_begins_at_or_below_the_log_start_offset() -> None:
-    state = healthy()
-    events(state).l1 = l1((0, 3, 9), (2, 0, 9))
-    events(state).log_start[0] = 3
-    assert found(state) == []
-    events(state).log_start[0] = 2
-    assert found(state) == [(Kind.L1_RANGE, 0, 0)]
 
 
 # -- what is said of an object --------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def kinds(result: VerifyResult) -> list[str]:
     return [f.kind for f in result.findings]
 
 
-def test_what_is_well_is_counted() -> None:
+def test_a_healthy_bucket_is_counted() -> None:
     cluster = two_topics()
     cluster.store.put(f"{L0_DATA}foreign", b"x")
     cluster.write_l0(b"1234", cluster.controller.epoch())

@@ -111,7 +111,7 @@ def revision_not_checked() -> AbstractContextManager[Any]:
     3,
     "l0gc/streamlog/journal/fence.py::EpochFence.forget",
     "a lost append leaves the seen window as it is",
-    f"{_HANDLE}::test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out",
+    f"{_HANDLE}::test_the_epoch_of_a_failed_append_shuts_nobody_out",
 )
 def seen_window_kept() -> AbstractContextManager[Any]:
     return method(EpochFence, "forget", lambda self: None)

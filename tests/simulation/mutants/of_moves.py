@@ -12,7 +12,7 @@ import l0gc.streamlog.evacuation.copy
 import l0gc.streamlog.journal.moves
 from l0gc.streamlog.evacuation.copy import Copied, Source, StillThere
 from l0gc.streamlog.journal.entries import MovedBlocks
-from l0gc.streamlog.journal.moves import places
+from l0gc.streamlog.journal.moves import objects_by_place
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.plan import ObjectRead
@@ -41,7 +41,7 @@ def moved_back() -> AbstractContextManager[Any]:
             place, topic = (p.revision, p.source, p.source_start), topics.get(p.revision)
             if topic is None:
                 continue
-            if (o := places(topic).get(place[1:])) is not None:
+            if (o := objects_by_place(topic).get(place[1:])) is not None:
                 known[place] = o
             elif place in known:
                 topic.objects = [*topic.objects, known[place]]

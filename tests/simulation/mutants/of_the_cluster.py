@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
@@ -15,6 +15,7 @@ import l0gc.streamlog.journal.summary
 import l0gc.streamlog.reader
 import l0gc.watermark.compute
 import l0gc.watermark.external_files
+import l0gc.watermark.publication
 from l0gc.collect.garbage import Fact
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
@@ -27,6 +28,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import JournalTask
 from l0gc.watermark.compute import Watermark, check_epochs
 from l0gc.watermark.publication import (
+    Judged,
     PublishedWatermark,
     encode_published,
     read_published,
@@ -51,6 +53,7 @@ _bounds = JournalState.bounds
 _tasks_of = l0gc.streamlog.journal.summary.tasks_of
 _propose = Controller._propose
 _read_files = l0gc.watermark.external_files._read
+_refuse_if_set_back = l0gc.watermark.publication.refuse_if_set_back
 _BETWEEN_S = 60.0
 """So long a mutant takes between two steps that the guard makes one, so that others come between them."""
 
@@ -183,6 +186,19 @@ def published_epoch_ignored(cluster_epoch: int, published: PublishedWatermark | 
 )
 def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
     return _propose(self, decide, initialised=initialised, guarded=False)
+
+
+@instead(
+    10,
+    "l0gc/watermark/publication.py::refuse_if_set_back",
+    "a topic may get a revision that a journal has seen",
+    "tests/streamlog/test_topics.py::test_no_revision_is_given_twice_of_a_topic_with_records_though_nothing_is_published",
+    simulated=False,
+)
+def revisions_given_twice(
+    cluster: ClusterHandle, units: Collection[int] | None = None, *, names: bool = False, **options: bool
+) -> Judged:
+    return _refuse_if_set_back(cluster, units, **options)
 
 
 @mutant(

@@ -28,9 +28,7 @@ from tests.support.ingest import journal_of, stored_values, upload, write
 from tests.support.memory_store import another_process, store_of, topic_in_memory
 from tests.support.spark_source import Rows, commit, overtaken_by, staged, write_batch
 
-WAY_OUT = (
-    "restore the newest checkpoint, or start the query with a new one .* docs/spark.md#a-checkpoint-that-went-back"
-)
+REMEDY = "restore the newest checkpoint, or start the query with a new one .* docs/spark.md#a-checkpoint-that-went-back"
 
 
 def message(cluster: Cluster, batch: int, values: list[int], partitions: list[int | None], **options: str) -> Staged:
@@ -63,7 +61,7 @@ def test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and
     first, again = (BatchRows.of(m.objects) for m in (landed, more))
     assert (first.count, again.count) == (2, 4)
     assert first.digest != again.digest
-    with pytest.raises(BatchMismatchError, match=WAY_OUT) as failed:
+    with pytest.raises(BatchMismatchError, match=REMEDY) as failed:
         commit(another_process(cluster), [more], 1)
     assert f"batch 1 of producer 'spark-q' landed in journal 0 with {first}, and comes again with {again}" in str(
         failed.value

@@ -26,7 +26,7 @@ from l0gc.streamlog.controller.entries import (
     InitProducer,
     Tick,
 )
-from l0gc.streamlog.controller.machine import refusal
+from l0gc.streamlog.controller.machine import entry_refusal
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, ControllerState, Producer
 from tests.support.controller import FOUNDED, MACHINE, P0, created, state_of
 
@@ -160,7 +160,7 @@ def test_a_new_instance_goes_above_what_a_journal_has_seen_and_never_above_the_c
     state = state_of(FOUNDED, P0, Tick(), Tick())
     entry = decide_init_producer(state, "p", None, new_id=7, new_run="new", above=3)
     assert entry == InitProducer("p", 7, 4, -1, "new")
-    assert refusal(state, 4, entry) is None
+    assert entry_refusal(state, 4, entry) is None
     assert decide_init_producer(state, "p", None, new_id=7, new_run="new", above=-1) == InitProducer(
         "p", 7, 1, -1, "new"
     )

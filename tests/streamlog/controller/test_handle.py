@@ -479,7 +479,7 @@ def guarded(cluster: Cluster, guard: Callable[[], None]) -> Controller:
     return Controller(store, SharedLog(store, CONTROLLER_LOG, runtime), runtime, guard=guard)
 
 
-def test_whatever_would_be_appended_is_refused_by_the_guard_before() -> None:
+def test_the_guard_refuses_every_entry_before_it_is_appended() -> None:
     """Hazard 10: an entry in a log that went back takes an offset that a better recovery needs."""
 
     def refuse() -> None:

@@ -21,7 +21,7 @@ from l0gc.streamlog.controller.entries import (
     ForgetTopics,
     Tick,
 )
-from l0gc.streamlog.controller.machine import refusal
+from l0gc.streamlog.controller.machine import entry_refusal
 from l0gc.streamlog.controller.state import (
     EPOCH_TIME_STEP_MS,
     EPOCH_TIMES_KEPT_MS,
@@ -61,7 +61,7 @@ def test_a_topic_has_its_own_settings_and_the_clusters_where_it_has_none() -> No
 )
 def test_what_nobody_writes_is_refused(entry: ControllerEntry) -> None:
     entries: list[ControllerEntry] = [FOUNDED, created("a"), created("gone"), DeleteTopic("gone", 2)]
-    assert refusal(state_of(*entries), 4, entry) is not None
+    assert entry_refusal(state_of(*entries), 4, entry) is not None
     with pytest.raises(CorruptObjectError):
         state_of(*entries, entry)
 

@@ -31,7 +31,7 @@ from l0gc.streamlog.controller.entries import (
     InitProducer,
     Tick,
 )
-from l0gc.streamlog.controller.machine import refusal
+from l0gc.streamlog.controller.machine import entry_refusal
 from l0gc.streamlog.controller.state import (
     NAME_EXPIRY_MS,
     PRODUCER_EXPIRY_MS,
@@ -131,7 +131,7 @@ def test_an_entry_that_no_decision_makes_is_corrupt_and_changes_nothing(entry: C
     before = MACHINE.encode(state)
     with pytest.raises(CorruptObjectError, match="controller log entry 6"):
         MACHINE.apply(state, landed(6, entry))
-    assert refusal(state, 6, entry) is not None
+    assert entry_refusal(state, 6, entry) is not None
     assert MACHINE.encode(state) == before
     MACHINE.apply(state, landed(6, bump(4, 3)))
 
@@ -169,7 +169,7 @@ def test_an_entry_that_cannot_be_read_is_corrupt(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_whatever_lies_in_the_log_is_applied_or_corrupt(payload: bytes) -> None:
+def test_an_entry_of_the_log_is_applied_or_corrupt(payload: bytes) -> None:
     state = state_of(FOUNDED, created("t"))
     before = MACHINE.encode(state)
     try:
@@ -357,7 +357,7 @@ def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, step
         entry = _decided(live, rng) if log else FOUNDED
         if entry is None:
             continue
-        assert refusal(live, len(log), entry) is None
+        assert entry_refusal(live, len(log), entry) is None
         log.append(landed(len(log), entry, time_ms))
         before = live.copy()
         MACHINE.apply(live, log[-1])

@@ -68,7 +68,7 @@ def test_what_is_below_the_first_that_lags_is_no_gain() -> None:
     assert choose_target({1: Holding(9, 10**9), 2: Holding(1, 100)}, {2: 100}, 9).epoch is None
 
 
-def test_that_there_are_fewer_objects_is_worth_something_but_not_to_copy_a_copy() -> None:
+def test_fewer_objects_are_worth_a_copy_but_not_a_copy_of_a_copy() -> None:
     """Where tiny extents share a block, the block moves, and bytes alone gain nothing."""
     objects = {e: Holding(4, 4000) for e in range(1, 6)}
     assert choose_target(objects, dict.fromkeys(objects, 4000), 9).epoch is None

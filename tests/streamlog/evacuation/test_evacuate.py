@@ -17,8 +17,10 @@ from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.evacuation import copy as copies
 from l0gc.streamlog.evacuation.evacuate import run_evacuation
 from l0gc.streamlog.evacuation.plan import EvacuateResult, plan_evacuation
+from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import reconcile as runs
+from l0gc.streamlog.level_one.waiting import has_work
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
@@ -145,6 +147,34 @@ def test_copies_are_about_so_large_and_many_old_objects_go_into_one(monkeypatch:
 def cluster_key(cluster: Cluster) -> str:
     """Garbage at an old epoch: an upload that was never committed."""
     return cluster.controller.layout().format(0, 1, cluster.runtime.new_id())
+
+
+def test_what_waits_behind_a_hole_moves_and_is_lifted_later() -> None:
+    """Reconcile cannot take it yet, but it holds M as the rest does."""
+    cluster = memory_cluster(MemoryStore())
+    cluster.controller.create_topic("events", 4)
+    cluster.controller.create_topic("paused", 8)
+    keys = []
+    for n in range(4):
+        keys += put(cluster, "paused", {LAGGING: [b"paused-%d" % n]})
+        put(cluster, "events", {p: [b"x" * 400] for p in range(4)})
+        reconcile(cluster, "events")
+        tick(cluster)
+    cluster.store.delete([keys[1]])
+    give_up(cluster, "paused", LAGGING, (1, 1), "ann")
+    tick(cluster)
+    compute(cluster)
+    result = evacuate(cluster)
+    assert (result.moved.extents, result.target_epoch) == (3, 5)
+    tick(cluster)
+    assert compute(cluster) >= 5
+    sweep(cluster)
+    assert not set(keys) & set(l0(cluster))
+    while has_work(cluster):
+        reconcile(cluster)
+    topic = cluster.controller.snapshot().topic("paused")
+    left = [r.value for r in read_topic(cluster, topic, [LAGGING], skip_holes=True)]
+    assert left == [b"paused-0", b"paused-2", b"paused-3"]
 
 
 def test_what_is_not_worth_it_is_left_with_a_reason() -> None:

@@ -163,7 +163,7 @@ def test_a_stale_batch_in_the_middle_of_a_group_lands_after_those_before_it(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_stale_order_holds_and_nothing_lands_twice(tmp_path: Path, seed: int) -> None:
+def test_stale_objects_keep_their_order_and_land_once(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     cluster = topic_in_memory(6, 3)
     session = begin_run(cluster, "job") if seed % 2 else None

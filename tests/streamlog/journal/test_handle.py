@@ -224,7 +224,7 @@ def test_a_cached_cluster_epoch_does_not_make_a_newer_one_poisoned() -> None:
     [AccessDeniedError("no"), StoreUnreachableError("away"), RuntimeError("a defect"), KeyboardInterrupt()],
     ids=lambda e: type(e).__name__,
 )
-def test_whatever_an_append_dies_of_its_epoch_shuts_nobody_out(error: BaseException) -> None:
+def test_the_epoch_of_a_failed_append_shuts_nobody_out(error: BaseException) -> None:
     """Hazard 3: fence 10 lands, 14 is lost, 12 and 13 land, 11 must be refused; and 7 may land right after the loss."""
     a, handle = a_process()
     land(handle, extent(), 10)
@@ -379,7 +379,7 @@ def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
     assert entries_of(a) == 1
 
 
-def test_how_far_an_input_got_is_known_in_every_process_and_after_a_checkpoint() -> None:
+def test_every_process_knows_how_far_an_input_got_also_after_a_checkpoint() -> None:
     a, b = processes(2)
     batch = msgspec.structs.replace(producer_batch(a), inputs=[InputSpan("day-1", 0, 6)])
     land(handle_of(a), extent(6, batch), 10)

@@ -198,7 +198,7 @@ def test_what_an_interrupted_thread_had_not_offered_yet_is_appended_by_the_next(
     assert sorted(group.landed()) == sorted(group.key(n) for n in range(6) if n != refused)
 
 
-def test_who_is_interrupted_while_another_thread_appends_is_not_committed_later() -> None:
+def test_a_thread_that_is_interrupted_while_another_appends_is_not_committed_later() -> None:
     _, topic, handle = _begun()
     with pytest.raises(Interrupt), mock.patch.object(JournalHandle, "_append_queued", _interrupts):
         handle.append([of_topic(topic, topic.revision, key=key_of(topic.revision, 1))])

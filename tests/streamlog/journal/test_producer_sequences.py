@@ -76,7 +76,7 @@ class Producers(RuleBasedStateMachine):
         if ticked:
             self._controller_entry(Tick())
         if others_write:
-            rules.expire(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
+            rules.forget_unused(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
 
     @rule(run=runs, days=DAYS)
     def a_run_sleeps_and_repeats_its_first_batch(self, run: Run, days: int) -> None:
@@ -130,7 +130,7 @@ class Producers(RuleBasedStateMachine):
         rules.record(self.known, b, self.offset, self.now_ms)
         self.log.append(InLog(b, self.offset, self.now_ms))
         self.offset += 1
-        rules.expire(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
+        rules.forget_unused(self.known, self.now_ms - PRODUCER_EXPIRY_MS)
         return LandedSequence(b.sequence, self.offset - 1)
 
     @rule(run=runs, skip=st.sampled_from([0, 0, 0, 0, 1]), source=st.sampled_from("xy"))

@@ -22,7 +22,7 @@ from l0gc.streamlog.journal.producers import (
     RECENT_OBJECTS,
     Overlay,
     admit,
-    expire,
+    forget_unused,
     landed_of,
     needs_controller_check,
 )
@@ -159,9 +159,9 @@ def test_a_producer_is_known_until_it_expires_and_then_only_a_bumped_epoch_helps
     producers: Producers = {}
     land(producers, batch(0), time_ms=100)
     land(producers, batch(0, producer_id=2), time_ms=200)
-    expire(producers, 100)
+    forget_unused(producers, 100)
     assert set(producers) == {1, 2}
-    expire(producers, 101)
+    forget_unused(producers, 101)
     assert set(producers) == {2}
     with pytest.raises(UnknownProducerError):
         admit(producers, batch(1))
@@ -173,7 +173,7 @@ def test_an_input_expires_by_itself() -> None:
     producers: Producers = {}
     land(producers, batch(0, inputs=[InputSpan("a", 0, 10)]), time_ms=100)
     land(producers, batch(1, inputs=[InputSpan("b", 0, 10)]), time_ms=200)
-    expire(producers, 150)
+    forget_unused(producers, 150)
     assert (landed_of(producers, 1, "a"), landed_of(producers, 1, "b")) == (0, 10)
 
 

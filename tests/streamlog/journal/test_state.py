@@ -482,7 +482,7 @@ def test_a_topic_that_nothing_landed_in_can_be_closed() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc0", b"\xff", b"\x92\xa1a", b"\x91" * 100_000, b"\x92\xa1a\xa1x"])
-def test_what_is_no_entry_is_named_and_changes_nothing(payload: bytes) -> None:
+def test_a_body_that_is_not_an_entry_is_named_and_changes_nothing(payload: bytes) -> None:
     j = two_objects()
     before = copy_of(j.state)
     with pytest.raises(CorruptObjectError, match="some entry"):

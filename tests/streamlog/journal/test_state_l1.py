@@ -592,6 +592,44 @@ def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refuse
     assert (log_start.tolist(), done.tolist()) == ([0, 15], [39, 39])
 
 
+def in_l1(*ranges: tuple[int, int, int]) -> Rows:
+    return l1_rows(*(l1_row(p, base, last, epoch=EPOCH, name=100 + last) for p, base, last in ranges))
+
+
+@pytest.mark.parametrize(
+    ("files", "log_start", "index"),
+    [
+        (in_l1((0, 5, 9)), 0, None),
+        (in_l1((0, 0, 4), (0, 6, 9)), 0, None),
+        (in_l1((0, 0, 4), (0, 4, 9)), 0, None),
+        (in_l1((0, 0, 4), (0, 0, 4), (0, 5, 9)), 0, None),
+        (in_l1((0, 0, 4)), 0, None),
+        (in_l1((0, 0, 4), (0, 5, 12)), 0, None),
+        (in_l1(), 0, None),
+        (in_l1((0, 0, 9), (3, 0, 9)), 0, None),  # a partition without offsets
+        (in_l1((0, 8, 9)), 0, in_l1((0, 0, 6))),  # it does not continue what the index object lists
+        (in_l1((0, 3, 9)), 2, None),  # record 2 is not deleted
+    ],
+)
+def test_a_checkpoint_whose_l1_objects_leave_a_gap_or_overlap_is_refused(
+    files: Rows, log_start: int, index: Rows | None
+) -> None:
+    def checkpoint(files: Rows, log_start: int, index: Rows | None) -> bytes:
+        j = Journal()
+        j.land(extents_of(4, {0: 10, 2: 10}, key=key_of(4)))
+        j.reconcile({0: 9, 2: 9})
+        topic_of(j).l1 = in_order(np.concatenate([files, in_l1((2, 0, 9))]))
+        topic_of(j).log_start[0] = log_start
+        if index is not None:
+            topic_of(j).index = index_row(index, name=77)
+        return MACHINE.encode(j.state)
+
+    with pytest.raises(CorruptObjectError, match="L1"):
+        MACHINE.decode(checkpoint(files, log_start, index), "the checkpoint")
+    for fits in ((in_l1((0, 0, 9)), 0, None), (in_l1((0, 7, 9)), 0, in_l1((0, 0, 6))), (in_l1((0, 3, 9)), 3, None)):
+        MACHINE.decode(checkpoint(*fits), "the checkpoint")
+
+
 def test_a_checkpoint_after_everything_was_deleted_has_no_l1_objects_and_is_read() -> None:
     j = lifted(spare=1)
     j.apply(expired({0: 40, 1: 50}))
@@ -651,7 +689,7 @@ class Books:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**6)), max_size=40))
-def test_whatever_happens_nothing_is_dropped_twice_or_named_and_no_bound_goes_down(
+def test_a_history_drops_nothing_twice_and_lowers_no_bound(
     steps: list[tuple[int, int]],
 ) -> None:
     j, books, number = Journal(), Books(), itertools.count(10_000)

@@ -10,7 +10,7 @@ import pytest
 from l0gc.errors import StoreError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.journal.entries import Reconciled, decode_entry
+from l0gc.streamlog.journal.entries import Reconciled, decode_journal_entry
 from l0gc.streamlog.journal.rows import L1_ROW, unpack
 from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one.commit import Commit, Committed
@@ -47,7 +47,7 @@ def l1_objects(cluster: Cluster) -> set[str]:
 def entries(cluster: Cluster) -> list[Reconciled]:
     """The reconcilers' entries in journal 0."""
     log = cluster.journal(0).replica.log
-    payloads = [decode_entry(e.payload, "") for e in log.replay().entries]
+    payloads = [decode_journal_entry(e.payload, "") for e in log.replay().entries]
     return [e for e in payloads if isinstance(e, Reconciled)]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import pack as seal
+from l0gc.storage.entry import pack_sealed as seal
 from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, dropped_rows, index_rows
 from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, Rows, in_order, name_text, pack
 from l0gc.streamlog.journal.state import JournalState
@@ -85,7 +85,7 @@ def test_the_rows_of_all_index_objects_come_in_order() -> None:
     )
 
 
-def test_who_reads_from_an_offset_fetches_no_more_index_objects_than_that_takes() -> None:
+def test_a_read_from_an_offset_fetches_no_more_index_objects_than_it_needs() -> None:
     store = MemoryStore()
     state = state_of(rows(8, 2), written(store, 3, 1, 4))
     for start, objects, first in [(80, 0, 80), (79, 1, 40), (40, 1, 40), (39, 2, 30), (29, 3, 0), (0, 3, 0)]:
@@ -178,7 +178,7 @@ def test_an_index_object_that_cannot_be_read_does_not_stop_who_writes_on(how: st
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=12), st.integers(40, 200))
-def test_whatever_the_commits_nothing_is_lost_and_the_state_stays_small(commits: list[int], per_object: int) -> None:
+def test_any_commits_lose_nothing_and_keep_the_state_small(commits: list[int], per_object: int) -> None:
     store = MemoryStore()
     index, first = NO_INDEX_ROWS, 0
     with pytest.MonkeyPatch.context() as patch:

@@ -24,7 +24,7 @@ from l0gc.streamlog.level_one.plan import (
     JournalPlan,
     Step,
     Window,
-    choose,
+    choose_steps,
     commit_entries,
     is_unreconciled,
     make_round,
@@ -133,13 +133,13 @@ def plan(journal: int, *steps: tuple[int, int]) -> JournalPlan:
 
 def test_the_lowest_epochs_go_first_because_they_hold_m() -> None:
     plans = [plan(0, (5, 10), (9, 10)), plan(1, (4, 10), (6, 10), (7, 10)), plan(2)]
-    assert choose(plans, 30) == {1: Step(1, 4, 2, 20), 0: Step(0, 5, 1, 10)}
-    assert choose(plans, 1000) == {1: Step(2, 4, 3, 30), 0: Step(1, 5, 2, 20)}
+    assert choose_steps(plans, 30) == {1: Step(1, 4, 2, 20), 0: Step(0, 5, 1, 10)}
+    assert choose_steps(plans, 1000) == {1: Step(2, 4, 3, 30), 0: Step(1, 5, 2, 20)}
 
 
 def test_a_round_takes_one_step_at_least_however_large() -> None:
-    assert choose([plan(3, (5, 1 << 40), (5, 1))], 1) == {3: Step(0, 5, 1, 1 << 40)}
-    assert choose([plan(0)], 1) == {}
+    assert choose_steps([plan(3, (5, 1 << 40), (5, 1))], 1) == {3: Step(0, 5, 1, 1 << 40)}
+    assert choose_steps([plan(0)], 1) == {}
 
 
 JOURNALS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=6), min_size=1, max_size=5)
@@ -151,7 +151,7 @@ def test_rounds_end_and_take_each_step_once(journals: list[list[tuple[int, int]]
     total = sum(s.objects for steps in rest.values() for s in steps)
     found = 0
     for _ in range(sum(map(len, rest.values()))):
-        chosen = choose([JournalPlan(n, 99, steps) for n, steps in rest.items()], budget)
+        chosen = choose_steps([JournalPlan(n, 99, steps) for n, steps in rest.items()], budget)
         assert bool(chosen) == any(rest.values())
         size = sum(s.bytes for s in chosen.values())
         assert size <= budget or sum(s.objects for s in chosen.values()) == 1

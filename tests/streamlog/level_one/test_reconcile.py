@@ -95,7 +95,7 @@ def test_one_topic_at_a_time_and_one_that_exists() -> None:
         has_work(a, "othe")
 
 
-def test_no_topic_is_nothing_to_do() -> None:
+def test_a_cluster_without_topics_has_nothing_to_do() -> None:
     assert reconcile(memory_cluster()) == ReconcileResult()
 
 
@@ -267,7 +267,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
 # -- whether there is work ------------------------------------------------------------------------------------------------
 
 
-def test_whether_there_is_work_is_found_out_without_keeping_a_journal() -> None:
+def test_has_work_keeps_no_journal() -> None:
     a = a_cluster(journals=4)
     b = another_process(a)
     assert not has_work(b)
@@ -306,9 +306,7 @@ STEPS = st.lists(
 
 @settings(max_examples=30)
 @given(STEPS, st.integers(1, 3))
-def test_whatever_happens_each_partition_is_lifted_up_to_the_first_damage(
-    steps: list[tuple[str, object]], journals: int
-) -> None:
+def test_each_partition_is_lifted_up_to_the_first_damage(steps: list[tuple[str, object]], journals: int) -> None:
     a = a_cluster(journals=journals)
     store = store_of(a)
     objects: list[tuple[str, dict[int, int]]] = []

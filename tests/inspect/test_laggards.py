@@ -1,0 +1,298 @@
+"""Who lags, what that keeps of the others, and that nobody says another number than an evacuation would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.inspect import laggards
+from l0gc.inspect.explain import explain_epoch, explain_key
+from l0gc.inspect.journals import read_journals
+from l0gc.inspect.laggards import Laggards, find_laggards
+from l0gc.inspect.report.facts import gather
+from l0gc.inspect.status import status
+from l0gc.keys import journal_log
+from l0gc.storage.workers import LocalWorkers
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.evacuation.evacuate import run_evacuation
+from l0gc.streamlog.evacuation.plan import plan_evacuation
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.publication import publish, read_published
+from l0gc.watermark.scans import ScanSnapshot
+from tests.support.memory_store import Call, another_process, memory_cluster, store_of
+from tests.support.reconcile import Records, put, reconcile
+from tests.support.verify import compute_and_publish, scan_and_publish
+
+PAUSED: Records = {3: [b"paused"]}
+
+
+def tick(cluster: Cluster) -> None:
+    cluster.controller.advance()
+    housekeep(cluster)
+    store_of(cluster).clock.ms += 600_000
+
+
+def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 400) -> Cluster:
+    """Some topics are not reconciled, and another one is, after each of its uploads, each at an epoch of its own."""
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 4)
+    for n in range(topics):
+        cluster.controller.create_topic(f"paused-{n}", 8)
+        put(cluster, f"paused-{n}", *(paused or (PAUSED,)))
+        tick(cluster)
+    for _ in range(garbage):
+        put(cluster, "events", {p: [random.Random(p).randbytes(record)] for p in range(4)})
+        reconcile(cluster, "events")
+        tick(cluster)
+    tick(cluster)
+    return cluster
+
+
+def seen(cluster: Cluster) -> Laggards:
+    found = status(cluster).laggards
+    assert found is not None
+    return found
+
+
+def test_it_says_who_lags_since_when_and_what_an_evacuation_then_does() -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    found, began_ms = seen(cluster), status(cluster).held_back_by[0].oldest_ms
+    assert [(t.name, t.partitions, t.since_ms) for t in found.topics] == [("paused-0/3", 1, began_ms)]
+    assert (found.partitions, found.topics_total, found.since_ms) == (1, 1, began_ms)
+    plan = plan_evacuation(cluster)
+    assert plan.target.epoch is not None
+    expected = plan.expected
+    assert (found.target_epoch, found.copied_bytes) == (expected.target_epoch, expected.moved.bytes)
+    assert (found.released_objects, found.released_bytes) == (expected.released.objects, expected.released.bytes)
+    assert found.garbage_bytes == plan.target.garbage == found.released_bytes - found.copied_bytes > 0
+    assert found.sentence == (
+        "paused-0/3 has lagged for 80 min and keeps 9.7 KiB of other partitions' garbage (listed 0 s ago); moving 19 B "
+        "would release 7 objects with 9.7 KiB of it: l0gc evacuate && l0gc compute-watermark"
+    )
+    run_evacuation(cluster, plan, LocalWorkers(cluster))
+    scan_and_publish(cluster)
+    assert seen(cluster) == Laggards()
+
+
+def test_the_topics_that_have_lagged_longest_are_named_and_the_others_counted() -> None:
+    cluster = lagging({0: [b"a"], 5: [b"b"]}, {5: [b"c"]}, topics=12)
+    scan_and_publish(cluster)
+    found = seen(cluster)
+    assert (found.partitions, found.topics_total) == (24, 12)
+    assert [(t.topic, t.partitions, t.partition) for t in found.topics] == [
+        (f"paused-{n}", 2, 0) for n in range(laggards.TOPICS_SHOWN)
+    ]
+    assert found.sentence.startswith(
+        "2 partitions of paused-0, 2 partitions of paused-1, 2 partitions of paused-2 and 9 more topics have lagged for "
+    )
+    assert " and keep " in found.sentence
+
+
+def test_who_needs_only_what_is_new_does_not_lag_and_the_oldest_record_counts() -> None:
+    cluster = lagging()
+    oldest_ms = status(cluster).held_back_by[0].oldest_ms
+    put(cluster, "paused-0", PAUSED, {4: [b"new"]})
+    put(cluster, "events", {0: [b"new"]})
+    scan_and_publish(cluster)
+    found = seen(cluster)
+    assert [(t.name, t.since_ms, t.bytes) for t in found.topics] == [("paused-0/3", oldest_ms, found.copied_bytes)]
+    for _ in range(3):
+        tick(cluster)
+    scan_and_publish(cluster)
+    first = seen(cluster).topics[0]
+    assert (first.topic, first.partitions, first.since_ms) == ("paused-0", 2, oldest_ms)
+
+
+def test_that_there_are_fewer_objects_counts_as_for_the_command() -> None:
+    cluster = lagging({3: [random.Random(9).randbytes(5_000)]})
+    scan_and_publish(cluster)
+    assert plan_evacuation(cluster, object_bytes=0).target.epoch is None
+    assert seen(cluster).target_epoch == plan_evacuation(cluster).target.epoch is not None
+
+
+def test_what_is_not_worth_moving_is_reconciled_and_the_garbage_is_counted() -> None:
+    cluster = lagging({3: [random.Random(9).randbytes(4_000_000)]})
+    scan_and_publish(cluster)
+    found, plan = seen(cluster), plan_evacuation(cluster)
+    assert plan.target.epoch is None
+    assert (found.target_epoch, found.copied_bytes, found.released_objects) == (None, 0, 0)
+    assert found.reason == plan.expected.reason
+    assert found.garbage_bytes == plan.target.garbage > 0
+    assert found.sentence.endswith(
+        f"; {found.reason}: l0gc reconcile && l0gc compute-watermark",
+    )
+
+
+def test_without_garbage_of_others_nobody_lags() -> None:
+    """All partitions wait alike, or what they wait for has just been uploaded."""
+    cluster = lagging(garbage=0)
+    scan_and_publish(cluster)
+    assert (seen(cluster).partitions, seen(cluster).garbage_bytes, seen(cluster).sentence) == (0, 0, "")
+    fresh = memory_cluster()
+    fresh.controller.create_topic("events", 4)
+    put(fresh, "events", {0: [b"new"]})
+    assert seen(fresh) == Laggards()
+
+
+def test_without_a_listing_it_says_who_lags_and_that_the_rest_is_not_known() -> None:
+    cluster = lagging()
+    found = seen(cluster)
+    assert (found.partitions, found.garbage_bytes, found.listed_ms) == (1, None, -1)
+    assert found.sentence == (
+        "paused-0/3 has lagged for 80 min; how much garbage that keeps is not known, since nobody has listed the bucket "
+        "yet: l0gc compute-watermark"
+    )
+
+
+def test_a_sweep_since_the_listing_changes_no_number_and_m_is_computed_first() -> None:
+    """It deleted nothing that they keep, but an evacuation refuses such a listing."""
+    cluster = lagging()
+    scan_and_publish(cluster)
+    before = seen(cluster)
+    store_of(cluster).clock.ms += 1000
+    write_attempt(cluster.store, Attempt("sweep", 0, ""))
+    after = seen(cluster)
+    assert after.garbage_bytes == before.garbage_bytes
+    command = "l0gc evacuate && l0gc compute-watermark"
+    assert after.sentence.endswith(f" of it: l0gc compute-watermark && {command}")
+    assert before.sentence.endswith(f" of it: {command}")
+
+
+def test_an_older_listing_says_too_little_and_never_too_much() -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    first = seen(cluster).garbage_bytes
+    for _ in range(3):
+        put(cluster, "events", {0: [b"x" * 50]})
+        put(cluster, "paused-0", {0: [random.Random(2).randbytes(9000)]})
+        reconcile(cluster, "events")
+        tick(cluster)
+    compute_and_publish(cluster)
+    assert seen(cluster).garbage_bytes == first
+    scan_and_publish(cluster)
+    assert (seen(cluster).garbage_bytes or 0) > (first or 0)
+
+
+@pytest.mark.parametrize("explained", [False, True])
+def test_a_lost_object_is_restored_or_given_up_before_anything_is_moved(explained: bool) -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    (key,) = [h.key for h in status(cluster).held_back_by]
+    store_of(cluster).delete([key])
+    s = status(cluster)
+    found = explain_epoch(cluster, s.watermark + 2).laggards if explained else s.laggards
+    assert found is not None
+    assert found.sentence.endswith(
+        "; that ends when the lost object is restored, or its records are given up: l0gc give-up paused-0 --partition 3 "
+        "--offsets 0-0"
+    )
+    assert "evacuate" not in found.sentence
+    assert s.next.startswith("restore that object from a version or a backup, or give up its records: l0gc give-up")
+
+
+def spoil(cluster: Cluster) -> None:
+    for key in [k for k in store_of(cluster).objects if k.startswith(journal_log(0))]:
+        store_of(cluster).put(key, b"nonsense")
+
+
+def set_back(cluster: Cluster) -> None:
+    """What is published is not below what the journal may need."""
+    known, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
+    assert known is not None
+    new = msgspec.structs.replace(known, watermark=known.watermark + 3, published_at_ms=known.published_at_ms + 1)
+    publish(cluster.store, cluster.runtime, new)
+
+
+def lose_the_topic(cluster: Cluster) -> None:
+    """Another topic has the revision, as after a restored controller log."""
+    for topic in cluster.journal(0).catch_up().topics.values():
+        topic.topic_id = "another"
+
+
+@pytest.mark.parametrize("happened", [spoil, set_back, lose_the_topic])
+def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Cluster], None]) -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    here = another_process(cluster) if happened is spoil else cluster
+    happened(here)
+    assert status(here).laggards is None
+
+
+# -- explain, report, and what it costs ---------------------------------------------------------------------------------
+
+
+def test_explain_says_who_keeps_an_object_that_no_journal_names() -> None:
+    cluster = lagging()
+    kept = [k for k in store_of(cluster).objects if k.startswith("level_zero/data/") and "/000000000000000005/" in k]
+    scan_and_publish(cluster)
+    e = explain_key(cluster, kept[0])
+    assert (e.verdict, e.next) == ("held", "l0gc reconcile")
+    assert e.laggards == seen(cluster)
+    assert e.explanation[-1] == seen(cluster).sentence
+    assert e.to_json()["laggards"]["sentence"] == e.explanation[-1]
+
+
+def test_explain_leaves_them_out_where_only_a_window_holds_the_epoch() -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    newest = status(cluster).cluster_epoch
+    assert explain_epoch(cluster, newest).laggards is None
+    reconcile(cluster)
+    e = explain_epoch(cluster, newest)
+    assert (e.verdict, e.laggards) == ("held", None)
+
+
+def test_report_and_status_have_the_same() -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    facts = gather(cluster, "s3://b/")
+    assert facts.laggards == seen(cluster)
+    assert facts.to_json()["laggards"] == status(cluster).to_json()["laggards"]
+    assert facts.to_json()["laggards"]["topics"][0]["topic"] == "paused-0"
+
+
+def test_requests_do_not_go_with_the_partitions_and_the_text_stays_short() -> None:
+    asked, sentences = list[int](), list[str]()
+    for partitions in (10, 100_000):
+        cluster = memory_cluster()
+        cluster.controller.create_topic("events", 4)
+        cluster.controller.create_topic("wide", partitions, 2)
+        put(cluster, "wide", *({p: [b"x"] for p in range(n, partitions, 5)} for n in range(5)))
+        for _ in range(4):
+            put(cluster, "events", {0: [random.Random(1).randbytes(9_000_000)]})
+            reconcile(cluster, "events")
+            tick(cluster)
+        scan_and_publish(cluster)
+        calls = list[Call]()
+        store_of(cluster).fault = calls.append
+        found = seen(another_process(cluster))
+        assert (found.partitions, found.topics_total) == (partitions, 1)
+        asked.append(len(calls))
+        sentences.append(found.sentence)
+    assert asked[0] == asked[1]
+    assert "100,000 partitions of wide have lagged" in sentences[1]
+    assert max(map(len, sentences)) < 250
+
+
+def test_the_listing_is_read_only_if_somebody_lags() -> None:
+    cluster = lagging()
+    reconcile(cluster)
+    scan_and_publish(cluster)
+
+    def unasked() -> ScanSnapshot | None:
+        raise AssertionError("nobody lags")
+
+    snapshot = cluster.controller.snapshot()
+    windows = read_journals(cluster, snapshot, -1).windows()
+    assert find_laggards(windows, snapshot.epoch, unasked, now_ms=0) == Laggards()
+    put(cluster, "paused-0", PAUSED)
+    for _ in range(3):
+        tick(cluster)
+    windows = read_journals(cluster, snapshot, -1).windows()
+    with pytest.raises(AssertionError, match="nobody lags"):
+        find_laggards(windows, snapshot.epoch + 3, unasked, now_ms=0)
