@@ -7,7 +7,6 @@ before the environment in what it says: `--context prod` must not go to another 
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
@@ -99,6 +98,8 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
 
 
 def _read(path: str) -> dict[str, Any]:
+    import tomllib  # 2 ms, which commands without a file do without
+
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as e:

@@ -75,7 +75,7 @@ STANDALONE = "embedded"
 """Imports `errors` alone, and only the command line imports it."""
 
 HOMES: dict[str, set[str]] = {
-    "boto3": {"storage/s3.py", "storage/connection.py", "embedded/seaweedfs.py"},
+    "boto3": {"storage/s3.py", "embedded/seaweedfs.py"},
     "botocore": {"storage/connection.py", "storage/s3.py", "embedded/seaweedfs.py"},
     "mypy_boto3_s3": {"storage/connection.py", "storage/s3.py", "embedded/seaweedfs.py"},
     "obstore": {"storage/bulk.py", "storage/s3.py"},

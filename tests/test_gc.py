@@ -20,9 +20,19 @@ from l0gc.errors import (
     StoppedError,
     UsageError,
 )
+from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.housekeep import HousekeepResult
-from tests.support.memory_store import memory_cluster, publish_m, topic_in_memory
+from tests.scaling.counted import counted
+from tests.support.memory_store import (
+    another_process,
+    copy_of,
+    memory_cluster,
+    publish_m,
+    put_back,
+    store_of,
+    topic_in_memory,
+)
 from tests.support.reconcile import put
 from tests.test_api import over
 
@@ -183,3 +193,42 @@ def test_without_a_cluster_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> No
     handles = memory_cluster(bootstrap=False)
     with over(handles, monkeypatch) as cluster, pytest.raises(NotInitialisedError):
         cluster.gc()
+
+
+@pytest.mark.parametrize("partitions", [4, 200])
+@pytest.mark.parametrize("used", [1, 4])
+def test_a_quiet_run_reads_each_journal_once_and_then_asks_whether_it_grew(
+    partitions: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's log: its format, a listing, two entries, then one request each time. A journal: a listing, its
+    entries, and one request for each question; one that no topic uses: a listing, and one request at the end."""
+    handles = topic_in_memory(partitions, used)
+    put(handles, "events", {p: [b"a"] for p in range(partitions)})
+    with over(handles, monkeypatch) as cluster:
+        cluster.gc(barrier=True)
+    quiet, seen = another_process(handles, 2), list[GcResult]()
+    with over(quiet, monkeypatch) as cluster:
+        found = counted(store_of(handles), lambda: seen.append(cluster.gc()))
+        entries = sum(quiet.journal(j).replica.offset + 1 for j in range(used))
+    assert set(seen[0].not_due) == {s.replace("-", "_") for s in STEPS} - {"housekeep"}
+    journals = quiet.controller.snapshot().journals
+    assert (found.lists, found.puts, found.deletes) == (1 + journals + 1, 1, 0)
+    assert found.gets == 19 + len(STEPS) + journals + entries + 5 * used
+
+
+def test_where_housekeeping_did_not_find_all_logs_whole_each_question_looks_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handles = loaded()
+    with over(handles, monkeypatch) as cluster:
+        cluster.gc(barrier=True)
+        before = copy_of(store_of(handles), journal_log(0))
+        cluster.housekeep(barrier=True)
+        cluster.compute_watermark()
+    put_back(store_of(handles), journal_log(0), before)  # nothing in it waits to be lifted
+    with over(another_process(handles, 2), monkeypatch) as cluster, pytest.raises(StepsFailedError) as failed:
+        cluster.gc()
+    assert isinstance(failed.value.result, GcResult)
+    said = {e.step: e.message for e in failed.value.result.errors}
+    assert {"housekeep", "reconcile", "compute-watermark"} <= said.keys()
+    assert all("set back" in message for message in said.values())

@@ -21,6 +21,10 @@ HELP_GOAL: Final = 0.3
 SWEEP_GOAL: Final = 1.0
 DRY_SWEEP_CPU_GOAL: Final = 0.4
 STATUS_CPU_GOAL: Final = 0.6
+WATERMARK_GOAL: Final = 1.5
+QUIET_GC_GOAL: Final = 1.0
+QUIET_GC_CPU_GOAL: Final = 0.6
+BUSY_GC_GOAL: Final = 3.0
 
 
 def upload(setting: Setting) -> Result:
@@ -121,9 +125,13 @@ def memory(setting: Setting) -> Result:
 
 
 def startup(setting: Setting) -> Result:
-    """Commands with nothing to do: the help, a sweep of a bucket that holds no garbage, and the status of that."""
-    prefix = small_cluster(setting)
+    """Commands on a small bucket: with nothing to do, M and its listing, and `gc` with nothing due and of a small upload."""
+    file, records = _sized(setting.flights_file()[0], setting.bench.scratch / "small.ndjson", 5_000_000)
+    prefix, quiet, busy = (setting.new_cluster() for _ in range(3))
+    for each in (prefix, quiet):
+        setting.upload(each, file)
     setting.l0gc(prefix, "compute-watermark", "--no-scan")
+    setting.l0gc(quiet, "gc")
 
     def sweep(*options: str) -> Sample:
         sample = setting.l0gc(prefix, "sweep", *options)
@@ -131,11 +139,31 @@ def startup(setting: Setting) -> Result:
             raise BenchmarkFailedError(f"the sweep was to find a watermark and no garbage, but: {sample.output}")
         return sample
 
-    programs = {
+    def compute(_: int) -> Sample:
+        sample = setting.l0gc(prefix, "compute-watermark", "--dry-run")
+        if not sample.output["listing"]["objects"]:
+            raise BenchmarkFailedError(f"compute-watermark was to see objects, but: {sample.output}")
+        return sample
+
+    def gc(prefix: str, lifted: int) -> Sample:
+        sample = setting.l0gc(prefix, "gc")
+        found = (sample.output["reconcile"] or {}).get("records", 0)
+        if found != lifted or (not lifted and "compute_watermark" not in sample.output["not_due"]):
+            raise BenchmarkFailedError(f"gc was to lift {lifted} records, but: {sample.output}")
+        return sample
+
+    def gc_of_an_upload(_: int) -> Sample:
+        setting.upload(busy, file)
+        return gc(busy, records)
+
+    programs: dict[str, Callable[[int], Sample]] = {
         "l0gc --help": lambda _: setting.l0gc(prefix, "--help", json=False),
         "l0gc sweep": lambda _: sweep(),
         "l0gc sweep --dry-run": lambda _: sweep("--dry-run"),
         "l0gc status": lambda _: setting.l0gc(prefix, "status"),
+        "l0gc compute-watermark": compute,
+        "l0gc gc, nothing due": lambda _: gc(quiet, 0),
+        "l0gc gc, a small upload": gc_of_an_upload,
     }
     samples = interleave(programs, setting.runs)
     goals = [
@@ -143,16 +171,13 @@ def startup(setting: Setting) -> Result:
         wall_goal(samples, "l0gc sweep", SWEEP_GOAL),
         _cpu_goal(samples, "l0gc sweep --dry-run", DRY_SWEEP_CPU_GOAL),
         _cpu_goal(samples, "l0gc status", STATUS_CPU_GOAL),
+        wall_goal(samples, "l0gc compute-watermark", WATERMARK_GOAL),
+        wall_goal(samples, "l0gc gc, nothing due", QUIET_GC_GOAL),
+        _cpu_goal(samples, "l0gc gc, nothing due", QUIET_GC_CPU_GOAL),
+        wall_goal(samples, "l0gc gc, a small upload", BUSY_GC_GOAL),
     ]
-    return Result("startup", "commands that have nothing to do, from start to exit", samples, goals)
-
-
-def small_cluster(setting: Setting) -> str:
-    """A cluster with a few objects, none of them garbage."""
-    file, _ = setting.flights_file()
-    prefix = setting.new_cluster()
-    setting.upload(prefix, _sized(file, setting.bench.scratch / "small.ndjson", 5_000_000)[0])
-    return prefix
+    title = f"commands on a small bucket, from start to exit; an upload has {records:,} records"
+    return Result("startup", title, samples, goals)
 
 
 def _sized(source: Path, target: Path, size: int) -> tuple[Path, int]:

@@ -23,12 +23,13 @@ SHARDS: Final = 1_000
 def rates(setting: Setting) -> Result:
     """Keys listed and deleted in a second of processor time."""
     listed, deleted, scanned = (5_000, 2_000, 5_000) if setting.quick else (500_000, 200_000, 1_000_000)
+    on_spark = ("compute-watermark", "--dry-run", "--engine", "spark")
     programs = {
-        "sweep --dry-run, none": _on_generated(setting, SHARDS, 0, "sweep", "--dry-run"),
-        "sweep --dry-run, all garbage": _on_generated(setting, listed, listed, "sweep", "--dry-run"),
-        "sweep, all garbage": _on_generated(setting, deleted, deleted, "sweep"),
-        "compute-watermark, few": _on_generated(setting, SHARDS, 0, "compute-watermark", "--dry-run"),
-        "compute-watermark, many": _on_generated(setting, scanned, 0, "compute-watermark", "--dry-run"),
+        "sweep --dry-run, none": on_generated(setting, SHARDS, 0, "sweep", "--dry-run"),
+        "sweep --dry-run, all garbage": on_generated(setting, listed, listed, "sweep", "--dry-run"),
+        "sweep, all garbage": on_generated(setting, deleted, deleted, "sweep"),
+        "compute-watermark, few": on_generated(setting, SHARDS, 0, *on_spark),
+        "compute-watermark, many": on_generated(setting, scanned, 0, *on_spark),
     }
     samples = interleave(programs, setting.runs)
 
@@ -47,7 +48,7 @@ def rates(setting: Setting) -> Result:
     return Result("rates", "keys for a second of processor time", samples, [], notes)
 
 
-def _on_generated(setting: Setting, keys: int, garbage: int, *command: str) -> Callable[[int], Sample]:
+def on_generated(setting: Setting, keys: int, garbage: int, *command: str) -> Callable[[int], Sample]:
     def run(_: int) -> Sample:
         with FakeS3(GeneratedBucket(keys, garbage, SHARDS)) as server:
             environment = server.environment()

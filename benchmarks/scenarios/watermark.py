@@ -1,4 +1,4 @@
-"""compute-watermark: on a small bucket, and its listing beside a plain boto3 loop.
+"""compute-watermark: its listing beside a plain boto3 loop, and from which size on Spark is worth its start.
 
 The time shown is the one that the command reports (`seconds` of --json), or the wall time of its process without
 Spark's start, which is the same whatever there is to do.
@@ -11,31 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.measure import BenchmarkFailedError, Goal, Result, Sample, Spread, interleave
-from benchmarks.scenarios.basic import small_cluster, wall_goal
+from benchmarks.scenarios.rates import SHARDS, on_generated
 from benchmarks.setting import BENCHMARKS, Setting
 from benchmarks.support.buckets import DATA, Filling, filled, url, warm_up
 from benchmarks.support.goals import ratio
 from l0gc.embedded.seaweedfs import SeaweedFS
 
-SMALL_GOAL: Final = 12.0
 SCAN_GOAL: Final = 0.6
 OURS: Final = "l0gc compute-watermark"
 PLAIN: Final = "boto_scan.py"
-
-
-def small(setting: Setting) -> Result:
-    """The watermark job on a small bucket: what Spark costs before there is any work."""
-    prefix = small_cluster(setting)
-
-    def run(_: int) -> Sample:
-        sample = setting.l0gc(prefix, "compute-watermark")
-        if not sample.output["published"] or not sample.output["listing"]["objects"]:
-            raise BenchmarkFailedError(f"compute-watermark was to publish M and see objects, but: {sample.output}")
-        return sample
-
-    samples = interleave({OURS: run}, setting.runs)
-    title = "compute-watermark on a small bucket, from start to exit"
-    return Result("watermark-small", title, samples, [wall_goal(samples, OURS, SMALL_GOAL)], [_timings(samples[OURS])])
+ENGINES: Final = ("local", "spark")
 
 
 def scan_beside(setting: Setting) -> Result:
@@ -45,7 +30,7 @@ def scan_beside(setting: Setting) -> Result:
 
     def ours(server: SeaweedFS) -> Sample:
         sample = _compute(setting, server, filling.bucket)
-        return replace(sample, job=sample.wall - sample.output["seconds"]["spark"])
+        return replace(sample, job=sample.wall - sample.output["seconds"].get("spark", 0.0))
 
     def plain(server: SeaweedFS) -> Sample:
         script = BENCHMARKS / "peers" / "boto_scan.py"
@@ -64,6 +49,24 @@ def scan_beside(setting: Setting) -> Result:
     goal = Goal("l0gc without Spark's start / plain, wall", job.of_medians, SCAN_GOAL, job.text())
     title = f"{2 * half:,} objects over {filling.shards:,} shards; job: the process without Spark's start"
     return Result("scan-beside", title, samples, [goal], [_timings(samples[OURS])])
+
+
+def engines(setting: Setting) -> Result:
+    """From how many objects on `l0gc compute-watermark` takes less wall time on Spark than in one process."""
+    sizes = (SHARDS, 20_000) if setting.quick else (SHARDS, 1_000_000)
+    programs = {
+        f"{engine}, {keys:,} keys": on_generated(setting, keys, 0, "compute-watermark", "--dry-run", "--engine", engine)
+        for keys in sizes
+        for engine in ENGINES
+    }
+    samples = interleave(programs, setting.runs)
+    walls = {name: Spread.of([s.wall for s in runs]).median for name, runs in samples.items()}
+    local, spark = ([walls[f"{engine}, {keys:,} keys"] for keys in sizes] for engine in ENGINES)
+    a_key = [(large - small) / (sizes[1] - sizes[0]) for small, large in (local, spark)]
+    notes = ["in one process a key takes less than on Spark, so that Spark never pays"]
+    if a_key[0] > a_key[1]:
+        notes = [f"Spark takes less from {sizes[0] + (spark[0] - local[0]) / (a_key[0] - a_key[1]):,.0f} keys on"]
+    return Result("engines", "one process and Spark on this machine, from start to exit", samples, [], notes)
 
 
 def _compute(setting: Setting, server: SeaweedFS, bucket: str, *flags: str) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from l0gc.api.results import *
+    from l0gc.watermark.histogram import BucketScan
 
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
 
 
 OBJECTS_FOR_SPARK: Final = 1_000_000
-"""So many objects are listed or deleted on Spark: with fewer, this process is done before it has started."""
+"""So many objects are listed or deleted on Spark: with fewer, this process is done before it has started.
+
+`benchmarks/run engines` measures it: on 2 cores, next to other work, this process had listed a million keys after 39 s, and
+Spark after 86 s, of which its start took 47 s. A key took both as long there, so with 2 cores Spark does not catch up.
+"""
 
 
 class DailyWork:
@@ -263,7 +268,8 @@ class DailyWork:
             round_bytes: how much L0 is lifted and committed at once.
             progress: called with what is done next, and the number of `records` that are in L1.
         """
-        from l0gc.streamlog.level_one.reconcile import has_work, reconcile, waiting_bytes
+        from l0gc.streamlog.level_one.reconcile import reconcile
+        from l0gc.streamlog.level_one.waiting import has_work, waiting_bytes
 
         handles = self.handles()
         work = Work(
@@ -343,8 +349,7 @@ class DailyWork:
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
         from l0gc.watermark.external_log import ExternalLogSource
-        from l0gc.watermark.histogram import BucketScan, read_listing
-        from l0gc.watermark.inventory_scan import inventory_at, scan_inventory
+        from l0gc.watermark.histogram import read_listing
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
 
         if inventory is not None and not scan:
@@ -355,7 +360,7 @@ class DailyWork:
         with recorded_attempt(handles, "compute-watermark", whole=not dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
-            listed = None if inventory is None else inventory_at(self._config, inventory)
+            instead = None if inventory is None else self._reading(inventory)
             theirs = None if external is None else external.read(self._store_at, handles.parallel)
             work = Work(
                 self._counted,
@@ -371,12 +376,19 @@ class DailyWork:
                 if theirs is not None:
                     source = ExternalLogSource(handles, theirs)
                 read: BucketScan | None = partial(read_listing, workers) if scan else None
-                if listed is not None:
-                    read = partial(scan_inventory, workers, self._config, listed)
+                if instead is not None:
+                    read = instead(workers)
                 result = run_pipeline(handles, source, read, dry_run=dry_run)
             if workers.engine == SPARK:
                 result.seconds["spark"] = started
             return result
+
+    def _reading(self, url: str) -> Callable[[Workers[Handles]], BucketScan]:
+        """What reads an inventory in place of the listing. Its manifest is read now."""
+        from l0gc.watermark.inventory_scan import inventory_at, scan_inventory  # with Arrow
+
+        inventory = inventory_at(self._config, url)
+        return lambda workers: partial(scan_inventory, workers, self._config, inventory)
 
     def _store_at(self, url: str) -> S3Store:
         """The store of another bucket, with this one's credentials."""

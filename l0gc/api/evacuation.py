@@ -16,12 +16,12 @@ from l0gc.streamlog.cluster import Cluster as Handles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from l0gc.streamlog.evacuation.evacuate import EvacuateResult, EvacuationPlan
+    from l0gc.streamlog.evacuation.plan import EvacuateResult, EvacuationPlan
 
 
 def planned(cluster: Handles, **limits: Any) -> EvacuationPlan:
     """What an evacuation would move now; see `plan_evacuation`."""
-    from l0gc.streamlog.evacuation.evacuate import plan_evacuation
+    from l0gc.streamlog.evacuation.plan import plan_evacuation
 
     swept = read_attempts(cluster.store, cluster.parallel, [SWEEP]).get(SWEEP)
     ended_ms = 0 if swept is None else swept.ended_ms

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from l0gc.api.engine import Engine
-from l0gc.api.evacuation import Evacuation, planned
+from l0gc.api.evacuation import Evacuation
 from l0gc.api.groups import checked
 from l0gc.collect import gc_steps
-from l0gc.collect.attempts import read_attempts, read_gc_note, write_gc_note
+from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_gc_note
 from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
-from l0gc.errors import L0gcError, NotFoundError, StepsFailedError, StoppedError
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, StepsFailedError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster as Handles
@@ -132,7 +133,8 @@ class Cluster(Evacuation):
         external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
         run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
         rule = MergeRule(merge_target_bytes, merge_fan_in)
-        due = _Due(handles, rule, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
+        last = read_attempts(handles.store, handles.parallel)
+        due = _Due(handles, rule, last, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
         everything = dry_run or external
         limits: dict[str, Any] = {"ratio": evacuate_ratio, "max_bytes": evacuate_max_bytes, "object_bytes": 0}
         both: dict[str, Any] = {
@@ -148,7 +150,7 @@ class Cluster(Evacuation):
         }  # fmt: skip
         vacuum = partial(self.vacuum, **both, **ages)
         steps = [
-            _Step(gc_steps.HOUSEKEEP, partial(self.housekeep, barrier=barrier)),
+            _Step(gc_steps.HOUSEKEEP, partial(self.housekeep, barrier=barrier), done=due.housekept),
             _Step(gc_steps.RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
             _Step(gc_steps.MERGE, merge, due.no_merge),
             _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
@@ -163,7 +165,6 @@ class Cluster(Evacuation):
             steps = [s for s in steps if s.name in (gc_steps.COMPUTE, gc_steps.SWEEP, gc_steps.VACUUM)]
         if external:  # the other system's log takes no entries of ours, and M comes from its reports
             steps = [s for s in steps if s.name != gc_steps.COMPUTE]
-        last = read_attempts(handles.store, handles.parallel)
         always = gc_steps.STEPS if everything else [step for step, a in last.items() if not a.ok]
         result = GcResult(dry_run=dry_run, run_id=run_id)
         computed = last.get(gc_steps.COMPUTE)
@@ -261,19 +262,31 @@ class _Run:
 
 
 class _Due:
-    """Each `no_…` says why its step is not due, or nothing if it is."""
+    """Each `no_…` says why its step is not due, or nothing if it is.
 
-    def __init__(self, cluster: Handles, rule: MergeRule, *, l1_grace_s: float, orphan_age_s: float) -> None:
-        self._cluster, self._rule = cluster, rule
+    Once housekeeping has found that no log went back, the questions about what is due do not look for that again. Each step
+    that is due does, and so does the question about vacuum, at the end.
+    """
+
+    def __init__(
+        self, cluster: Handles, rule: MergeRule, last: Mapping[str, Attempt], *, l1_grace_s: float, orphan_age_s: float
+    ) -> None:
+        self._cluster, self._rule, self._last = cluster, rule, last
         self._l1_grace_ms, self._orphan_age_ms = int(l1_grace_s * 1000), int(orphan_age_s * 1000)
         self._note = gc_steps.GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
+        self._looked = False
+
+    def housekept(self, result: HousekeepResult) -> None:
+        self._looked = True
 
     def no_reconcile(self) -> str:
-        from l0gc.streamlog.level_one.reconcile import has_work
+        from l0gc.streamlog.level_one.waiting import has_work
 
-        return "" if has_work(self._cluster) else "everything is in L1"
+        with suppress(CorruptObjectError, StoreError):
+            return "" if has_work(self._cluster, looked=self._looked) else "everything is in L1"
+        return ""  # the run names the journal
 
     def no_merge(self) -> str:
         from l0gc.streamlog.level_one.merge import merge_due
@@ -293,8 +306,8 @@ class _Due:
         now = journal_totals(self._cluster)
         self._landed = now.landed
         published = self._published()
-        now_ms = self._cluster.store.now_ms()
-        return gc_steps.compute_not_due(published, self._note, lowest=now.lowest, landed=now.landed, now_ms=now_ms)
+        lowest, landed, now_ms = now.lowest, now.landed, self._now_ms()
+        return gc_steps.compute_not_due(published, self._note, lowest=lowest, landed=landed, now_ms=now_ms)
 
     def computed(self, result: WatermarkResult) -> None:
         """Keep for the next run what M was computed from."""
@@ -307,8 +320,12 @@ class _Due:
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
 
     def no_evacuation(self, **limits: Any) -> str:
+        from l0gc.streamlog.evacuation.plan import plan_evacuation
+
+        swept = self._last.get(gc_steps.SWEEP)
+        swept_ms = 0 if swept is None else swept.ended_ms
         try:
-            plan = planned(self._cluster, **limits)
+            plan = plan_evacuation(self._cluster, swept_ms=swept_ms, looked=self._looked, **limits)
         except NotFoundError as e:
             return str(e)
         return "" if plan.expected.errors else plan.target.why
@@ -323,14 +340,14 @@ class _Due:
 
     def no_vacuum(self) -> str:
         source = self._garbage_now()
-        dropped = source.is_due(self._cluster.store.now_ms() - self._l1_grace_ms)
+        dropped = source.is_due(self._now_ms() - self._l1_grace_ms)
         if dropped or source.broken or self.orphans():
             return ""
         return "nothing that was dropped has had its grace, and orphans were searched for within a day"
 
     def orphans(self) -> bool:
         """Whether it is time to look for orphans, which takes a listing."""
-        before_ms = self._cluster.store.now_ms() - self._orphan_age_ms - gc_steps.SCAN_EVERY_MS
+        before_ms = self._now_ms() - self._orphan_age_ms - gc_steps.SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
     def _garbage_now(self) -> JournalGarbage:
@@ -342,7 +359,12 @@ class _Due:
         return self._garbage
 
     def _published(self) -> PublishedWatermark | None:
-        return read_published(self._cluster.store, self._cluster.identity().cluster_id)[0]
+        return read_published(self._cluster.store, self._cluster.controller.replica.state.cluster_id)[0]
+
+    def _now_ms(self) -> int:
+        """The store's clock at the last look at the controller's log, which each question begins with."""
+        as_of_ms = self._cluster.controller.replica.as_of_ms
+        return self._cluster.store.now_ms() if as_of_ms is None else as_of_ms
 
     def _keep(self, **fields: int) -> None:
         self._note = msgspec.structs.replace(self._note, **fields)

@@ -15,7 +15,7 @@ from l0gc.cli.units import size_up_to
 from l0gc.formatting import count, size
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.evacuation.evacuate import EvacuateResult
+    from l0gc.streamlog.evacuation.plan import EvacuateResult
 
 
 def limit_options(prefix: str = "", ratio: float = 4) -> Decorator:

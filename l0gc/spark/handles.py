@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from l0gc.errors import AccessDeniedError
 from l0gc.runtime import Runtime
@@ -80,8 +80,8 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
         raise AccessDeniedError("--send-credentials: the driver has none; set AWS_ACCESS_KEY_ID or --profile")
     if send is None and found.method in _ROLES:
         return {}
-    keys = store.call("credentials", "", found.get_frozen_credentials)
-    region = store.session.region_name
+    keys: Any = store.call("credentials", "", found.get_frozen_credentials)
+    region = store.region
     return {
         _SENT: "1",
         "AWS_ACCESS_KEY_ID": keys.access_key,

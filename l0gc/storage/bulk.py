@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.storage.config import StoreConfig
@@ -18,10 +19,13 @@ from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
 from l0gc.storage.refusals import READ_SECONDS
 
 if TYPE_CHECKING:
+    from obstore.store import S3Credential
     from obstore.store import S3Store as Obstore
 
 _COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that lie closer than this are fetched as one."""
+_ASKED_AGAIN: Final = timedelta(minutes=30)
+"""How long obstore uses credentials before it asks for them again, when botocore may have renewed them."""
 _AMBIGUOUS: Final = re.compile(r"[^A-Za-z0-9._/\n-]|//|(?:^|/)\.{0,2}(?:/|$)", re.MULTILINE)
 """Characters and parts of a key that have another form in URLs, XML or paths; keys are searched one to a line."""
 
@@ -30,23 +34,23 @@ class Bulk:
     """One bucket, by full keys; safe for several threads.
 
     Args:
-        session: the boto3 session that has the credentials.
+        region: where the bucket is.
+        keys: gives botocore's credentials as they are now, renewed if they expire.
         count: called for each request.
     """
 
-    def __init__(self, config: StoreConfig, session: Any, count: Callable[[str], None]) -> None:
-        self._config, self._session, self._count = config, session, count
+    def __init__(self, config: StoreConfig, region: str, keys: Callable[[], Any], count: Callable[[str], None]) -> None:
+        self._config, self._region, self._keys, self._count = config, region, keys, count
         self._patient = self._client(ATTEMPTS)
 
     def _client(self, retries: int) -> Obstore:
-        from obstore.auth.boto3 import Boto3CredentialProvider
         from obstore.store import S3Store
 
         endpoint = self._config.endpoint_url
         return S3Store(
             self._config.bucket,
-            region=self._session.region_name or "us-east-1",
-            credential_provider=Boto3CredentialProvider(self._session),
+            region=self._region,
+            credential_provider=partial(_credential, self._keys),
             client_options={"allow_http": True, "timeout": f"{READ_SECONDS}s"},
             retry_config={"max_retries": retries},
             virtual_hosted_style_request=endpoint is None,
@@ -118,6 +122,17 @@ class Bulk:
         except (BaseError, OSError):
             return False
         return True
+
+
+def _credential(keys: Callable[[], Any]) -> S3Credential:
+    """The credentials now, as obstore's own `Boto3CredentialProvider` gives them, which imports boto3."""
+    now = keys()
+    return {
+        "access_key_id": now.access_key,
+        "secret_access_key": now.secret_key,
+        "token": now.token,
+        "expires_at": datetime.now(UTC) + _ASKED_AGAIN,
+    }
 
 
 def _are_ambiguous(keys: Sequence[str]) -> bool:

@@ -17,9 +17,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,9 +31,9 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.refusals import READ_SECONDS, REDIRECTS, Answer, no_answer, refusal
 
 if TYPE_CHECKING:
-    import boto3
     from botocore.exceptions import ClientError
     from botocore.loaders import Loader
+    from botocore.session import Session
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
@@ -55,18 +56,24 @@ class Connection:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def session(self) -> Any:
-        """The boto3 session: where credentials and the region come from."""
+    def session(self) -> Session:
+        """Where credentials and the region come from: botocore's, since boto3's takes 30 ms more and adds nothing here."""
         return session_of(self.config)
+
+    @property
+    def region(self) -> str | None:
+        """The region that is set, if any is."""
+        region: str | None = self.session.get_config_variable("region")
+        return region
 
     def _client(self, attempts: int) -> S3Client:
         from botocore.config import Config
 
         with self._lock:
-            client: S3Client = self.session.client(
+            client: Any = self.session.create_client(
                 "s3",
                 endpoint_url=self.config.endpoint_url,
-                region_name=self.session.region_name or "us-east-1",
+                region_name=self.region or "us-east-1",
                 config=Config(
                     retries={"mode": "standard", "total_max_attempts": attempts},
                     connect_timeout=_CONNECT_SECONDS,
@@ -78,10 +85,10 @@ class Connection:
             )
         self.refuse_an_endpoint_of_its_own(client.meta.endpoint_url)
         client.meta.events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
-        return client
+        return cast("S3Client", client)
 
     def refuse_an_endpoint_of_its_own(self, endpoint: str) -> None:
-        """One that boto3 knows and nobody gave us: obstore, and executors, would go to AWS's bucket of that name."""
+        """One that botocore knows and nobody gave us: obstore, and executors, would go to AWS's bucket of that name."""
         if not self.config.endpoint_url and not _OF_AWS.fullmatch(endpoint):
             raise UsageError(
                 f"the AWS configuration names another endpoint for S3 ({urlsplit(endpoint).hostname}); give it as "
@@ -173,18 +180,17 @@ class Connection:
         return self.config.prefix + key
 
 
-def session_of(config: StoreConfig) -> boto3.Session:
+def session_of(config: StoreConfig) -> Session:
     """A session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
-    import boto3
-    import botocore.session
     from botocore.exceptions import BotoCoreError
+    from botocore.session import Session
 
     try:
-        core = botocore.session.Session(profile=config.profile)
-        descriptions = _descriptions(core.get_config_variable("data_path"))
-        core.register_component("data_loader", descriptions)
-        session = boto3.Session(region_name=config.region, botocore_session=core)
-        descriptions.search_paths[:] = dict.fromkeys(descriptions.search_paths)  # each session has added boto3's own
+        session = Session(profile=config.profile)
+        session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
+        if config.region is not None:
+            session.set_config_variable("region", config.region)
         return session
     except BotoCoreError as e:
         what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
@@ -198,7 +204,7 @@ def _descriptions(data_path: str | None) -> Loader:
     loader = create_loader(data_path)
 
     def services(type_name: str) -> list[str]:
-        """What has a folder; boto3 would look into each of 400, a quarter of what a client costs."""
+        """What has a folder; botocore would look into each of 400, a quarter of what a client costs."""
         return [folder.name for path in map(Path, loader.search_paths) if path.is_dir() for folder in path.iterdir()]
 
     def load_file(path: str) -> Any:
@@ -221,6 +227,23 @@ def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) ->
         answer = Answer.of("HeadBucket", response[1])
         if answer.status in REDIRECTS and not answer.region:
             raise ClientError(response[1], answer.operation)
+
+
+def parse_time(text: str) -> datetime:
+    """A timestamp of an answer, as botocore reads it; in a twentieth of the time if its form is one that S3 writes.
+
+    Raises:
+        ValueError: it is not a timestamp.
+    """
+    with suppress(TypeError, ValueError):
+        if text.endswith("Z") and "T" in text:
+            return datetime.fromisoformat(text)
+        if text.endswith(" GMT"):
+            return email.utils.parsedate_to_datetime(text)
+    from botocore.utils import parse_timestamp
+
+    found: datetime = parse_timestamp(text)
+    return found
 
 
 def date_ms(response: Any) -> int:

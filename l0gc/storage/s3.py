@@ -54,11 +54,12 @@ class S3Store(Connection):
     @cached_property
     def bulk(self) -> Bulk:
         """The same bucket through obstore."""
-        if self.session.get_credentials() is None:
+        credentials = self.session.get_credentials()
+        if credentials is None:
             raise no_credentials(self.config)
         self.refuse_an_endpoint_of_its_own(self.config.endpoint_url or self.client.meta.endpoint_url)
         with self._lock:
-            return Bulk(self.config, self.session, self.count)
+            return Bulk(self.config, self.region or "us-east-1", credentials.get_frozen_credentials, self.count)
 
     @property
     def url(self) -> str:
@@ -124,11 +125,12 @@ class S3Store(Connection):
 
     def put_file(self, key: str, path: Path) -> None:
         from boto3.exceptions import S3UploadFailedError
+        from boto3.s3.transfer import S3Transfer
         from botocore.exceptions import ClientError
 
         def call() -> None:
             try:
-                self.client.upload_file(str(path), self.config.bucket, self.full_key(key))
+                S3Transfer(self.client).upload_file(str(path), self.config.bucket, self.full_key(key))
             except S3UploadFailedError as e:
                 if isinstance(e.__context__, ClientError):  # which boto3 has put into words here, secrets and all
                     raise e.__context__ from None
@@ -300,7 +302,7 @@ class S3Store(Connection):
         with suppress(BucketNotFoundError):
             self.now_ms()
             return False
-        region = self.session.region_name
+        region = self.region
         where: dict[str, Any] = (
             {"CreateBucketConfiguration": {"LocationConstraint": region}}
             if region and region != "us-east-1" and not self.config.endpoint_url

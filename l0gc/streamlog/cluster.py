@@ -95,8 +95,11 @@ class Cluster:
             return handle
 
     def passing_journal(self, number: int) -> JournalHandle:
-        """A handle for work that goes through all journals: forgotten with the work where a process keeps all others."""
-        return self._new_handle(number) if self.journals_kept is None else self.journal(number)
+        """A handle for work that goes through all journals: one that is forgotten with the work, where a process keeps all
+        that it has; but for a journal that it has read before, the one that it has."""
+        if self.journals_kept is None and number not in self._journals:
+            return self._new_handle(number)
+        return self.journal(number)
 
     def _new_handle(self, number: int) -> JournalHandle:
         from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without

@@ -203,6 +203,23 @@ def test_commands_that_read_no_journal_do_without_numpy() -> None:
     assert "numpy" not in _modules_after(f"import {modules}")
 
 
+@pytest.mark.parametrize("call", ["compute_watermark()", "sweep(dry_run=True)", "gc(); cluster.gc()"])
+def test_commands_on_a_quiet_cluster_import_nothing_for_records_tables_and_terminals(call: str) -> None:
+    loaded = _modules_after(
+        f"""
+import contextlib, l0gc.api.cluster
+from tests.support.memory_store import topic_in_memory
+handles = topic_in_memory()
+l0gc.api.cluster.open_cluster = lambda *given, **settings: contextlib.nullcontext((handles, handles.store))
+with l0gc.open("s3://b/p") as cluster:
+    cluster.{call}
+        """
+    )
+    assert (
+        loaded & {"pyarrow", "numpy.ma", "crc32c", "pyspark", "rich", "prometheus_client", "jinja2", "boto3"} == set()
+    )
+
+
 def test_commands_that_do_without_spark_do_not_import_it() -> None:
     modules = [m for n, (m, _) in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}]
     first = "next((m for m in modules if importlib.import_module(m) and 'pyspark' in sys.modules), 'none')"

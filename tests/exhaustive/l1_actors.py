@@ -21,6 +21,7 @@ import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.level_one.parquet
+import l0gc.streamlog.level_one.rewrite
 import l0gc.streamlog.reader
 from l0gc import columns
 from l0gc.collect.plan import Removal
@@ -351,7 +352,7 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.commit, "STATE_ROWS", state_rows),
         (level_one.index, "KEPT_ROWS", max(1, state_rows // 2)),
         (level_one.merge_plan, "OBJECTS", 1),
-        (level_one.merge, "rewrite", _rewrite),
+        (level_one.rewrite, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
         (l0gc.streamlog.give_up, "why_lost", _why_lost),
         (level_one.parquet, "open_l1", _open_l1),

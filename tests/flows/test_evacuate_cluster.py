@@ -23,7 +23,8 @@ from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.evacuation.evacuate import EvacuateResult, plan_evacuation, run_evacuation
+from l0gc.streamlog.evacuation.evacuate import run_evacuation
+from l0gc.streamlog.evacuation.plan import EvacuateResult, plan_evacuation
 from l0gc.streamlog.level_one import reconcile as runs
 from tests.crash.cases import VACUUM, only_named_is_left
 from tests.crash.checks import look

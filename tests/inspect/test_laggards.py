@@ -18,7 +18,8 @@ from l0gc.inspect.status import status
 from l0gc.keys import journal_log
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.evacuation.evacuate import plan_evacuation, run_evacuation
+from l0gc.streamlog.evacuation.evacuate import run_evacuation
+from l0gc.streamlog.evacuation.plan import plan_evacuation
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import publish, read_published
 from l0gc.watermark.scans import ScanSnapshot

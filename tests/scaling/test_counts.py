@@ -18,7 +18,8 @@ from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.evacuation.evacuate import EvacuateResult, run_evacuation
+from l0gc.streamlog.evacuation.evacuate import run_evacuation
+from l0gc.streamlog.evacuation.plan import EvacuateResult
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.producers import begin_run

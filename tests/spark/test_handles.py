@@ -34,7 +34,7 @@ def a_store(region: str | None = None) -> S3Store:
 
 def with_credentials_of(method: str) -> S3Store:
     store = a_store()
-    store.session._session._credentials = Credentials("AKIA-ROLE", "role-secret", "role-token", method)
+    store.session._credentials = Credentials("AKIA-ROLE", "role-secret", "role-token", method)  # type: ignore[attr-defined]
     return store
 
 
@@ -82,6 +82,8 @@ def test_an_executor_takes_what_was_sent_whatever_it_has_itself(monkeypatch: pyt
     assert are_sent()
     store = cluster_at(ClusterAddress(StoreConfig("bucket", profile="one-that-only-the-driver-has"))).store
     assert isinstance(store, S3Store)
-    found = store.session.get_credentials().get_frozen_credentials()
+    credentials = store.session.get_credentials()
+    assert credentials is not None
+    found = credentials.get_frozen_credentials()
     assert (found.access_key, found.secret_key) == tuple(KEYS.values())
     assert not found.token

@@ -8,10 +8,12 @@ import botocore
 import pytest
 from botocore.exceptions import UnknownServiceError
 from botocore.loaders import JSONFileLoader
+from botocore.utils import parse_timestamp
 
 from l0gc.errors import UsageError
+from l0gc.storage import connection
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.connection import session_of
+from l0gc.storage.connection import parse_time, session_of
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def _two_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def known(profile: str | None, region: str | None = None) -> tuple[str | None, str | None]:
     session = session_of(StoreConfig("bucket", profile=profile, region=region))
     credentials = session.get_credentials()
-    return session.region_name, credentials.access_key if credentials else None
+    return session.get_config_variable("region"), credentials.access_key if credentials else None
 
 
 def test_each_store_has_the_credentials_and_the_region_of_its_own_profile() -> None:
@@ -51,17 +53,55 @@ def test_a_profile_that_is_given_goes_before_that_of_the_environment(monkeypatch
 
 def test_what_botocore_knows_of_s3_is_read_once_for_all_stores() -> None:
     ann, bob = (session_of(StoreConfig("bucket", profile=name)) for name in ("ann", "bob"))
-    model = ann._session.get_service_model("s3")
-    descriptions = ann._session.get_component("data_loader")
-    assert bob._session.get_component("data_loader") is descriptions
+    model = ann.get_service_model("s3")
+    descriptions = ann.get_component("data_loader")
+    assert bob.get_component("data_loader") is descriptions
     assert len(descriptions.search_paths) == len(set(descriptions.search_paths))
-    assert bob._session.get_service_model("s3").operation_names == model.operation_names
+    assert bob.get_service_model("s3").operation_names == model.operation_names
 
 
 @pytest.mark.parametrize("name", ["endpoints", "partitions", "_retry", "s3/2006-03-01/service-2"])
 def test_what_botocore_knows_is_what_it_would_have_read_itself(name: str) -> None:
-    ours = session_of(StoreConfig("bucket", profile="ann"))._session.get_component("data_loader")
+    ours = session_of(StoreConfig("bucket", profile="ann")).get_component("data_loader")
     path = str(Path(botocore.__file__).parent / "data" / name)
     assert ours.file_loader.load_file(path) == JSONFileLoader().load_file(path) is not None
     with pytest.raises(UnknownServiceError, match="nothing"):
         ours.load_service_model("nothing", "service-2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-24T12:31:22.123Z",
+        "2026-11-24T12:31:22Z",
+        "2026-11-24T12:31:22.123456789Z",
+        "20261124T123122Z",
+        "2026-11-24T12:31:22+01:00",
+        "2026-11-24 12:31:22",
+        "1795523738",
+        "Tue, 24 Nov 2026 12:31:22 GMT",
+        "Tuesday, 24-Nov-26 12:31:22 GMT",
+        "Tue Nov 24 12:31:22 2026",
+    ],
+)
+def test_a_timestamp_is_read_as_botocore_reads_it(text: str) -> None:
+    assert parse_time(text) == parse_timestamp(text)
+    assert parse_time(text).utcoffset() == parse_timestamp(text).utcoffset()
+
+
+@pytest.mark.parametrize("text", ["", "now", "TZ", "no GMT", "Tue, 41 Nov 2026 12:31:22 GMT", "2026-13-24T12:31:22Z"])
+def test_what_is_not_a_timestamp_is_refused_as_botocore_refuses_it(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_timestamp(text)
+    with pytest.raises(ValueError):
+        parse_time(text)
+
+
+def test_a_store_reads_timestamps_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(connection, "parse_time", read.append)
+    session = session_of(StoreConfig("bucket", profile="ann"))
+    shape = session.get_service_model("s3").operation_model("HeadObject").output_shape
+    answer = {"status_code": 200, "headers": {"Last-Modified": "Tue, 24 Nov 2026 12:31:22 GMT"}, "body": b""}
+    session.get_component("response_parser_factory").create_parser("rest-xml").parse(answer, shape)
+    assert read == ["Tue, 24 Nov 2026 12:31:22 GMT"]

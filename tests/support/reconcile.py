@@ -24,6 +24,7 @@ from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round
 from l0gc.streamlog.level_one.read import Row, read_rows
+from l0gc.streamlog.level_one.waiting import plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
 
@@ -118,8 +119,8 @@ class Begun:
 def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Round:
     """The round that takes all there is."""
     state = cluster.controller.snapshot()
-    windows = runs.windows_of(state, topic)
-    plans = [runs.plan_journal(cluster.journal(w.journal), w, ROUND_BYTES) for w in windows]
+    windows = windows_of(state, topic)
+    plans = [plan_journal(cluster.journal(w.journal), w, ROUND_BYTES) for w in windows]
     assert not [e for p in plans for e in p.errors]
     return make_round(state.epoch, windows, choose_steps(plans, ROUND_BYTES), cores, state.partition_count)
 

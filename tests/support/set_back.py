@@ -17,7 +17,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.evacuation.evacuate import plan_evacuation
+from l0gc.streamlog.evacuation.plan import plan_evacuation
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.level_one.expire import expire

@@ -26,6 +26,7 @@ from l0gc.streamlog.journal.rows import (
     L1_ROW,
     Rows,
     distinct,
+    distinct_at,
     files_in,
     in_order,
     name_low,
@@ -143,7 +144,7 @@ def faults(
     if firsts is not None:
         firsts = firsts.copy()
         for rows in (lists.rows, lists.indexes):  # the index objects come first
-            slots, first = np.unique(np.searchsorted(partitions, rows["partition"]), return_index=True)
+            slots, first = distinct_at(np.searchsorted(partitions, rows["partition"]))
             firsts[slots] = rows["base"][first]
 
     def mark(wrong: Rows, why: str) -> None:

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from l0gc.epoch import NO_WATERMARK, prev
 from l0gc.errors import CorruptObjectError, L0gcError, StoreError, StoreUnreachableError
@@ -88,8 +87,7 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offs
     low: list[Holder] = []
     for topic, run in ((topic, run) for topic, run in runs if not state.closed(topic.revision)):
         bounds = state.bounds(topic.revision, run.first, run.count)
-        epochs, counts = np.unique(bounds, return_counts=True)
-        at.update({prev(int(e)): int(n) for e, n in zip(epochs, counts, strict=True)})
+        at.update({prev(e): n for e, n in Counter(bounds.tolist()).items()})
         lowest = state.lowest(topic.revision, run.first, run.count, HELD_BACK_SHOWN)
         low += [_holder(topic.name, state, p) for p in lowest]
     low.sort(key=lambda h: (h.gc_epoch, h.topic, h.partition))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -36,9 +36,11 @@ from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
-from l0gc.streamlog.level_one.reconcile import few_at_once, judged, windows_of
-from l0gc.streamlog.level_one.rewrite import Rewritten, rewrite
+from l0gc.streamlog.level_one.waiting import few_at_once, judged, windows_of
 from l0gc.watermark.publication import refuse_if_set_back
+
+if TYPE_CHECKING:
+    from l0gc.streamlog.level_one.rewrite import Rewritten
 
 ROUND_BYTES: Final = 1 << 30
 ROUND_OBJECTS: Final = 16_384
@@ -214,6 +216,10 @@ class _ShareMerge:
             return True
 
     def _merge_all(self) -> None:
+        from l0gc.streamlog.level_one.rewrite import (
+            rewrite,  # with Arrow, which asking whether a merge is due does without
+        )
+
         c = self._cluster
         found = self._merges()
         for merges in grouped(found, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):

@@ -22,7 +22,7 @@ import numpy as np
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, is_hole
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, is_hole
 from l0gc.streamlog.journal.topic import TopicState
 
 TARGET_BYTES: Final = 128 << 20
@@ -176,13 +176,13 @@ def _windows(rows: Rows, rule: MergeRule) -> list[Rows]:
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
     """The partitions in which there may be something to merge: a quick check of columns, which spares a slow one of each."""
-    partitions, at = np.unique(topic.l1["partition"], return_inverse=True)
+    partitions = distinct(topic.l1["partition"])
+    at = np.searchsorted(partitions, topic.l1["partition"])
     undersized = (topic.l1["bytes"] < rule.enough_bytes) & ~is_hole(topic.l1)
     small = np.bincount(at, undersized, len(partitions))
     all_ = np.bincount(at, minlength=len(partitions))
     found = partitions[(small > OBJECTS) | ((small > 1) & ((small < all_) | bool(rule.window_ms)))]
-    either: Rows = np.union1d(found, topic.index["partition"][_crowded(topic.index, rule)])
-    return either
+    return distinct(np.concatenate([found, topic.index["partition"][_crowded(topic.index, rule)]]))
 
 
 def _crowded_stretches(index: Rows, rule: MergeRule) -> Iterator[tuple[Rows, bool]]:

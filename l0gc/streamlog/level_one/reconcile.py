@@ -11,9 +11,9 @@ records sent twice are written once, and a commit that landed before is recognis
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState, by_journal
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.level_one.commit import Commit, Committed
@@ -36,19 +36,12 @@ from l0gc.streamlog.level_one.plan import (
     choose_steps,
     make_round,
     reads_again,
-    steps_of,
-    strangers,
     unreconciled,
 )
 from l0gc.streamlog.level_one.read import ROWS, StillNeeded, read_rows
+from l0gc.streamlog.level_one.waiting import judged, plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
-
-A = TypeVar("A")
-B = TypeVar("B")
-
-_LOOK_AT: Final = 8
-"""So many journals are read at once, and are in memory, to see whether there is work."""
 
 
 @dataclass(slots=True)
@@ -116,17 +109,6 @@ def reconcile(
     return result
 
 
-def windows_of(state: ControllerState, topic: str | None) -> list[Window]:
-    """What a run may take: all of one topic, or of all of them. Raises `TopicNotFoundError`."""
-    wanted = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
-    return [Window(journal, {t.revision: t for t in topics}) for journal, topics in wanted.items()]
-
-
-def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
-    """Those of the journals of which it is known that they were not set back (hazard 38)."""
-    return [w for w in windows if f"journal {w.journal}" not in unread]
-
-
 def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict[int, int]) -> Iterator[Window]:
     """The windows without what a round took, but for those in which nothing is left of what was there at the beginning."""
     for w in windows:
@@ -141,56 +123,11 @@ def _of_live_topics(window: Window, state: ControllerState) -> Window:
     return replace(window, topics={revision: t for revision, t in window.topics.items() if revision in live})
 
 
-def has_work(cluster: Cluster, topic: str | None = None) -> bool:
-    """Whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
-    return waiting_bytes(cluster, topic, 1) > 0
-
-
-def waiting_bytes(cluster: Cluster, topic: str | None, enough: int) -> int:
-    """How much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
-
-    The journals are read here, a few at a time, and forgotten: this is to choose where the work is done.
-
-    Raises:
-        TopicNotFoundError: there is no such topic.
-        EpochRegressionError: nothing may be lifted, see `reconcile`.
-    """
-
-    def look(window: Window) -> int:
-        plan = plan_journal(cluster.passing_journal(window.journal), window, enough)
-        return sum(max(1, step.bytes) for step in plan.steps) + len(plan.errors)
-
-    total = len(refuse_if_set_back(cluster, keep=False).unread)
-    for size in few_at_once(cluster, look, windows_of(cluster.controller.snapshot(), topic)):
-        total += size
-        if total > enough:
-            break
-    return total
-
-
-def few_at_once(cluster: Cluster, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
-    """What `look` makes of each, in order, with few journals in memory at once, and no more read than are asked for."""
-    for at in range(0, len(journals), _LOOK_AT):
-        yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])
-
-
 # -- what workers do ------------------------------------------------------------------------------------------------------
 
 
 def _plan(budget: int, cluster: Cluster, window: Window) -> JournalPlan:
     return plan_journal(cluster.journal(window.journal), window, budget)
-
-
-def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalPlan:
-    """What a round may take from a journal, up to about `budget` bytes; if it cannot be read, the plan says so."""
-    try:
-        with handle.replica.lock:
-            state = handle.catch_up()
-            steps, more = steps_of(state, window, budget)
-            errors = strangers(state, window) if window.after < 0 else []  # reported once
-            return JournalPlan(window.journal, handle.replica.offset, steps, more, errors)
-    except CorruptObjectError as e:
-        return JournalPlan(window.journal, -1, errors=[str(e)])
 
 
 def reads_in(handle: JournalHandle, window: Window) -> list[ObjectRead]:

@@ -15,11 +15,12 @@ from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.evacuation import copy as copies
-from l0gc.streamlog.evacuation.evacuate import EvacuateResult, plan_evacuation, run_evacuation
+from l0gc.streamlog.evacuation.evacuate import run_evacuation
+from l0gc.streamlog.evacuation.plan import EvacuateResult, plan_evacuation
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.reconcile import has_work
+from l0gc.streamlog.level_one.waiting import has_work
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline

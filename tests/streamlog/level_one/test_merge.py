@@ -22,7 +22,7 @@ from l0gc.streamlog.level_one.index import index_key, l1_key
 from l0gc.streamlog.level_one.merge import MergeResult, merge_due
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
-from l0gc.streamlog.level_one.reconcile import windows_of
+from l0gc.streamlog.level_one.waiting import windows_of
 from l0gc.streamlog.reader import read_topic
 from tests.support.ingest import CrashError
 from tests.support.l1_files import l1_body

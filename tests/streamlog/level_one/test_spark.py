@@ -232,6 +232,7 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
 ) -> None:
     """The first journal's task fails after its commit, another's before it."""
     from l0gc.streamlog.level_one import merge as merges
+    from l0gc.streamlog.level_one import rewrite as rewrites
     from l0gc.streamlog.level_one.rewrite import rewrite
 
     small_objects(cluster)
@@ -250,7 +251,7 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
         return written
 
     def failing_later(cluster, share):  # type: ignore[no-untyped-def]
-        with mock.patch.object(merges, "rewrite", failing):
+        with mock.patch.object(rewrites, "rewrite", failing):
             result = merge_share(cluster, share)
         if attempt() == 0:
             raise RuntimeError("the executor dies after the commit")
