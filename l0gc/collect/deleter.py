@@ -22,6 +22,8 @@ PATIENCE_S: Final = 120.0
 TRIES: Final = 6
 _BACKOFF_S: Final = 0.2
 _LONGEST_S: Final = 10.0
+_HELD_S: Final = 0.01
+"""Whoever waited longer for the pace was held up by it."""
 _SLOWER: Final = {
     "SlowDown", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded",
     "TooManyRequests", "503", "429",
@@ -42,6 +44,7 @@ class DeleteOutcome:
         left: those that the end of the run left alone. Excludes objects that an unanswered request may have deleted.
         markers: the delete marker that hides a key, if it is known to be the only one of this run.
         error: why nothing more was tried; what is in none of the lists may be gone or not.
+        held: whether requests waited for the pace, or were sent again.
     """
 
     deleted: list[Deletable] = field(default_factory=list)
@@ -51,6 +54,14 @@ class DeleteOutcome:
     requests: int = 0
     errors: int = 0
     error: L0gcError | None = None
+    held: bool = False
+
+    def add(self, other: DeleteOutcome) -> None:
+        """Add what became of another batch."""
+        self.deleted += other.deleted
+        self.failures += other.failures
+        self.left += other.left
+        self.markers |= other.markers
 
 
 class Deleter:
@@ -83,12 +94,14 @@ class Deleter:
         began = self._runtime.clock.monotonic()
         unsure: set[str] = set()  # keys that may have a marker whose id is not known: a second try makes a second one
         while todo:
+            asked_at = self._runtime.clock.monotonic()
             size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), PAGE_SIZE))
             if not size:
                 outcome.left = _without(todo, unsure)
                 break
             batch, rest = todo[:size], todo[size:]
             sent_at = self._runtime.clock.monotonic()
+            outcome.held = outcome.held or tries > 0 or sent_at - asked_at > _HELD_S
             try:
                 reply = self._send(batch, outcome)
             except L0gcError as e:

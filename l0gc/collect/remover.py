@@ -1,9 +1,10 @@
 """Removing what is handed over: into segments, on record, then deleted; what every run that deletes has in common.
 
-The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then its
-objects are deleted. Few segments are in progress at once, and the caller waits for a place, with no more than
-the batch in its hands, so memory does not grow with the bucket. An operator's pause is read before each segment is put
-on record; it ends the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no
+The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then
+its objects are deleted. The requests in flight follow what the store can take (`InFlight`). Segments in progress hold no
+more than so many bytes, and the caller waits for room, with only the batch in its hands; so memory grows neither with the
+bucket nor with the requests. An operator's pause is read before each segment is put on record, which is when its requests
+are next; it ends the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no
 record, and a pause does not end it.
 """
 
@@ -14,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
@@ -25,12 +27,16 @@ from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS,
 from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
+from l0gc.storage.parallel import Answered, InFlight
 
 _log: Final = logging.getLogger(__name__)
 
-SEGMENTS_IN_FLIGHT: Final = 6
-"""Enough for all deleters to be busy: each removes one segment. A segment costs up to a MiB and a half."""
+SEGMENTS_IN_FLIGHT: Final = 5
+"""Of keys as l0gc makes them; 10,000 objects are what a store that takes 20,000 a second removes in 0.5 s."""
+OBJECT_BYTES: Final = 320
+"""What an object in hand costs in addition to its key: itself, and its share of requests and of the record."""
+HAND_BYTES: Final = SEGMENTS_IN_FLIGHT * SEGMENT_OBJECTS * (OBJECT_BYTES + 80)
 
 
 @dataclass(slots=True)
@@ -38,6 +44,46 @@ class Budget:
     """How many objects may still be claimed; None for no limit. Removers that work one after another may share one."""
 
     left: int | None = None
+
+
+class _Hand:
+    """The bytes of the segments in progress."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._changed = threading.Condition()
+
+    def take(self, size: int) -> None:
+        """Wait until there is room for a segment; one that is too large for the hand is alone in it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._held + size <= HAND_BYTES)
+            self._held += size
+
+    @property
+    def half_empty(self) -> bool:
+        return self._held < HAND_BYTES // 2
+
+    def give(self, size: int) -> None:
+        with self._changed:
+            self._held -= size
+            self._changed.notify_all()
+
+    def empty(self) -> None:
+        """Wait until no segment is in progress."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Objects that are being removed; `open` requests have not ended, and `known` is whether all others ended well."""
+
+    objects: list[Deletable]
+    size: int
+    key: str = ""
+    open: int = 0
+    known: bool = True
+    outcome: DeleteOutcome = field(default_factory=DeleteOutcome)
 
 
 class Remover:
@@ -85,7 +131,8 @@ class Remover:
         self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
-        self._places = threading.Semaphore(SEGMENTS_IN_FLIGHT)
+        self._hand = _Hand()
+        self._in_flight = InFlight(runtime.clock, deleters)
         self.tally = Tally()
         """What was done so far."""
         self._waiting: list[Deletable] = []
@@ -125,10 +172,14 @@ class Remover:
                 self._waiting += taken
                 if len(self._waiting) < SEGMENT_OBJECTS:
                     continue
-                # The next caller waits for this one, and this one for a place.
-                self._places.acquire()
                 objects, self._waiting = self._waiting[:SEGMENT_OBJECTS], self._waiting[SEGMENT_OBJECTS:]
-            self._send(objects)
+                segment = self._segment(objects)  # the next caller waits for this one, and this one for room
+            self._send(segment)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether objects are removed sooner than they are handed over."""
+        return self._hand.half_empty
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
@@ -150,41 +201,84 @@ class Remover:
         """Send off what is waiting, and wait until all segments have ended."""
         objects, self._waiting = self._waiting, []
         if objects:
-            self._places.acquire()
-            self._send(objects)
-        for _ in range(SEGMENTS_IN_FLIGHT):
-            self._places.acquire()
-        for _ in range(SEGMENTS_IN_FLIGHT):
-            self._places.release()
+            self._send(self._segment(objects))
+        self._hand.empty()
 
-    def _send(self, objects: list[Deletable]) -> None:
-        """Have a segment removed; its place is free when that has ended."""
-        try:
-            self._deleters.submit(self._remove, objects)
-        except RuntimeError:  # no thread could be started
-            self._places.release()
-            raise
+    def _segment(self, objects: list[Deletable]) -> _Segment:
+        """A segment, once there is room for it."""
+        segment = _Segment(objects, sum(OBJECT_BYTES + len(o.key) + len(o.version_id) for o in objects))
+        self._hand.take(segment.size)
+        return segment
+
+    def _send(self, segment: _Segment) -> None:
+        """Have a segment removed, when its turn comes; there is room again when that has ended."""
+        self._in_flight.submit(partial(self._begin, segment))
 
     # -- deleting -----------------------------------------------------------------------------------------------------
 
-    def _remove(self, objects: list[Deletable]) -> None:
-        """Put a segment on record, delete its objects, and record what became of them; nothing of it once the run ends.
+    def _begin(self, segment: _Segment) -> Answered:
+        """Put a segment on record, and have its requests sent next; nothing of it once the run ends.
+
+        It is one of the requests in flight. So a segment is begun only when those that are begun leave room for it, and a
+        pause that is set in the meantime ends the run before it.
+        """
+        parts: list[list[Deletable]] = []
+        try:
+            if not self.stop.is_set() and not self._paused():
+                segment.key = self._record.plan(segment.objects)
+                parts = [segment.objects[i : i + PAGE_SIZE] for i in range(0, len(segment.objects), PAGE_SIZE)]
+        except BaseException as e:
+            self._fail(e)
+            raise
+        finally:
+            segment.open = len(parts)
+            if not parts:
+                self._hand.give(segment.size)
+        self._in_flight.submit(*(partial(self._delete, segment, part) for part in parts), first=True)
+        return Answered(0)
+
+    def _delete(self, segment: _Segment, part: list[Deletable]) -> Answered:
+        """Delete objects of a segment; when the last of them have ended, it is recorded what became of all.
 
         If that fails, the record still says `planned`, which is true.
         """
+        outcome: DeleteOutcome | None = None
         try:
-            if not self.stop.is_set() and not self._paused():
-                key = self._record.plan(objects)
-                outcome = self._deleter.delete(objects, self._count)
-                self._add(outcome)
-                passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-                self._record.write(key, rows_of(objects, outcome, self.plan.started_ms + passed_ms))
+            outcome = self._deleter.delete(part, self._count)
+            self._add(outcome)
+            return Answered(len(outcome.deleted), outcome.held)
         except BaseException as e:  # raised in the caller's thread, since nothing catches it here
             self._fail(e)
-            if not isinstance(e, Exception):
-                raise  # a kill, or a panic of obstore's Rust
+            raise  # a kill, or a panic of obstore's Rust
         finally:
-            self._places.release()
+            with self.lock:
+                segment.open -= 1
+                segment.known = segment.known and outcome is not None
+                if outcome is not None:
+                    segment.outcome.add(outcome)
+                ended = not segment.open
+            if ended:
+                self._close(segment)
+
+    def _close(self, segment: _Segment) -> None:
+        """Record what became of a segment's objects, on a thread that waits for no answer; then there is room."""
+
+        def write() -> None:
+            try:
+                if segment.known:
+                    passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
+                    rows = rows_of(segment.objects, segment.outcome, self.plan.started_ms + passed_ms)
+                    self._record.write(segment.key, rows)
+            except BaseException as e:
+                self._fail(e)
+                raise
+            finally:
+                self._hand.give(segment.size)
+
+        try:
+            self._deleters.submit(write)
+        except RuntimeError:  # no thread could be started
+            write()
 
     def _paused(self) -> bool:
         """Whether deletions are paused, which ends the run; it does not go on, though the pause may be gone again."""
@@ -226,6 +320,8 @@ class Remover:
 
 def rows_of(objects: Sequence[Deletable], outcome: DeleteOutcome, now_ms: int) -> list[RecordedObject]:
     """What became of each object of a segment. One of which nothing is known is still planned."""
+    if len(outcome.deleted) == len(objects) and not outcome.markers:
+        return [RecordedObject.of(o, DELETED, now_ms=now_ms) for o in objects]
     status = {(o.key, o.version_id): DELETED for o in outcome.deleted}
     status |= {(o.key, o.version_id): LEFT for o in outcome.left}
     status |= {(f.key, f.version_id): FAILED for f in outcome.failures}

@@ -44,9 +44,8 @@ R = TypeVar("R", bound="RunResult")
 Find = Callable[[Place, Remover, A], None]
 """Finds what may go in one part of the work, and hands it to the remover, whose tally it adds to."""
 
-DELETERS: Final = 6
-"""A DELETE of a thousand keys takes a store about 0.3 s, so these are 20,000 objects a second; each holds half a MiB."""
-_DELETERS_OF_A_TASK: Final = 4
+DELETERS: Final = 16
+"""Threads for the requests of a remover, which says how many of them are in flight: no more than its segments have."""
 _LOOK_EVERY_S: Final = 0.2
 
 DONE: Final = "done"
@@ -289,7 +288,7 @@ def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -
     store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
-    with ThreadPoolExecutor(_DELETERS_OF_A_TASK) as deleters:
+    with ThreadPoolExecutor(DELETERS) as deleters:
         remover = Remover(
             store,
             runtime,

@@ -11,6 +11,7 @@ partition takes a placeholder for it any more.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -29,6 +30,8 @@ from l0gc.storage.workers import LOCAL, Place
 
 LEVEL_ZERO: Final = "l0"
 """What the segments of a sweep's workers begin with."""
+STARVED_PAGES: Final = 8
+"""After so many pages that did not keep the deletes busy, one more range is scanned at once."""
 Ranges = Sequence[tuple[int, int]]
 """Ranges of shards that follow each other, each from its first shard to the one after its last."""
 
@@ -137,12 +140,7 @@ class Sweep(RemovalRun[SweepResult]):
         if workers.engine != LOCAL:
             # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
             return [[r] for r in plan.ranges(workers.slots if plan.max_rate is None else workers.cores)]
-        n = ranges or workers.slots
-        if in_order:
-            n = 1
-        elif plan.is_mostly_garbage:
-            n = (n + 3) // 4  # the deletes set the pace, and a scanner that waits holds a page
-        return [plan.ranges(n)]
+        return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
     def _abort_uploads(self, plan: Removal, result: SweepResult, tally: Tally) -> None:
         """Abort the unfinished uploads of keys that M gives up; a dry run only counts them."""
@@ -178,9 +176,10 @@ def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ran
     Args:
         progress: called after every request with where the run is.
     """
-    sweeper = _Sweeper(place.store, remover, progress)
+    scanners = -(-len(ranges) // 4) if remover.plan.is_mostly_garbage else len(ranges)
+    sweeper = _Sweeper(place.store, remover, progress, scanners)
     try:
-        place.parallel.map(lambda span: sweeper.scan(*span), ranges)
+        place.parallel.map(lambda span: sweeper.scan_in_turn(*span), ranges)
     except OutOfOrderError:
         remover.drain()
         remover.begin_again()
@@ -189,13 +188,23 @@ def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ran
 
 
 class _Sweeper:
-    """Scans ranges of shards; `listed` counts the objects that were seen in any of them."""
+    """Scans ranges of shards; `listed` counts the objects that were seen in any of them.
 
-    def __init__(self, store: ObjectStore, remover: Remover, progress: Progress) -> None:
+    A scanner that waits for the deletes holds a page. So few scan at first where most is garbage, more once deletes wait.
+    """
+
+    def __init__(self, store: ObjectStore, remover: Remover, progress: Progress, scanners: int) -> None:
         self._store, self._remover, self._progress = store, remover, progress
+        self._turns, self._starved = threading.Semaphore(scanners), 0
         self.listed = 0
         self._at = ""
         remover.progress = self._report
+
+    def scan_in_turn(self, first: int, end: int) -> None:
+        """Scan a range, when it is its turn."""
+        with self._turns:
+            if not (self._remover.full or self._remover.stop.is_set()):
+                self.scan(first, end)
 
     def scan(self, first: int, end: int, *, skip: bool = True) -> None:
         """Scan a range, and have the scanners of the others end where it cannot be scanned to its end."""
@@ -211,6 +220,10 @@ class _Sweeper:
                     self.listed, seen = self.listed + scan.counts.listed - seen, scan.counts.listed
                     self._at = scan.at
                 remover.take(batch)
+                if remover.is_starved:
+                    self._starved += 1
+                    if self._starved % STARVED_PAGES == 0:
+                        self._turns.release()
                 self._report()
                 if remover.full or remover.stop.is_set():
                     return

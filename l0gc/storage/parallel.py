@@ -3,17 +3,22 @@
 The threads that do them are not those of `concurrent.futures`, which waits in conditions of `threading`. These are written
 in Python: an exception in the middle of one, such as Ctrl-C in a notebook, leaves it locked, and then a thread of the pool
 waits for ever, and so does its caller (hazard 29).
+
+How many requests a store answers at once before they only queue there, nobody knows: `InFlight` finds out.
 """
 
 from __future__ import annotations
 
 import _thread
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from l0gc.runtime import Clock
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -21,6 +26,17 @@ B = TypeVar("B")
 _BEGUN_S: Final = 1.0
 """A thread that has not begun by then is started again: an exception that is set in the thread that starts it may come to
 the new one, and end it."""
+
+FIRST_IN_FLIGHT: Final = 4
+LEAST_IN_FLIGHT: Final = 2
+ANSWERS: Final = 24
+"""A rate is that of so many answers, or of two for each request in flight."""
+GAIN: Final = 0.25
+"""A raise is kept if the rate grows by this share of it."""
+LOSS: Final = 0.05
+"""A step down is kept if the rate falls by no more than this share."""
+HOLD: Final = 8
+"""After a step that was not kept, as many rates are measured before the next one, the other way."""
 
 
 def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
@@ -137,6 +153,101 @@ def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, beg
         del task
     tasks.put(None)  # for the others
     alive.release()
+
+
+class Answered(NamedTuple):
+    """What a request came to: how much the store took, and whether something else than the store held it up."""
+
+    taken: int
+    held: bool = False
+
+
+class InFlight:
+    """Sends requests through an executor, as many at once as make the store faster.
+
+    By Little's law more of them either raise the rate, or wait longer for their answers. So the number goes up by half while
+    the rate grows with it, else back, and after a while a quarter down, which is kept if the rate is the same. Nothing is
+    learnt while requests are held up by a pace, or fewer than allowed are there to be sent. Safe for several threads.
+    """
+
+    def __init__(self, clock: Clock, executor: Executor) -> None:
+        self._clock, self._executor = clock, executor
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], Answered]] = deque()
+        self._under_way = 0
+        self._kept, self._upwards, self._hold, self._rate = FIRST_IN_FLIGHT, True, 0, 0.0
+        self._measure(FIRST_IN_FLIGHT)
+
+    def submit(self, *requests: Callable[[], Answered], first: bool = False) -> None:
+        """Send requests, when their turn comes; what they raise is lost where the executor is not inline.
+
+        Args:
+            first: whether they go before all that wait.
+        """
+        with self._lock:
+            if first:
+                self._waiting.extendleft(reversed(requests))
+            else:
+                self._waiting.extend(requests)
+            room = max(0, self.limit - self._under_way)
+        for _ in requests[:room]:
+            try:
+                self._executor.submit(self._send)
+            except RuntimeError:  # no thread could be started
+                self._send()
+
+    def _send(self) -> None:
+        """Send what waits, one after another, for as long as it may be one more."""
+        while True:
+            with self._lock:
+                if not self._waiting or self._under_way >= self.limit:
+                    return
+                request = self._waiting.popleft()
+                self._under_way += 1
+            answered = Answered(0, held=True)
+            try:
+                answered = request()
+            except BaseException:
+                self._count(answered)
+                self._send()
+                raise
+            self._count(answered)
+
+    def _count(self, answered: Answered) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._answers += 1
+            if self._answers <= 0:  # sent before the limit changed
+                self._since = self._clock.monotonic()
+                return
+            self._taken += answered.taken
+            self._unsure += answered.held or not self._waiting
+            if self._answers >= max(ANSWERS, 2 * self.limit):
+                rate = self._taken / max(1e-9, self._clock.monotonic() - self._since)
+                self._judge(rate if self._unsure * 4 <= self._answers else None)
+
+    # -- with the lock held -------------------------------------------------------------------------------------------
+
+    def _measure(self, limit: int) -> None:
+        """Measure the rate anew, with this limit."""
+        self.limit = max(LEAST_IN_FLIGHT, limit)
+        self._answers, self._taken, self._unsure = -self._under_way, 0, 0
+        self._since = self._clock.monotonic()
+
+    def _judge(self, rate: float | None) -> None:
+        """Decide on the limit that was tried, and on the next one; None is a rate that was not measured."""
+        step = self.limit / self._kept - 1
+        least = 1 + step * GAIN if step > 0 else 1 - LOSS
+        if rate is not None and (not step or rate >= self._rate * least):
+            self._rate = max(rate, self._rate) if step < 0 else rate
+            self._kept = self.limit
+            self._hold = 0 if step else self._hold - 1
+        elif step:
+            self._upwards, self._hold = not self._upwards, HOLD
+        if self._kept == LEAST_IN_FLIGHT:
+            self._upwards = True
+        change = self._kept // 2 if self._upwards else -max(1, self._kept // 4)
+        self._measure(self._kept + (change if rate is not None and self._hold <= 0 else 0))
 
 
 class Parallel:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError
 from l0gc.events import event
+from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
@@ -214,7 +215,7 @@ class OffsetReader:
                 return at, parquet.Opened(w, None, None) if w.file.is_hole else parquet.open_l1(store, w, self._times)
 
         def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
-            for at, o in self._ahead(opened, self._files(known), lambda w: 0):
+            for at, o in self._ahead(opened, self._files(known), lambda of: not of[1].file.is_hole):
                 groups = parquet.wanted_groups(o, self._times)
                 self.counters.l1_objects += o.metadata is not None
                 self.counters.l1_objects_skipped += o.metadata is None and not o.wanted.file.is_hole
@@ -231,7 +232,11 @@ class OffsetReader:
             with _holding(at, o.wanted.file.base_offset):
                 return at, o, None if chunk is None else parquet.fetch_chunk(store, chunk, names)
 
-        for at, o, chunk in self._ahead(fetched, parts(), lambda part: 0 if part[2] is None else part[2].bytes):
+        def weigh(part: tuple[int, parquet.Opened, parquet.L1Chunk | None]) -> int:
+            _, o, chunk = part
+            return 0 if chunk is None or o.body is not None else chunk.bytes
+
+        for at, o, chunk in self._ahead(fetched, parts(), weigh):
             file = o.wanted.file
             if file.base_offset > self._next[at]:
                 raise self._gap(at)
@@ -324,16 +329,18 @@ class OffsetReader:
         return Piece(partition, pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
-        """What `work` makes of each item, in their order, some of them ahead on the pool."""
+        """What `work` makes of each item, in their order, some of them ahead on the pool; not what weighs nothing, for which
+        nothing is fetched."""
         if self._pool is None:
             yield from map(work, items)
             return
         waiting: deque[tuple[Future[B], int]] = deque()
-        held = 0
+        here, held = InlineExecutor(), 0
         try:
             for item in items:
-                waiting.append((self._pool.submit(work, item), weigh(item)))
-                held += waiting[-1][1]
+                weight = weigh(item)
+                waiting.append(((self._pool if weight else here).submit(work, item), weight))
+                held += weight
                 while len(waiting) > _AHEAD or held > _AHEAD_BYTES:
                     held -= waiting[0][1]
                     yield waiting.popleft()[0].result()

@@ -30,25 +30,27 @@ class Limited:
         by_key: whether it takes a part of a request, and answers 200 with a SlowDown for each of the other keys.
     """
 
-    def __init__(self, clock: VirtualClock, limit: float, burst_s: float, *, by_key: bool) -> None:
-        self._clock, self._limit, self._by_key = clock, limit, by_key
+    def __init__(
+        self, clock: VirtualClock, limit: float, burst_s: float, *, by_key: bool, latency_s: float = LATENCY_S
+    ) -> None:
+        self._clock, self._limit, self._by_key, self._latency_s = clock, limit, by_key, latency_s
         self._most = self._tokens = limit * burst_s
         self._at = 0.0
         self.taken: list[tuple[float, int]] = []
         self.sent: list[tuple[float, int]] = []
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        self._clock.sleep(LATENCY_S / 2)
+        self._clock.sleep(self._latency_s / 2)
         now = self._clock.now
         self._tokens, self._at = min(self._most, self._tokens + (now - self._at) * self._limit), now
         self.sent.append((now, len(keys)))
         if not self._by_key and self._tokens < len(keys):
-            self._clock.sleep(LATENCY_S / 2)
+            self._clock.sleep(self._latency_s / 2)
             raise ThrottledError("503 SlowDown")
         n = min(len(keys), int(self._tokens))
         self._tokens -= n
         self.taken.append((now, n))
-        self._clock.sleep(LATENCY_S / 2)
+        self._clock.sleep(self._latency_s / 2)
         return [DeleteFailure(k, "SlowDown", "slow down") for k in keys[n:]]
 
     def per_second(self, first: float, end: float) -> float:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
 import numpy as np
 import pytest
 
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.keys import level_one, level_one_index
+from l0gc.storage.parallel import Threads, WorkerThreads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
@@ -15,6 +21,7 @@ from l0gc.streamlog.journal.rows import L1_OBJECT, name_text, pack
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.rewrite import rewrite
+from l0gc.streamlog.offset_reader import OffsetReader
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with
 from tests.support.memory_store import another_process
@@ -87,3 +94,19 @@ def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_reported(wi
         assert left == [at for at in RECORDS if at in left]  # once, and in order
         lacking = [at for at in RECORDS if at not in left]
         assert lacking == [] or (partition == 1 and lacking == [(1, o) for o in range(40)])
+
+
+def test_an_object_that_is_fetched_whole_takes_one_task_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task costs as much time as a small object's records."""
+    cluster, topic = cluster_with(6)
+    tasks, submit = list[str](), WorkerThreads.submit
+
+    def counted(pool: WorkerThreads, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        tasks.append(fn.__qualname__)
+        return submit(pool, fn, *args)
+
+    monkeypatch.setattr(WorkerThreads, "submit", counted)
+    with Threads(4) as threads:
+        found = read_topic(dataclasses.replace(cluster, parallel=threads), topic)
+        assert [(r.partition, r.offset) for r in found] == RECORDS
+    assert len([name for name in tasks if name.startswith(OffsetReader.__name__)]) == 2 * 6

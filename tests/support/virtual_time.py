@@ -8,6 +8,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
@@ -34,14 +36,29 @@ class VirtualClock:
         heapq.heappush(self._waiting, (self.now + max(seconds, 1e-6), next(self._numbers), getcurrent()))
         self._hub.switch()
 
+    def start(self, worker: Callable[[], None]) -> None:
+        """Run another worker, from now on."""
+        heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
+
     def run(self, *workers: Callable[[], None]) -> None:
         """Run the workers to their ends; what one of them raises is raised."""
         self._hub = getcurrent()
         try:
             for worker in workers:
-                heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
+                self.start(worker)
             while self._waiting:
                 self.now, _, next_up = heapq.heappop(self._waiting)
                 next_up.switch()
         finally:
             self._hub = None
+
+
+class VirtualThreads(Executor):
+    """As many greenlets as are wanted."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._clock.start(lambda: fn(*args, **kwargs))
+        return Future()

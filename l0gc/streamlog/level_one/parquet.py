@@ -310,7 +310,8 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
-        file = RangedFile(f.bytes, functools.partial(_within, chunk.pieces))
+        body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
+        file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))
         parquet = pq.ParquetFile(
             file, metadata=chunk.opened.metadata, pre_buffer=False, page_checksum_verification=True
         )

@@ -1,0 +1,119 @@
+"""A remover in virtual time: at the store's speed, with a bound on what is in hand, and a pause that ends it soon."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from l0gc.collect.pause import Pause
+from l0gc.collect.plan import Removal
+from l0gc.collect.record import DELETED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject
+from l0gc.collect.remover import HAND_BYTES, OBJECT_BYTES, SEGMENTS_IN_FLIGHT, Remover
+from l0gc.collect.scan import Deletable
+from l0gc.errors import ObjectNotFoundError
+from l0gc.keys import PAUSED
+from l0gc.runtime import Runtime
+from l0gc.storage.objectstore import PAGE_SIZE, Stored
+from l0gc.storage.parallel import FIRST_IN_FLIGHT
+from tests.collect.test_pacing import Limited
+from tests.support.virtual_time import VirtualClock, VirtualThreads
+
+SMALL_S = 0.01
+"""What a small request needs."""
+PAUSE = msgspec.json.encode(Pause("disk audit", "ann", 0))
+
+
+class Bucket(Limited):
+    """A store that also keeps a run record, which is not encoded here, and from some moment on a pause."""
+
+    def __init__(self, clock: VirtualClock, limit: float, latency_s: float, paused_at: float = float("inf")) -> None:
+        super().__init__(clock, limit, 1, by_key=False, latency_s=latency_s)
+        self.paused_at = paused_at
+        self.planned: list[float] = []
+        self.ended: list[Sequence[RecordedObject]] = []
+        self.most_begun = 0
+
+    def get(self, key: str) -> Stored:
+        assert key == PAUSED
+        self._clock.sleep(SMALL_S)
+        if self._clock.now < self.paused_at:
+            raise ObjectNotFoundError(key)
+        return Stored(PAUSE, "", 0, 0)
+
+    def put_bulk(self, key: str, rows: Sequence[RecordedObject]) -> None:
+        self._clock.sleep(SMALL_S)
+        if rows[0].status == PLANNED:
+            self.planned.append(self._clock.now)
+        else:
+            self.ended.append(rows)
+        self.most_begun = max(self.most_begun, len(self.planned) - len(self.ended))
+
+
+def removed_from(store: Bucket, seconds: float, segment: int, max_rate: float | None = None) -> tuple[Remover, int]:
+    """Hand over objects for so long, as soon as there is room for them; the most that were in hand at once."""
+    clock = store._clock
+    runtime = Runtime(clock, random.Random(1))
+    remover = Remover(
+        cast(Any, store), runtime, Removal(started_ms=0, max_rate=max_rate), worker="l0",
+        deleters=VirtualThreads(clock), records=cast(Any, store),
+    )  # fmt: skip
+    objects = [Deletable(f"level_zero/data/000/{1:018}/{n:036}", 1, 1) for n in range(segment)]
+    size = sum(OBJECT_BYTES + len(o.key) for o in objects)
+    handed, most = 0, 0
+
+    def hand_over() -> None:
+        nonlocal handed, most
+        while clock.now < seconds and not remover.stop.is_set():
+            if remover._hand._held + size <= HAND_BYTES:
+                remover.take(objects)
+                handed += segment
+                most = max(most, handed - remover.tally.deleted)
+            else:
+                clock.sleep(0.001)
+
+    clock.run(hand_over)
+    return remover, most
+
+
+@pytest.fixture(autouse=True)
+def without_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l0gc.collect.record.encode_segment", lambda rows: rows)
+
+
+@pytest.mark.parametrize("latency_s", [0.005, 0.05, 0.3])
+@pytest.mark.parametrize("limit", [3_500, 20_000])
+def test_within_five_seconds_nine_tenths_of_what_the_store_takes_go(limit: float, latency_s: float) -> None:
+    store = Bucket(VirtualClock(), limit, latency_s)
+    remover, most = removed_from(store, 15, SEGMENT_OBJECTS)
+    assert remover.tally.failed == 0
+    assert store.per_second(5, 15) >= 0.9 * limit
+    assert store.most_begun <= SEGMENTS_IN_FLIGHT
+    assert most <= SEGMENTS_IN_FLIGHT * SEGMENT_OBJECTS
+
+
+@pytest.mark.parametrize(
+    ("segment", "limit", "max_rate", "begun"),
+    [(SEGMENT_OBJECTS, 20_000, None, SEGMENTS_IN_FLIGHT), (10, 20_000, 25, FIRST_IN_FLIGHT)],
+    ids=["as fast as the store takes it", "far less than what is in hand"],
+)
+def test_a_pause_ends_it_before_any_other_segment_is_on_record(
+    monkeypatch: pytest.MonkeyPatch, segment: int, limit: float, max_rate: float | None, begun: int
+) -> None:
+    """However much is in hand, only as many segments are begun as have requests in flight."""
+    monkeypatch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", segment)
+    monkeypatch.setattr("l0gc.collect.remover.PAGE_SIZE", min(PAGE_SIZE, segment // 2))
+    store = Bucket(VirtualClock(), limit, 0.3, paused_at=8)
+    remover, _ = removed_from(store, 60, segment, max_rate)
+    gone = sum(n for _, n in store.taken)
+    assert remover.tally.paused.startswith("disk audit")
+    assert 0 < sum(n for t, n in store.taken if t >= store.paused_at) <= begun * segment
+    assert max(store.planned) < store.paused_at + 2 * SMALL_S
+    assert store.most_begun <= begun
+    assert len(store.ended) == len(store.planned)
+    assert sum(r.status == DELETED for rows in store.ended for r in rows) == gone == remover.tally.deleted
+    assert {r.status for rows in store.ended for r in rows} <= {DELETED, LEFT}
+    assert store._clock.now < store.paused_at + 3
