@@ -26,8 +26,8 @@ from typing import Final, Protocol
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
-_GC_THRESHOLD: Final = 700
-"""Python's own."""
+_GC_THRESHOLDS: Final = (700, 10, 10)
+"""Those of Python up to 3.12."""
 _NEW_S: Final = 60.0
 
 
@@ -89,7 +89,7 @@ def give_memory_back() -> None:
     Malloc's threshold for separate mappings grows with each large block that is freed, unless it is set. It is for a process
     of l0gc's own: it holds for all that the process does.
     """
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(*_GC_THRESHOLDS)
     with suppress(OSError, AttributeError):  # another C library has no such call
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_ARENA_MAX, 1)
