@@ -10,6 +10,7 @@ How many requests a store answers at once before they only queue there, nobody k
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -136,7 +137,8 @@ class WorkerThreads(Executor):
                 while (task := self._tasks.get_nowait()) is not None:
                     task.drop()
         self._tasks.put(None)
-        for alive in self._alive if wait else ():
+        # Once the interpreter ends, threads take no more steps: a cluster that nobody has closed must not wait for them.
+        for alive in self._alive if wait and not sys.is_finalizing() else ():
             with alive:
                 pass
 

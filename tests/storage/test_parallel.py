@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -101,3 +103,23 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting() -> 
             call(threads)
         in_time(lambda threads=threads: threads.map(abs, range(3)))  # type: ignore[misc]
         in_time(lambda threads=threads: threads.__exit__())  # type: ignore[misc]
+
+
+def test_a_process_ends_that_never_closed_its_threads() -> None:
+    """As a program does that opens a cluster without `with`: its threads take no step any more once Python ends."""
+    program = """
+from contextlib import contextmanager
+from l0gc.storage.parallel import Threads
+
+@contextmanager
+def opened():
+    with Threads(2) as threads:
+        yield threads
+
+kept = opened()
+kept.__enter__().map(str, range(4))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=False, timeout=PATIENCE_S, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
