@@ -35,6 +35,7 @@ from l0gc.watermark.source import (
     ClusterHandle,
     ClusterIdentity,
     Holder,
+    Pins,
     UnitSummary,
 )
 
@@ -189,6 +190,10 @@ class ExternalLogSource:
 
     def epoch_now(self) -> int:
         return self._theirs.cluster_epoch
+
+    def pins(self, published: int) -> Pins:
+        """None: a pin is an entry of l0gc's own controller log."""
+        return Pins(-1)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------
