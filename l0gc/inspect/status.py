@@ -35,7 +35,7 @@ from l0gc.inspect.causes import (
     find_warnings,
     next_step,
 )
-from l0gc.inspect.journals import Held, Journals, Overview, read_journals
+from l0gc.inspect.journals import Held, Journals, Overview, PinHeld, read_journals
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
@@ -43,7 +43,7 @@ from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.journal.holes import way_out
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
-from l0gc.watermark.scans import list_scans, read_scan
+from l0gc.watermark.scans import ScanSnapshot, list_scans, read_scan
 from l0gc.watermark.source import UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
@@ -139,6 +139,7 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
     if not state.external_log:
         journals = read_journals(cluster, state, s.watermark)
         _look(cluster, journals, s, published)
+    s.pins = _pins(cluster, journals, s)
     s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
     s.causes, s.warnings = find_causes(s), find_warnings(s)
     if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
@@ -174,15 +175,37 @@ def _held_objects(cluster: Cluster, journals: Journals, s: Status) -> dict[int, 
     Empty without a readable scan.
     """
     held: dict[int, int] = {}
+    scan = _last_scan(cluster, s.cluster_id)
+    due = tick_is_due(s.as_of_ms - s.epoch_ms, s.interval_ms)
+    for r in scan.epochs if scan is not None else ():
+        if r.epoch is not None and r.epoch > s.watermark:
+            ticks = journals.ticks_until_free(r.epoch, due=due)
+            held[ticks] = held.get(ticks, 0) + r.objects
+    return held
+
+
+def _last_scan(cluster: Cluster, cluster_id: str) -> ScanSnapshot | None:
     with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
         keys = list_scans(cluster.store)
-        rows = read_scan(cluster.store, max(keys), journals.snapshot.cluster_id).epochs if keys else []
-        due = tick_is_due(s.as_of_ms - s.epoch_ms, s.interval_ms)
-        for r in rows:
-            if r.epoch is not None and r.epoch > s.watermark:
-                ticks = journals.ticks_until_free(r.epoch, due=due)
-                held[ticks] = held.get(ticks, 0) + r.objects
-    return held
+        return read_scan(cluster.store, max(keys), cluster_id) if keys else None
+    return None
+
+
+def _pins(cluster: Cluster, journals: Journals, s: Status) -> list[PinHeld]:
+    """The pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than its M."""
+    pins = journals.snapshot.pins.values()
+    scan = _last_scan(cluster, s.cluster_id) if any(not p.level_one for p in pins) else None
+    found = []
+    for p in sorted(pins, key=lambda p: p.revision):
+        above = max(s.watermark, p.watermark)
+        l0 = 0 if p.level_one else -1
+        if scan is not None and not p.level_one:
+            free = (r for r in scan.epochs if r.epoch is not None and not r.holders)
+            l0 = sum(r.bytes for r in free if above < (r.epoch or 0) <= scan.totals.cluster_epoch)
+        held = None if p.level_one else above
+        l1 = journals.dropped_bytes(p.revision)
+        found.append(PinHeld(p.name, held, p.created_ms, p.end_ms, p.why, l0, l1))
+    return found
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:

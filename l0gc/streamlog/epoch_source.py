@@ -23,7 +23,7 @@ from l0gc.streamlog.cluster import Cluster, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
-from l0gc.watermark.source import WAY_OUT, ClusterIdentity, Pins, UnitSummary, pinned_unit
+from l0gc.watermark.source import WAY_OUT, ClusterIdentity, PinnedUnits, UnitSummary, pinned_unit
 
 
 class JournalSource:
@@ -69,7 +69,7 @@ class JournalSource:
         self._now = self._cluster.controller.snapshot()
         return self._now.epoch
 
-    def pins(self, published: int) -> Pins:
+    def pins(self, published: int) -> PinnedUnits:
         return pins_of(self._now, published)
 
 
@@ -77,7 +77,7 @@ def _read(readers: int, place: Place, task: JournalTask) -> tuple[UnitSummary, l
     return read_journal(place.store, task, readers=readers)
 
 
-def pins_of(state: ControllerState, published: int) -> Pins:
+def pins_of(state: ControllerState, published: int) -> PinnedUnits:
     """What the pins of a state hold, where M = `published` was published before the state was read.
 
     A pin that has not taken effect holds M where it is. So does one that holds less, which had ended before the controller
@@ -88,7 +88,7 @@ def pins_of(state: ControllerState, published: int) -> Pins:
         for p in state.pins.values()
         if not p.level_one
     ]
-    return Pins(state.epoch, held)
+    return PinnedUnits(state.epoch, held)
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:

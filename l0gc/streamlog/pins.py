@@ -3,7 +3,7 @@
 What makes it safe (hazard 36): once a pin has taken effect, whatever any state of a journal from then on names stays while
 the pin lives. The order of the steps is what makes it true:
 
-1. The pin becomes an entry of the controller's log. Whoever reads the log from then on respects it.
+1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
 2. `published.json` is raised to the entry's epoch, so that nobody publishes M who has not read the pin.
 3. Each journal's window reaches that epoch. So what is dropped later counts with that epoch or a later one, and what
    counts with an earlier one was dropped before (`ControllerState.pinned_from`).
@@ -18,14 +18,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, StoreError
+from l0gc.formatting import Outcome, moment
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Pin
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
 from l0gc.watermark.source import UnitSummary
+
+PIN_TTL_S: Final = 86_400
+"""How long a pin lives by default: longer than a backup takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinView(Outcome):
+    """A pin. Times are the store's clock, in milliseconds.
+
+    Attributes:
+        epoch: that of its creation.
+        watermark: M does not pass it; None for a pin of L1 alone, and until the pin has taken effect.
+        in_effect: whether it has. Until then it has promised nothing, and M does not move.
+    """
+
+    name: str
+    epoch: int
+    watermark: int | None
+    level_one: bool
+    in_effect: bool
+    created_ms: int
+    expires_ms: int
+    why: str
+
+    @classmethod
+    def of(cls, p: Pin) -> PinView:
+        held = p.watermark if p.in_effect and not p.level_one else None
+        return cls(p.name, p.revision, held, p.level_one, p.in_effect, p.created_ms, p.end_ms, p.why)
+
+    @property
+    def expires(self) -> str:
+        """Its end, as RFC 3339 has it."""
+        return moment(self.expires_ms, "T")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the end as text."""
+        return super(PinView, self).to_json() | {"expires": self.expires}
+
+
+class PinList(list[PinView], Outcome):
+    """The pins, by name."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pins": [p.to_json() for p in self]}
 
 
 def create_pin(cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "") -> Pin:

@@ -35,7 +35,7 @@ from l0gc.watermark.source import (
     ClusterHandle,
     ClusterIdentity,
     Holder,
-    Pins,
+    PinnedUnits,
     UnitSummary,
 )
 
@@ -191,9 +191,9 @@ class ExternalLogSource:
     def epoch_now(self) -> int:
         return self._theirs.cluster_epoch
 
-    def pins(self, published: int) -> Pins:
+    def pins(self, published: int) -> PinnedUnits:
         """None: a pin is an entry of l0gc's own controller log."""
-        return Pins(-1)
+        return PinnedUnits(-1)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, Pins, UnitSummary
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, PinnedUnits, UnitSummary
 
 _TRIES: Final = 5
 """So many pins may be created while M is published."""
@@ -105,7 +105,7 @@ class EpochSource(Protocol):
     def epoch_now(self) -> int:
         """The epoch, read again: to be compared with what was seen since the snapshot."""
 
-    def pins(self, published: int) -> Pins:
+    def pins(self, published: int) -> PinnedUnits:
         """The pins, as of the last `epoch_now`, where M = `published` was published before they were read."""
 
 
@@ -193,7 +193,7 @@ def _publish(
         run_ms = cluster.now_ms()
         listing: ScanSnapshot | None = None
         if histogram is not None:
-            listing = snapshot_of(histogram, watermark, holders_of(everything), snapshot.cluster_id, run_ms)
+            listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, run_ms)
         if dry_run:
             return watermark, before, listing
         counts = (-1, -1, -1)

@@ -54,7 +54,7 @@ class ClusterIdentity(NamedTuple):
     external_log: bool = False
 
 
-class Pins(NamedTuple):
+class PinnedUnits(NamedTuple):
     """What pins hold, in the form of units without partitions, and the epoch at which they were read."""
 
     as_of: int

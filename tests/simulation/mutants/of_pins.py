@@ -9,7 +9,7 @@ import l0gc.watermark.publication
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.watermark.source import Pins
+from l0gc.watermark.source import PinnedUnits
 from tests.simulation.mutants.tools import everywhere, method, mutant
 
 _TEST = "tests/streamlog/test_pins.py"
@@ -39,7 +39,7 @@ def pin_unseen() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def pin_ignored() -> AbstractContextManager[Any]:
-    return everywhere("l0gc.streamlog.epoch_source", "pins_of", lambda state, published: Pins(state.epoch))
+    return everywhere("l0gc.streamlog.epoch_source", "pins_of", lambda state, published: PinnedUnits(state.epoch))
 
 
 @mutant(
