@@ -19,11 +19,12 @@ from l0gc.errors import (
     UsageError,
     WatermarkRegressionError,
 )
-from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -320,6 +321,22 @@ def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Cluster) 
     assert not cluster.controller.snapshot().pins
 
 
+def test_a_journal_that_cannot_be_read_any_more_is_no_state_to_promise(cluster: Cluster) -> None:
+    """Its window has reached the pin's epoch, and the store fails then."""
+    store, reached = store_of(cluster), [0]
+
+    def fails(call: Call) -> None:
+        if call.kind == "put_if_absent" and journal_log(0) in call.key and call.when == "after":
+            reached[0] += 1
+        elif reached[0] and call.kind == "get" and journal_log(0) in call.key:
+            raise StoreError("no answer")
+
+    store.fault = fails
+    with pytest.raises(StoreError, match="pin 'backup' was not created: journal 0 cannot be read: no answer"):
+        create_pin(cluster, "backup", HOUR_MS)
+    assert not cluster.controller.snapshot().pins
+
+
 def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: Cluster) -> None:
     """Hazard 10: it had ended, so what it held may be gone. It holds M where it is, until its end."""
     compute(cluster)
@@ -359,6 +376,43 @@ def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Cluster, level
     end(cluster, pin)
     assert vacuum(cluster).problem is None
     assert not named & l1(cluster)
+
+
+def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Cluster) -> None:
+    lifted(cluster, 6)
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
+    merge(cluster, None, MergeRule(fan_in=2))
+    tick(cluster, 5)
+
+    def is_due() -> bool:
+        garbage = JournalGarbage(cluster)
+        garbage.refresh()
+        return garbage.is_due(store_of(cluster).clock.ms)
+
+    assert not is_due()
+    end(cluster, pin)
+    assert is_due()
+
+
+def test_what_a_pin_keeps_of_a_topic_that_the_controller_does_not_know_is_no_orphan(cluster: Cluster) -> None:
+    lifted(cluster, 6)
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
+    delete_topic(cluster, "events")
+    tick(cluster, 5)
+    now_ms = store_of(cluster).clock.ms
+
+    def waiting() -> list[int]:
+        garbage = JournalGarbage(cluster)
+        garbage.refresh()
+        garbage._names = {}  # as after a restore of the controller log
+        garbage.fence(now_ms, now_ms, dry_run=True)
+        (part,) = garbage.parts(L1_DATA, 1)
+        assert part.forgotten
+        return part.waiting
+
+    assert waiting()
+    cluster.controller.delete_pin(pin.name)
+    assert not waiting()
 
 
 def test_what_was_dropped_before_a_pin_goes(cluster: Cluster) -> None:

@@ -143,7 +143,8 @@ def plan_evacuation(
     target = Target(why="M waits for what is damaged")
     if not errors:
         needed = sum((Counter(n.bytes) for n in needs), Counter[int]())
-        below = min([state.epoch, *(n.below for n in needs if n.below is not None)])
+        pinned = (p.watermark + 1 for p in state.pins.values() if not p.level_one)
+        below = min([state.epoch, *pinned, *(n.below for n in needs if n.below is not None)])
         limits = {"max_bytes": max_bytes, "object_bytes": object_bytes}
         target = choose_target(objects, needed, below, ratio=ratio, **limits)
     if target.epoch is not None:
