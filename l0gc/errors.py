@@ -51,6 +51,10 @@ class TopicExistsError(UsageError):
     """A topic of that name exists with other settings."""
 
 
+class PinExistsError(UsageError):
+    """A pin of that name has not ended."""
+
+
 # -- 3: partly done ---------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +107,10 @@ class ExternalLogError(SafetyError):
 
 class WatermarkRegressionError(SafetyError):
     """A published watermark would be lowered (hazard 15)."""
+
+
+class PinnedSinceError(SafetyError):
+    """A pin was created that a computation of M has not seen (hazard 36)."""
 
 
 class PoisonedEpochError(SafetyError):

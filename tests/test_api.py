@@ -337,20 +337,20 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     first = text.split("```python\n")[1].split("```")[0]
     assert first in (ROOT / "examples/embed.py").read_text()
-    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics", "producers", "runs"}
+    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics", "producers", "runs", "pins"}
 
 
 METHODS = {
     "evacuate", "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
     "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "log", "pause",
     "resume", "undelete", "verify", "gc", "accept_set_back", "read_lines",
-    "give_up",
+    "give_up", "pin",
 }  # fmt: skip
 
 OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}
 """Commands that are about the terminal or this machine, and not about a cluster."""
 OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show": "log"}
-GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs"}
+GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs", "pin": "pins"}
 
 
 _OUTPUT: Final = {"metrics_file", "pushgateway", "yes", "output", "save_plan", "list", "watch"}

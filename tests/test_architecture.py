@@ -57,16 +57,16 @@ ROOMS = [
     {"epoch_source", "garbage_look", "housekeep", "topic_view"},
     {"offset_reader"},
     {"reader"},
-    {"delete_records", "founding", "garbage", "give_up", "set_back", "topics"},
+    {"delete_records", "founding", "garbage", "give_up", "pins", "set_back", "topics"},
 ]
 """The same within `streamlog`."""
 
 UPWARD = ("api", "__init__")
 """The one arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
 
-SEEN_OF_WATERMARK = {"publication", "scans", "source"}
-"""What the stream log and the collector see of `watermark`: what it has to implement, what is published, and which scan
-snapshots are old."""
+SEEN_OF_WATERMARK = {"compute", "publication", "scans", "source"}
+"""What the stream log and the collector see of `watermark`: what it has to implement, what is published, which scan
+snapshots are old, and the M of some units, which a pin holds."""
 
 SEEN_OF_COLLECT = {"dropped_l1", "garbage", "scan"}
 """What the stream log sees of `collect`: what it has to implement for a vacuum, and the types of that."""
@@ -132,6 +132,8 @@ DELETING = {
 }
 """What deletes: the methods of `ObjectStore`, and what these call themselves."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
+    "api/evacuation.py": (["self.pins.delete", "self.pins.delete"], "the pin of a `with` block: an entry of the log"),
+    "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
     "collect/deleter.py": (
         ["self._store.delete_versions", "self._store.delete_once"],
         "the one door: L0, L1 and index objects, with record, pause, limits and a rule for each kind",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from l0gc.api.engine import Engine as Engine
 from l0gc.api.gc import Cluster as Cluster
 from l0gc.api.gc import GcResult as GcResult
+from l0gc.api.groups import Pins as Pins
 from l0gc.api.groups import Producers as Producers
 from l0gc.api.groups import Runs as Runs
 from l0gc.api.groups import Topics as Topics
@@ -28,7 +29,7 @@ else:
         wanted = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
         results = vars(importlib.import_module("l0gc.api.results")) if wanted else {}
         if name == "__all__":
-            here = ["Cluster", "Engine", "GcResult", "Producers", "Runs", "Topics", "open"]
+            here = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Topics", "open"]
             return sorted([*here, *(n for n in results if n[0].isupper())])
         if name not in results:
             raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from l0gc.api.engine import Engine, Work
-from l0gc.api.groups import Producers, Runs, Topics, checked
+from l0gc.api.groups import Pins, Producers, Runs, Topics, checked
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
@@ -49,6 +49,8 @@ class DailyWork:
     """Who uploads into it."""
     runs: Runs
     """The records of its past sweeps and vacuums."""
+    pins: Pins
+    """Who keeps a state of it readable."""
 
     def __init__(self, config: StoreConfig, cluster_id: str | None, epoch_interval_s: float) -> None:
         self._stack = ExitStack()
@@ -56,6 +58,7 @@ class DailyWork:
         self._handles, self.store = self._stack.enter_context(opened)
         self._config, self._closed = config, False
         self.topics, self.producers, self.runs = Topics(self.handles), Producers(self.handles), Runs(self.handles)
+        self.pins = Pins(self.handles)
 
     def __repr__(self) -> str:
         return f"<l0gc.Cluster {self.url}>"

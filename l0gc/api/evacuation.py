@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from l0gc.api.cluster import BYTES_FOR_SPARK
@@ -10,8 +12,10 @@ from l0gc.api.groups import checked
 from l0gc.api.operations import Operations
 from l0gc.collect.attempts import read_attempts, recorded_attempt
 from l0gc.collect.gc_steps import SWEEP
+from l0gc.errors import L0gcError
 from l0gc.events import Progress, quiet
 from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.pins import PIN_TTL_S, PinView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +33,23 @@ def planned(cluster: Handles, **limits: Any) -> EvacuationPlan:
 
 
 class Evacuation(Operations):
-    """The part of a cluster that moves records within L0."""
+    """The part of a cluster that moves records within L0, and that holds a state of it still."""
+
+    @contextmanager
+    def pin(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> Iterator[PinView]:
+        """A pin for a `with` block, which is deleted at its end; see `Pins.create` for the arguments.
+
+        Raises:
+            NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
+        """
+        pin = self.pins.create(name, ttl_s=ttl_s, level_one=level_one, why=why)
+        try:
+            yield pin
+        except BaseException:
+            with suppress(L0gcError):
+                self.pins.delete(name, epoch=pin.epoch)
+            raise
+        self.pins.delete(name, epoch=pin.epoch)
 
     def evacuate(
         self,

@@ -10,9 +10,10 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from l0gc.formatting import Outcome
-from l0gc.streamlog import topics
+from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
     AlteredDefaults,
@@ -101,6 +102,34 @@ class Topics(Group):
             limit: of how many partitions the offsets are given.
         """
         return topics.describe_topic(self._handles(), name, partition, limit)
+
+
+class Pins(Group):
+    """The pins of a cluster: `cluster.pins`."""
+
+    def create(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> PinView:
+        """Keep what the cluster holds now readable until the pin ends. As `l0gc pin create`; `cluster.pin` is the same as a
+        `with` block.
+
+        Args:
+            ttl_s: it ends by itself after so many seconds.
+            level_one: keep what is in L1, and let M move.
+            why: for others.
+        """
+        return PinView.of(pins.create_pin(self._handles(), name, int(ttl_s * 1000), level_one=level_one, why=why))
+
+    def list(self) -> PinList:
+        """The pins, by name. As `l0gc pin list`."""
+        known = self._handles().controller.snapshot().pins
+        return PinList(PinView.of(known[name]) for name in sorted(known))
+
+    def delete(self, name: str, *, epoch: int | None = None) -> PinView:
+        """Delete a pin: what it held may go. As `l0gc pin delete`.
+
+        Args:
+            epoch: only the pin that was created at this epoch, and no other one of its name.
+        """
+        return PinView.of(self._handles().controller.delete_pin(name, epoch))
 
 
 class Producers(Group):

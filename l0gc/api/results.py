@@ -27,6 +27,8 @@ from l0gc.streamlog.ingest.result import UploadResult as UploadResult
 from l0gc.streamlog.level_one.expire import ExpireResult as ExpireResult
 from l0gc.streamlog.level_one.merge import MergeResult as MergeResult
 from l0gc.streamlog.level_one.reconcile import ReconcileResult as ReconcileResult
+from l0gc.streamlog.pins import PinList as PinList
+from l0gc.streamlog.pins import PinView as PinView
 from l0gc.streamlog.producers import ProducerList as ProducerList
 from l0gc.streamlog.producers import ProducerView as ProducerView
 from l0gc.streamlog.reader import Record as Record

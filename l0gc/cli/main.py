@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "expire": ("l0gc.cli.topic", "Delete records beyond their topic's retention."),
     "delete-records": ("l0gc.cli.topic", "Delete a topic's records before an offset or a time."),
     "give-up": ("l0gc.cli.topic", "Give up lost records, so that their partition goes on."),
+    "pin": ("l0gc.cli.pin", "Create, list and delete pins."),
     "housekeep": ("l0gc.cli.cluster", "Tick, slide idle windows, keep the logs short."),
     "compute-watermark": (
         "l0gc.cli.compute_watermark",

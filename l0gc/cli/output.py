@@ -33,7 +33,7 @@ from l0gc.errors import L0gcError, OutputFailedError, UsageError
 from l0gc.events import NOTE, Progress, event, quiet, scalars
 from l0gc.formatting import Outcome, count, moment
 from l0gc.settings import Settings
-from l0gc.watermark.source import UNRECONCILED
+from l0gc.watermark.source import PINNED, UNRECONCILED
 
 if TYPE_CHECKING:
     from l0gc.collect.scan import Deletable
@@ -277,7 +277,8 @@ def held_back(
         if first.kind == UNRECONCILED and len(group) > 1:
             records = count(sum(h.unreconciled_records for h in group), "unreconciled record")
             reason = f"{'at least ' if cut else ''}{records} from epoch {gc_epoch + 1} on (l0gc reconcile)"
-        lines.append(f"{first.name or 'a journal'}{others} at {epoch(gc_epoch)}: {reason}{beside(group)}")
+        holder = first.name or ("a pin" if first.kind == PINNED else "a journal")
+        lines.append(f"{holder}{others} at {epoch(gc_epoch)}: {reason}{beside(group)}")
     more = len(lines) - _HELD_BACK_LINES
     if more > 0:
         return [*lines[:_HELD_BACK_LINES], f"{count(more, 'other reason')} like these (--json has them)"]

@@ -25,7 +25,7 @@ from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
 from l0gc.inspect.causes import NOTHING
-from l0gc.inspect.journals import Held
+from l0gc.inspect.journals import Held, PinHeld
 from l0gc.inspect.status import Status
 from l0gc.watermark.source import Holder
 
@@ -94,6 +94,7 @@ def lines_of(s: Status, url: str) -> list[Line]:
     lines += _labelled("held by", _held(s))
     if s.laggards is not None and s.laggards.partitions:
         lines.append(Line("lagging", s.laggards.sentence))
+    lines += _labelled("pins", (_pin(s, p) for p in s.pins))
     lines += _labelled("broken", s.errors, "red")
     lines.append(Line("jobs", _jobs(s)))
     lines += _sweeps(s)
@@ -182,6 +183,13 @@ def _held(s: Status) -> list[str]:
         return f" (the oldest written {_ago(s, min(known))})" if known else ""
 
     return held_back(s.held_back_by, total=s.held_partitions, beside=age)
+
+
+def _pin(s: Status, p: PinHeld) -> str:
+    l0 = "L0 not known" if p.l0_bytes < 0 else f"{size(p.l0_bytes)} of L0"
+    held = f"{size(p.l1_bytes)} of dropped L1" if p.watermark is None else f"{l0} and {size(p.l1_bytes)} of dropped L1"
+    why = f" ({p.why})" if p.why else ""
+    return f"{p.name}{why}, {_ago(s, p.created_ms)}, until {moment(p.expires_ms)}: holds {held}"
 
 
 def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:

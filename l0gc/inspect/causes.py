@@ -17,7 +17,7 @@ from l0gc.inspect.journals import Cause, Overview
 from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
+from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
 """Epochs that M is behind where all is well: the window of each journal spans two."""
@@ -41,6 +41,7 @@ HOUSEKEEP_OVERDUE: Final = "housekeep_overdue"
 RECONCILE_FAILED: Final = "reconcile_failed"
 UNRECONCILED_DATA: Final = "unreconciled"
 IDLE_WINDOW: Final = "idle_window"
+PINNED_M: Final = "pinned"
 COMPUTE_FAILED: Final = "compute_failed"
 NOT_COMPUTED: Final = "not_computed"
 PAUSED: Final = "paused"
@@ -52,8 +53,8 @@ UNCLOSED_TOPIC: Final = "unclosed_topic"
 CODES: Final = (
     FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY, DAMAGED_JOURNAL,
     UNREADABLE_JOURNAL, DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED,
-    UNRECONCILED_DATA, IDLE_WINDOW, COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK, DAMAGED_RECORD,
-    UNCLOSED_TOPIC,
+    UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
+    DAMAGED_RECORD, UNCLOSED_TOPIC,
 )  # fmt: skip
 
 _M_REFUSED: Final = {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY}
@@ -218,6 +219,7 @@ def _of_partitions(f: Overview) -> Iterator[Cause]:
         return
     by_data = [h for h in f.held_back_by if h.kind == UNRECONCILED]
     idle = [h for h in f.held_back_by if h.kind == IDLE]
+    by_pins = [h for h in f.held_back_by if h.kind == PINNED]
     remedy = _moving(f, by_data)
     if by_data and not f.damaged:
         records = count(sum(h.unreconciled_records for h in by_data), "record")
@@ -231,6 +233,14 @@ def _of_partitions(f: Overview) -> Iterator[Cause]:
         still = f"idle, but may still take epoch {f.computable_watermark + 1}"
         detail = f"{_some(f, idle)} at {f.computable_watermark}: {still}; {_ran(f, 'housekeep')}"
         yield Cause(IDLE_WINDOW, detail, remedy)
+    if by_pins:
+        yield from _of_pins(f, by_pins)
+
+
+def _of_pins(f: Overview, pins: Sequence[Holder]) -> Iterator[Cause]:
+    more = f" and {count(len(pins) - 1, 'other pin')}" if len(pins) > 1 else ""
+    detail = f"{pins[0].reason.partition(' (')[0]}{more} at {f.computable_watermark}: M does not pass what a pin needs"
+    yield Cause(PINNED_M, detail, f"wait until it ends, or delete it with l0gc pin delete, then {COMPUTE}")
 
 
 def _moving(f: Overview, by_data: Sequence[Holder]) -> str:

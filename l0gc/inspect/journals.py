@@ -18,13 +18,14 @@ import numpy as np
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.inspect.laggards import Laggards
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
-from l0gc.streamlog.epoch_source import unknown_topic
+from l0gc.streamlog.epoch_source import pins_of, unknown_topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, summary_of, tasks_of
@@ -53,15 +54,17 @@ class Reading:
 
 @dataclass
 class Journals:
-    """All journals of a cluster, after its controller's snapshot."""
+    """All journals of a cluster, after its controller's snapshot; M = `published` was published before."""
 
     snapshot: ControllerState
     readings: list[Reading] = field(default_factory=list)
+    published: int = NO_WATERMARK
 
     @cached_property
     def watermark(self) -> Watermark:
-        """M as the journals have it, and the first few of those that hold it."""
-        return compute(self.snapshot.epoch, [r.summary for r in self.readings])
+        """M as the journals and the pins have it, and the first few of those that hold it."""
+        held = pins_of(self.snapshot, self.published).held
+        return compute(self.snapshot.epoch, [*(r.summary for r in self.readings), *held])
 
     @property
     def errors(self) -> list[str]:
@@ -75,6 +78,12 @@ class Journals:
             for r in self.readings
             if r.state is not None
         ]
+
+    def dropped_bytes(self, epoch: int) -> int:
+        """The bytes of L1 that were dropped at `epoch` or later, and are still there."""
+        dropped = [r.state.dropped for r in self.readings if r.state is not None]
+        late = [rows[rows["dropped_epoch"] >= epoch] for rows in dropped]
+        return sum(int(rows["bytes"].sum() + rows["row_bytes"].sum()) for rows in late)
 
     def holder(self, topic: Topic, partition: int) -> Holder:
         """What one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
@@ -249,6 +258,24 @@ class _Evidence(msgspec.Struct, kw_only=True):
     held_objects: dict[int, int] = {}
 
 
+class PinHeld(msgspec.Struct, frozen=True):
+    """What a pin keeps from being deleted, as far as it is known.
+
+    Attributes:
+        watermark: M does not pass it; None for a pin of L1 alone.
+        l0_bytes: of L0 objects that no partition needed and M did not pass when the bucket was listed last; -1 if unknown.
+        l1_bytes: of L1 that was dropped since.
+    """
+
+    name: str
+    watermark: int | None
+    created_ms: int
+    expires_ms: int
+    why: str
+    l0_bytes: int
+    l1_bytes: int
+
+
 class Overview(_Evidence, Outcome, kw_only=True):
     """How a cluster stands at `as_of_ms`: what causes are found in, and what status and report show.
 
@@ -262,6 +289,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
         lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
         held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
         errors: why journals cannot be read.
+        pins: who keeps a state of the cluster readable, and what that holds, oldest first.
         causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
         lost_records: records that were given up, in so many `holes`.
         laggards: the partitions that lag, and what that costs; None where it is not known.
@@ -289,6 +317,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
     held_partitions: int = 0
     laggards: Laggards | None = None
     errors: list[str] = []
+    pins: list[PinHeld] = []
     paused: Pause | None = None
     causes: list[Cause] = []
     warnings: list[Cause] = []
@@ -328,4 +357,4 @@ def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -
     def read(task: JournalTask) -> Reading:
         return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica))
 
-    return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)))
+    return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)), published)

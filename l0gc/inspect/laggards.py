@@ -99,7 +99,7 @@ def find_laggards(
 
     Args:
         journals: all of them, with the topics that there are.
-        epoch: the cluster epoch.
+        epoch: the cluster epoch, or the lowest epoch that a pin keeps.
         read_scan: gives the newest listing, None without one; called only if somebody lags.
         now_ms: the store's clock.
         swept_ms: when the last sweep ended; see `outdated`.

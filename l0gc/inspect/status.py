@@ -35,12 +35,13 @@ from l0gc.inspect.causes import (
     find_warnings,
     next_step,
 )
-from l0gc.inspect.journals import Held, Journals, Overview, read_journals
+from l0gc.inspect.journals import Held, Journals, Overview, PinHeld, read_journals
 from l0gc.inspect.laggards import Laggards, find_laggards
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
+from l0gc.streamlog.evacuation.needs import unpinned_below
 from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
@@ -141,6 +142,7 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
             sweep = s.last(SWEEP)
             swept_ms = sweep.ended_ms if sweep else 0
             s.laggards = see_laggards(cluster, journals, s.as_of_ms, swept_ms=swept_ms, giving_up=s.giving_up)
+    s.pins = _pins(cluster, journals, s)
     s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
     s.causes, s.warnings = find_causes(s), find_warnings(s)
     if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
@@ -193,6 +195,23 @@ def _held_objects(cluster: Cluster, journals: Journals, s: Status) -> dict[int, 
     return held
 
 
+def _pins(cluster: Cluster, journals: Journals, s: Status) -> list[PinHeld]:
+    """The pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than its M."""
+    pins = journals.snapshot.pins.values()
+    scan = _newest_scan(cluster, s.cluster_id) if any(not p.level_one for p in pins) else None
+    found = []
+    for p in sorted(pins, key=lambda p: p.revision):
+        above = max(s.watermark, p.watermark)
+        l0 = 0 if p.level_one else -1
+        if scan is not None and not p.level_one:
+            free = (r for r in scan.epochs if r.epoch is not None and not r.holders)
+            l0 = sum(r.bytes for r in free if above < (r.epoch or 0) <= scan.totals.cluster_epoch)
+        held = None if p.level_one else above
+        l1 = journals.dropped_bytes(p.revision)
+        found.append(PinHeld(p.name, held, p.created_ms, p.end_ms, p.why, l0, l1))
+    return found
+
+
 def see_laggards(
     cluster: Cluster, journals: Journals, now_ms: int, *, swept_ms: int, giving_up: str
 ) -> Laggards | None:
@@ -201,7 +220,7 @@ def see_laggards(
         return None
     return find_laggards(
         journals.windows(),
-        journals.snapshot.epoch,
+        unpinned_below(journals.snapshot),
         partial(_newest_scan, cluster, journals.snapshot.cluster_id),
         now_ms=now_ms,
         swept_ms=swept_ms,

@@ -70,11 +70,19 @@ class Folder:
                 checkpoints.append(int(m[2]))
         return cls(entries, sorted(checkpoints), listing.date_ms)
 
-    def ripe(self, min_age_ms: int) -> list[int]:
-        """The entries that may go: those before the newest checkpoint's own, up to the first that is too young."""
-        if not self.checkpoints:
-            return []
-        boundary = self.checkpoints[-1]
+    def needed_from(self, as_of: int | None) -> int:
+        """The offset of the checkpoint that a replay as of `as_of` begins with, of the newest one if that is None; what is
+        older may go. -1 if a replay begins with the first entry."""
+        older = (c for c in self.checkpoints if as_of is None or c <= as_of)
+        return max(older, default=-1)
+
+    def ripe(self, min_age_ms: int, as_of: int | None = None) -> list[int]:
+        """The entries that may go: those that a checkpoint covers, up to the first that is too young.
+
+        Args:
+            as_of: see `needed_from`.
+        """
+        boundary = self.needed_from(as_of)
         for offset, modified in self.entries.items():
             if offset < boundary and self.date_ms - modified < min_age_ms:
                 boundary = offset

@@ -360,13 +360,18 @@ class SharedLog:
             return None
         return kept[-1], self._store.head(self.checkpoint_key(kept[-1])).size
 
-    def truncate(self, folder: Folder | None = None) -> int:
-        """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries."""
+    def truncate(self, folder: Folder | None = None, as_of: int | None = None) -> int:
+        """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries.
+
+        Args:
+            as_of: a replay as of this offset stays possible.
+        """
         folder = folder if folder is not None else self.list_folder()
-        old = folder.ripe(self.min_age_ms)
+        old = folder.ripe(self.min_age_ms, as_of)
         if old and self.boundary.lift(old[-1] + 1) < folder.date_ms - CLOCKS_DIFFER_MS:
             return 0  # the listing's clock, by which they were old, was ahead
-        spent = folder.checkpoints[:-KEPT_CHECKPOINTS]
+        kept = folder.needed_from(as_of)
+        spent = [c for c in folder.checkpoints[:-KEPT_CHECKPOINTS] if c < kept]
         keys = [self.entry_key(o) for o in old] + [self.checkpoint_key(o) for o in spent]
         for at in range(0, len(keys), PAGE_SIZE):
             failures = self._store.delete(keys[at : at + PAGE_SIZE])

@@ -296,10 +296,14 @@ class Replica(Generic[S]):
         self._behind = sum(self._charges)
         self.checkpoint_offset, self.checkpoint_weight = offset, weight
 
-    def truncate(self) -> int:
+    def truncate(self, pinned_at: Callable[[], int | None] = lambda: None) -> int:
         """Delete what a checkpoint covers and what is old enough, if it is worth the requests; returns how many entries.
 
         What the replay's listing showed is enough to know, so a log with nothing to delete costs no request.
+
+        Args:
+            pinned_at: gives the offset as of which a replay stays possible, None if any may go. It is asked after the
+                listing: a pin that it does not know of yet is then newer than all that goes (hazard 36).
         """
         with self.lock:
             _ = self.state
@@ -311,4 +315,4 @@ class Replica(Generic[S]):
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
                 return 0
             self.log.store_time.settle(self._folder.date_ms)
-            return self.log.truncate(self._folder)
+            return self.log.truncate(self._folder, pinned_at())

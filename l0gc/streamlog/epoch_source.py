@@ -17,12 +17,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from l0gc.errors import EpochRegressionError, L0gcError
+from l0gc.formatting import moment
 from l0gc.storage.workers import LocalWorkers, Place, Workers
 from l0gc.streamlog.cluster import Cluster, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
-from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterIdentity, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterIdentity, PinnedUnits, UnitSummary, pinned_unit
 
 
 class JournalSource:
@@ -42,6 +43,7 @@ class JournalSource:
         self._workers = workers or LocalWorkers(cluster)
         self._read = functools.partial(_read, readers)
         self._state: ControllerState | None = None
+        self._now = ControllerState()
 
     def snapshot(self) -> ClusterIdentity:
         self._state = self._cluster.controller.snapshot()
@@ -64,11 +66,29 @@ class JournalSource:
         return [summary for summary, _ in readings]
 
     def epoch_now(self) -> int:
-        return self._cluster.controller.snapshot().epoch
+        self._now = self._cluster.controller.snapshot()
+        return self._now.epoch
+
+    def pins(self, published: int) -> PinnedUnits:
+        return pins_of(self._now, published)
 
 
 def _read(readers: int, place: Place, task: JournalTask) -> tuple[UnitSummary, list[tuple[int, str]]]:
     return read_journal(place.store, task, readers=readers)
+
+
+def pins_of(state: ControllerState, published: int) -> PinnedUnits:
+    """What the pins of a state hold, where M = `published` was published before the state was read.
+
+    A pin that has not taken effect holds M where it is. So does one that holds less, which had ended before the controller
+    log was restored from a backup (hazard 10).
+    """
+    held = [
+        pinned_unit(p.name, max(p.watermark, published), f"pin {p.name!r} until {moment(p.end_ms)} (l0gc pin delete)")
+        for p in state.pins.values()
+        if not p.level_one
+    ]
+    return PinnedUnits(state.epoch, held)
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:
@@ -111,4 +131,5 @@ def journal_totals(cluster: Cluster) -> JournalTotals:
             landed += [(t.revision, known.topic(t.revision).totals().records) for t, _ in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
+    epochs += [p.watermark for p in state.pins.values() if p.in_effect and not p.level_one]
     return JournalTotals(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))

@@ -151,7 +151,7 @@ class JournalGarbage:
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         state = self._states[unit]
-        rows = state.dropped[state.is_dropped_before(before_ms, epoch)]
+        rows = state.dropped[state.is_dropped_before(before_ms, self._unpinned(epoch))]
         # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(self._names))]
         for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
@@ -160,9 +160,17 @@ class JournalGarbage:
                 yield DroppedBatch(kind, [self._dropped(row) for row in some[at : at + BATCH]])
         yield from self._trees(rows[rows["kind"] == INDEX_TREE])
 
+    def _unpinned(self, epoch: int) -> int:
+        """`epoch`, or the last one before the first pin: what was dropped then, no pin promises (hazard 36).
+
+        A pin that this vacuum has not seen is newer than the epoch of its snapshot, which is above `epoch`.
+        """
+        pinned = self._state.pinned_from()
+        return epoch if pinned is None else min(epoch, pinned - 1)
+
     def is_due(self, before_ms: int) -> bool:
         """Whether anything that was dropped before then may go."""
-        epoch = self._state.epoch - GRACE_EPOCHS
+        epoch = self._unpinned(self._state.epoch - GRACE_EPOCHS)
         found = (s.dropped[s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
 
@@ -227,7 +235,7 @@ class JournalGarbage:
 
     def _dropped_since(self, before_ms: int) -> list[int]:
         """The revisions of which something was dropped so lately that it must stay."""
-        epoch = self._state.epoch - GRACE_EPOCHS
+        epoch = self._unpinned(self._state.epoch - GRACE_EPOCHS)
         late = (s.dropped[~s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
         return sorted({int(revision) for rows in late for revision in distinct(rows["revision"])})
 

@@ -18,6 +18,7 @@ from l0gc.errors import CorruptObjectError, EpochRegressionError, PartialFailure
 from l0gc.formatting import Outcome, count
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import ClosedTopic
 from l0gc.watermark.publication import refuse_if_set_back
@@ -88,12 +89,12 @@ class _Log:
         except _OF_ONE_LOG as e:
             self.errors.append(str(e))
 
-    def shorten(self, replica: Replica[S]) -> None:
-        """Checkpoint and truncate, each if it is worth its requests."""
+    def shorten(self, replica: Replica[S], controller: Controller) -> None:
+        """Checkpoint and truncate, each if it is worth its requests. Pins keep what a replay as of them needs."""
         if replica.checkpoint_due(housekeeping=True):
             replica.write_checkpoint()
             self.checkpoints += 1
-        self.truncated += replica.truncate()
+        self.truncated += replica.truncate(lambda: controller.snapshot().pinned_at(self.journal))
 
 
 def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
@@ -113,7 +114,7 @@ def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
     own.attempt(controller.advance if barrier else controller.tick_if_due)
     state = controller.snapshot()
     in_use, deleted_of = state.journals_in_use(), state.deleted_of()
-    own.attempt(lambda: own.shorten(controller.replica))
+    own.attempt(lambda: own.shorten(controller.replica, controller))
 
     def keep(journal: int) -> _Log:
         deleted = deleted_of.get(journal, [])
@@ -163,5 +164,5 @@ def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[T
 
     log.attempt(move)
     log.attempt(close)
-    log.attempt(lambda: log.shorten(handle.replica))
+    log.attempt(lambda: log.shorten(handle.replica, cluster.controller))
     return log

@@ -35,6 +35,7 @@ from l0gc.watermark.source import (
     ClusterHandle,
     ClusterIdentity,
     Holder,
+    PinnedUnits,
     UnitSummary,
 )
 
@@ -189,6 +190,10 @@ class ExternalLogSource:
 
     def epoch_now(self) -> int:
         return self._theirs.cluster_epoch
+
+    def pins(self, published: int) -> PinnedUnits:
+        """None: a pin is an entry of l0gc's own controller log."""
+        return PinnedUnits(-1)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 The order of the reads is what makes it safe: the snapshot first (M is capped at its epoch, hazard 5), then what its
 partitions may still need, then the bucket, then the epoch once more, to be compared with all that was seen since (hazard
-10). `published.json` is read before all of it: a log that ends before the offset recorded there was set back (hazard 38).
-The source and the scan choose where to read, on Spark's executors or in this process; all decisions are made here. Nothing
-is written before the last refusal.
+10), and with it the pins (hazard 36). `published.json` is read before all of it: a log that ends before the offset recorded
+there was set back (hazard 38). The source and the scan choose where to read, on Spark's executors or in this process; all
+decisions are made here. Nothing is written before the last refusal.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
-from l0gc.errors import ExternalLogError, UsageError
+from l0gc.errors import ExternalLogError, PinnedSinceError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
-from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
-from l0gc.watermark.histogram import LISTING, BucketScan
+from l0gc.watermark.compute import Watermark, check_cluster_id, check_epochs, compute, holders_of
+from l0gc.watermark.histogram import LISTING, BucketScan, Histogram
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_published,
@@ -31,7 +31,10 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, UnitSummary
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, PinnedUnits, UnitSummary
+
+_TRIES: Final = 5
+"""So many pins may be created while M is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,9 @@ class EpochSource(Protocol):
     def epoch_now(self) -> int:
         """The epoch, read again: to be compared with what was seen since the snapshot."""
 
+    def pins(self, published: int) -> PinnedUnits:
+        """The pins, as of the last `epoch_now`, where M = `published` was published before they were read."""
+
 
 def run_pipeline(
     cluster: ClusterHandle, source: EpochSource, scan: BucketScan | None = None, *, dry_run: bool = False
@@ -142,21 +148,11 @@ def run_pipeline(
     for row in histogram.rows.values() if histogram is not None else ():
         if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
             check_epochs(epoch, row.epoch, f"object {row.sample_key}", source.remedy)
-    watermark = compute(snapshot.cluster_epoch, units)
-    run_ms = cluster.now_ms()
-    listing: ScanSnapshot | None = None
-    if histogram is not None:
-        listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, run_ms)
+    watermark, published, listing = _publish(
+        cluster, source, _Read(snapshot, units, histogram, epoch), published, dry_run=dry_run
+    )
     kept: str | None = None
     if not dry_run:
-        counts = (-1, -1, -1)
-        if listing is not None and listing.totals.source == LISTING:  # a sweep never uses an inventory
-            counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
-        ends = {u.unit: u.end for u in units if u.end is not None}
-        new = PublishedWatermark(
-            snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions, ends=ends
-        )
-        published = publish(store, cluster.runtime, new, epoch_now=source.epoch_now, remedy=source.remedy)
         ended["publication"] = monotonic()
         if listing is not None:
             kept = keep_scan(store, cluster.runtime, listing)
@@ -170,6 +166,59 @@ def run_pipeline(
         scan=kept,
         seconds={name: end - began for (_, began), (name, end) in pairwise(ended.items())},
     )
+
+
+class _Read(NamedTuple):
+    """What was read of the writers and of the bucket, and the epoch after all of it."""
+
+    snapshot: ClusterIdentity
+    units: Sequence[UnitSummary]
+    histogram: Histogram | None
+    epoch: int
+
+
+def _publish(
+    cluster: ClusterHandle, source: EpochSource, read: _Read, before: PublishedWatermark | None, *, dry_run: bool
+) -> tuple[Watermark, PublishedWatermark | None, ScanSnapshot | None]:
+    """M with the pins as they are now, published; and what was published before, and what was listed.
+
+    Where a pin was created at the same time, the pins are read again: what was read of the partitions is as good as before.
+    """
+    snapshot, units, histogram, epoch = read
+    left = _TRIES
+    while True:
+        pins = source.pins(watermark_of(before))
+        everything = [*units, *pins.held]
+        watermark = compute(snapshot.cluster_epoch, everything)
+        run_ms = cluster.now_ms()
+        listing: ScanSnapshot | None = None
+        if histogram is not None:
+            listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, run_ms)
+        if dry_run:
+            return watermark, before, listing
+        counts = (-1, -1, -1)
+        if listing is not None and listing.totals.source == LISTING:  # a sweep never uses an inventory
+            counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
+        ends = {u.unit: u.end for u in units if u.end is not None}
+        new = PublishedWatermark(
+            snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions, ends=ends
+        )
+        try:
+            old = publish(
+                cluster.store,
+                cluster.runtime,
+                new,
+                pins_as_of=pins.as_of,
+                epoch_now=source.epoch_now,
+                remedy=source.remedy,
+            )
+        except PinnedSinceError:
+            left -= 1
+            if not left:
+                raise
+            epoch = source.epoch_now()
+        else:
+            return watermark, old, listing
 
 
 def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:

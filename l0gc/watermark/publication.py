@@ -8,11 +8,15 @@ It also has where the log of each unit (a journal) ended when it was read. A uni
 still need an epoch that M covers, was set back to an older copy: it has forgotten what it named, and what others deleted
 by its word (hazard 38). `refuse_if_set_back` is asked by everything that deletes, commits or advances. A log only grows, so
 what is published is read first and the logs afterwards, and a log that was not set back is never refused.
+
+And it has the epoch of the newest pin. A computation that read the pins before that one was created is refused, since it
+may have passed what the pin holds (hazard 36); `require_seen` raises it before the pin takes effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,6 +27,7 @@ from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
     EpochRegressionError,
+    PinnedSinceError,
     PreconditionFailedError,
     SetBackError,
     StoreError,
@@ -46,7 +51,8 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted.
 
     `ends` has for each unit how often it was set back and accepted as it was, and the offset of the last entry that was read
-    of its log. Compared in this order, that never goes down.
+    of its log. Compared in this order, that never goes down. `pinned` is the epoch of the newest pin that does not let M
+    move; who publishes has read the pins at that epoch or later.
     """
 
     cluster_id: str
@@ -58,6 +64,7 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     listed_objects: int = -1
     partitions: int = -1
     ends: dict[str, tuple[int, int]] = {}
+    pinned: int = -1
 
 
 _PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
@@ -252,16 +259,19 @@ def publish(
     runtime: Runtime,
     new: PublishedWatermark,
     *,
+    pins_as_of: int = -1,
     epoch_now: Callable[[], int] | None = None,
     remedy: str = CONTROLLER_REMEDY,
 ) -> PublishedWatermark | None:
     """Publish `new` and return what was published before. The cluster epoch that is published never goes down either.
 
     Args:
+        pins_as_of: the epoch at which the pins were read that `new` respects; -1 if none were.
         epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
         remedy: see `check_epochs`.
 
     Raises:
+        PinnedSinceError: a pin was created since the pins were read.
         WatermarkRegressionError: a higher watermark is published.
         ClusterMismatchError: another cluster's watermark is published.
         EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
@@ -277,7 +287,12 @@ def publish(
             return before  # the try whose reply was lost has landed
         before = current
         if current is not None:
-            new = msgspec.structs.replace(new, ends=newest_ends(current.ends, new.ends))
+            if current.pinned > pins_as_of:
+                raise PinnedSinceError(
+                    f"a pin was created at epoch {current.pinned}, and the pins were read at epoch {pins_as_of}: M may not "
+                    "pass what it holds, so nothing was published. Run it again"
+                )
+            new = msgspec.structs.replace(new, ends=newest_ends(current.ends, new.ends), pinned=current.pinned)
             if current.cluster_epoch > new.cluster_epoch and epoch_now is not None:
                 new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
             check_published(new.cluster_epoch, current, remedy)
@@ -299,3 +314,28 @@ def publish(
             continue
         return current
     raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to publish; run it again")
+
+
+def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
+    """Let nobody publish M who has not read the pins at `epoch` or later. M itself stays as it is.
+
+    Raises:
+        ClusterMismatchError, CorruptObjectError: see `read_published`.
+        StoreError: it changed under every try.
+    """
+    store, runtime = cluster.store, cluster.runtime
+    for attempt in range(_TRIES):
+        if attempt:
+            runtime.clock.sleep(runtime.jitter(0.05 * attempt))
+        current, etag = read_published(store, cluster_id)
+        if current is not None and current.pinned >= epoch:
+            return
+        known = current or PublishedWatermark(cluster_id, NO_WATERMARK, epoch, cluster.now_ms())
+        new = msgspec.structs.replace(known, pinned=epoch, cluster_epoch=max(known.cluster_epoch, epoch))
+        with suppress(AmbiguousWriteError, PreconditionFailedError):  # it is read again then
+            if current is None:
+                store.put_if_absent(PUBLISHED_WATERMARK, encode_published(new))
+            else:
+                store.put_if_match(PUBLISHED_WATERMARK, encode_published(new), etag)
+            return
+    raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to write to it; run it again")

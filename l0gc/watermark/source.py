@@ -37,8 +37,9 @@ IDLE: Final = "idle"
 UNREADABLE: Final = "unreadable"
 REPORTED: Final = "reported"
 UNREPORTED: Final = "unreported"
+PINNED: Final = "pinned"
 """Why a partition is where it is: its data is not in L1; its window may still take the epoch; its journal cannot be read;
-another system's report says so; that system has not reported it."""
+another system's report says so; that system has not reported it. And a pin may hold M, whatever partitions need."""
 
 
 class ClusterIdentity(NamedTuple):
@@ -51,6 +52,13 @@ class ClusterIdentity(NamedTuple):
     cluster_epoch: int
     layout: KeyLayout
     external_log: bool = False
+
+
+class PinnedUnits(NamedTuple):
+    """What pins hold, in the form of units without partitions, and the epoch at which they were read."""
+
+    as_of: int
+    held: Sequence[UnitSummary] = ()
 
 
 class ClusterHandle(Protocol):
@@ -91,7 +99,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     Attributes:
         partition: -1, and no topic, for a unit as a whole, which the reason names.
-        kind: UNRECONCILED, IDLE, UNREADABLE, REPORTED or UNREPORTED.
+        kind: UNRECONCILED, IDLE, UNREADABLE, REPORTED, UNREPORTED or PINNED.
         reason: the same as a sentence, with the remedy.
         unreconciled_records: of the partition, whether they hold it or not.
         key: the L0 object that holds it; empty if none does.
@@ -143,3 +151,8 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def partitions(self) -> int:
         return sum(self.gc_epochs.values())
+
+
+def pinned_unit(name: str, watermark: int, reason: str) -> UnitSummary:
+    """What a pin holds."""
+    return UnitSummary(unit=f"pin {name}", gc_epochs={}, lowest=[Holder("", -1, watermark, PINNED, reason)])

@@ -28,6 +28,8 @@ REFUSED: dict[str, list[str]] = {
     "topic create": ["refused --partitions 1", "again --partitions 2 --journals 2 --retention-ms 1d"],
     "topic alter": ["events --retention-ms 1d", "--defaults --retention-bytes 1"],
     "topic delete": ["events --yes"],
+    "pin create": ["refused", "refused --level-one --ttl 1h"],
+    "pin delete": ["held"],
     "epoch advance": ["", "--expect EPOCH", "--above EPOCH", "--above EPOCH --close-unknown-topics"],
     "upload": [f"events {FILE}", f"events {FILE} --producer nightly", f"events {FILE} --producer new"],
     "reconcile": ["", "events"],
@@ -44,7 +46,7 @@ REFUSED: dict[str, list[str]] = {
 }
 """What changes the cluster or its data, with arguments. In a dry run it says that the run would be refused."""
 
-OF_THE_CONTROLLER = ["epoch advance"]
+OF_THE_CONTROLLER = ["epoch advance", "pin delete"]
 """What concerns the controller's log alone, and goes on where only a journal was set back."""
 
 GOES_ON: dict[str, list[str]] = {
@@ -59,6 +61,7 @@ GOES_ON: dict[str, list[str]] = {
 READS: dict[str, list[str]] = {
     "topic list": [""],
     "topic describe": ["events"],
+    "pin list": [""],
     "epoch show": [""],
     "producer list": [""],
     "producer describe": ["nightly"],
@@ -116,6 +119,7 @@ class Place:
         self.done("init", "--create-bucket", "--shards", "4", "--journals", "2")
         self.done("topic", "create", "events", "--partitions", "2", "--journals", "2")
         self.done("upload", "events", str(self.file), "--producer", "nightly")
+        self.done("pin", "create", "held", "--level-one")
         backup = self._bodies(part)
         self.epoch = self._newest_entry(CONTROLLER_LOG)
         for _ in range(4):

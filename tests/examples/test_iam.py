@@ -52,6 +52,8 @@ NOT_TRIED = {
     ("writer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("administrator", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
     ("administrator", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
+    ("pinner", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
+    ("pinner", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "l0gc/controller/log/*"): "a command ticks when an epoch is due",
     ("expirer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
@@ -218,10 +220,10 @@ def test_by_its_policy_only_a_role_that_collects_can_delete_data_and_nobody_can_
     assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", key)} == {*WRITES_L0}
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObjectVersion", key)} == set()
     published = {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")}
-    assert published == {"computer", "collector"}
+    assert published == {"computer", "collector", "pinner"}  # a pin raises what a computation must have seen
 
 
-LOOKS = ("topic list", "topic describe events", "epoch show", "producer describe p", "log show --journal 0")
+LOOKS = ("topic list", "pin list", "topic describe events", "epoch show", "producer describe p", "log show --journal 0")
 
 
 @contextmanager
@@ -247,6 +249,8 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
         "init --shards 4 --profile founder",
         "topic create events --partitions 2 --profile administrator",
         "epoch advance --profile administrator",
+        "pin create kept --profile pinner",
+        "pin delete kept --profile pinner",
     )
     upload = ["upload", "events", "-", "--epoch-interval", "0", "--producer", "p", "--json"]
     (written,) = account.l0gc("uploader", *upload, stdin=b"one\ntwo\n").data["objects"]

@@ -8,6 +8,7 @@ import sys
 from tests.exhaustive.breadth import Found
 from tests.exhaustive.l1_scopes import L1_WHOLE
 from tests.exhaustive.l1_search import L1Scope, L1Search
+from tests.exhaustive.pin_search import PIN_WHOLE, PinScope, PinSearch
 from tests.exhaustive.scopes import ALL, WHOLE
 from tests.exhaustive.search import Scope, Search
 
@@ -24,9 +25,15 @@ def summary(found: Found) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _search_of(scope: Scope | L1Scope | PinScope) -> Search | L1Search | PinSearch:
+    if isinstance(scope, PinScope):
+        return PinSearch(scope)
+    return L1Search(scope) if isinstance(scope, L1Scope) else Search(scope)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.exhaustive", description=__doc__)
-    every: dict[str, Scope | L1Scope] = {**ALL, **L1_WHOLE}
+    every: dict[str, Scope | L1Scope | PinScope] = {**ALL, **L1_WHOLE, **PIN_WHOLE}
     parser.add_argument("--scope", choices=sorted(every), help="this one alone; by default all but `everything`")
     parser.add_argument("--depth", type=int, help="no more steps than these")
     parser.add_argument(
@@ -36,13 +43,12 @@ def main() -> int:
         help="of processor time, for each scope; the depth that is begun is ended",
     )
     options = parser.parse_args()
-    scopes: list[Scope | L1Scope] = (
-        [*WHOLE.values(), *L1_WHOLE.values()] if options.scope is None else [every[options.scope]]
+    scopes: list[Scope | L1Scope | PinScope] = (
+        [*WHOLE.values(), *L1_WHOLE.values(), *PIN_WHOLE.values()] if options.scope is None else [every[options.scope]]
     )
     all_found = []
     for scope in scopes:
-        search = L1Search(scope) if isinstance(scope, L1Scope) else Search(scope)
-        all_found.append(search.run(max_depth=options.depth, seconds=options.seconds))
+        all_found.append(_search_of(scope).run(max_depth=options.depth, seconds=options.seconds))
         sys.stdout.write(summary(all_found[-1]))
         sys.stdout.flush()
     states, seconds = sum(f.states for f in all_found), sum(f.seconds for f in all_found)

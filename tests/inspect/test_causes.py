@@ -16,7 +16,7 @@ from l0gc.inspect.causes import CODES, find_causes, find_warnings, next_step
 from l0gc.inspect.journals import Overview
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.admission import EpochWindow
-from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
+from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
 
 ROOT = Path(__file__).parents[2]
 LAYOUT = KeyLayout(shards=4)
@@ -104,6 +104,7 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
         ("compute_failed", facts(attempts=failed("compute-watermark"))),
         ("unreconciled", held(data())),
         ("idle_window", held(idle())),
+        ("pinned", held(Holder("", -1, 3, PINNED, "pin 'backup' until then (l0gc pin delete)"))),
         ("not_computed", facts(watermark=3)),
         ("paused", facts(paused=Pause("audit", "ann", NOW - MINUTE))),
         ("sweep_failed", facts(attempts=failed("sweep"))),
@@ -123,8 +124,8 @@ def test_every_code_is_in_the_operators_table_and_no_other() -> None:
 CODES_IN_ORDER = [
     "foreign_watermark", "damaged_watermark", "old_controller", "set_back_journal", "poisoned_key",
     "damaged_journal", "unreadable_journal", "damaged_object", "store_clock", "housekeep_overdue",
-    "housekeep_failed", "unreconciled", "reconcile_failed", "idle_window", "not_computed", "compute_failed",
-    "paused", "sweep_failed", "damaged_record", "unclosed_topic", "local_clock",
+    "housekeep_failed", "unreconciled", "reconcile_failed", "idle_window", "pinned", "not_computed",
+    "compute_failed", "paused", "sweep_failed", "damaged_record", "unclosed_topic", "local_clock",
 ]  # fmt: skip
 
 

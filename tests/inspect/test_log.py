@@ -96,6 +96,9 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     cluster.controller.forget_topics([later.revision])
     cluster.controller.alter_topic("events", RetentionSettings(ms=5))
     cluster.controller.alter_defaults(RetentionSettings(bytes=7))
+    pin = cluster.controller.create_pin("backup", 3_600_000)
+    cluster.controller.pin_took_effect(pin, 0, [(0, 1)])
+    cluster.controller.delete_pin("backup")
     assert handle.accept_set_back(cluster.controller.advance(), 1)
     return cluster
 

@@ -16,11 +16,12 @@ from l0gc.errors import (
 )
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.epoch_source import pins_of
 from l0gc.watermark.histogram import INVENTORY, LISTING, EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, list_scans, read_scan
-from l0gc.watermark.source import UNREADABLE, ClusterIdentity, Holder, UnitSummary
+from l0gc.watermark.source import UNREADABLE, ClusterIdentity, Holder, PinnedUnits, UnitSummary
 from tests.support.memory_store import MemoryStore, memory_cluster, once, store_of
 from tests.watermark.test_compute import unit
 
@@ -47,6 +48,9 @@ class Source:
 
     def epoch_now(self) -> int:
         return self.cluster.identity().cluster_epoch
+
+    def pins(self, published: int) -> PinnedUnits:
+        return pins_of(self.cluster.controller.snapshot(), published)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from l0gc.errors import (
     CorruptObjectError,
     EpochRegressionError,
     L0gcError,
+    PinnedSinceError,
     SetBackError,
     StoreError,
     WatermarkRegressionError,
@@ -33,6 +34,7 @@ from l0gc.watermark.publication import (
     publish,
     read_published,
     refuse_if_behind,
+    require_seen,
     watermark_of,
 )
 from l0gc.watermark.source import UnitSummary
@@ -89,6 +91,35 @@ def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
     ):
         put(store, a_watermark(5))
     assert published(store) == 7
+
+
+def test_a_run_that_read_the_pins_before_the_newest_one_is_refused_whoever_has_published_since(
+    store: MemoryStore,
+) -> None:
+    """Hazard 36."""
+    cluster = memory_cluster(store)
+    cluster_id = cluster.identity().cluster_id
+    put(store, a_watermark(3, 10, cluster_id))
+    require_seen(cluster, cluster_id, 8)
+    require_seen(cluster, cluster_id, 7)  # a slower pin
+    now, _ = read_published(store, cluster_id)
+    assert now == msgspec.structs.replace(a_watermark(3, 10, cluster_id), pinned=8)
+    runtime = Runtime(store.clock, random.Random(0))
+    publish(store, runtime, a_watermark(3, 11, cluster_id), pins_as_of=8)
+    for seen in (-1, 7):
+        with pytest.raises(PinnedSinceError, match=f"created at epoch 8, and the pins were read at epoch {seen}"):
+            publish(store, runtime, a_watermark(9, 11, cluster_id), pins_as_of=seen)
+    assert watermark_of(read_published(store, cluster_id)[0]) == 3
+
+
+def test_a_pin_shows_a_controller_log_that_went_back(store: MemoryStore) -> None:
+    """Hazard 10: its entry is newer than the published cluster epoch."""
+    cluster = memory_cluster(store)
+    cluster_id = cluster.identity().cluster_id
+    put(store, a_watermark(0, 0, cluster_id))
+    require_seen(cluster, cluster_id, 5)
+    with pytest.raises(EpochRegressionError):
+        refuse_if_behind(cluster)
 
 
 def test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile(store: MemoryStore) -> None:

@@ -17,10 +17,12 @@ from l0gc.errors import (
     EpochRegressionError,
     ExternalLogError,
     InvalidProducerEpochError,
+    NotFoundError,
+    PinExistsError,
     TopicExistsError,
     UsageError,
 )
-from l0gc.formatting import count
+from l0gc.formatting import count, moment
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic
 
@@ -172,6 +174,44 @@ def tick_is_due(age_ms: int, interval_ms: int) -> bool:
     """
     slack_ms = interval_ms // TICK_SLACK if interval_ms >= LEAST_SCHEDULE_MS else 0
     return age_ms >= interval_ms - slack_ms
+
+
+def decide_create_pin(
+    state: ControllerState, name: str, ttl_ms: int, *, level_one: bool = False, why: str = ""
+) -> entries.CreatePin:
+    """Create a pin. It always is a new one, with an end of its own.
+
+    Raises:
+        PinExistsError: a pin of that name has not ended.
+        UsageError: the name, the life or the reason cannot be, or there are too many pins.
+    """
+    entries.check_pin(name, ttl_ms, why)
+    if (pin := state.pins.get(name)) is not None:
+        raise PinExistsError(
+            f"pin {name!r} exists, and ends at {moment(pin.end_ms)}; delete it with l0gc pin delete, or use another name"
+        )
+    if len(state.pins) >= entries.MAX_PINS:
+        raise UsageError(
+            f"{entries.MAX_PINS:,} pins exist, and more are not possible: delete some with l0gc pin delete"
+        )
+    return entries.CreatePin(name, ttl_ms, level_one, why)
+
+
+def decide_delete_pin(state: ControllerState, name: str, revision: int | None) -> entries.DeletePin:
+    """Delete a pin.
+
+    Args:
+        revision: the only one of that name that is meant; None for any.
+
+    Raises:
+        NotFoundError: it does not exist, or has ended, also where another one has its name now.
+    """
+    pin = state.pin(name)
+    if revision not in (None, pin.revision):
+        raise NotFoundError(
+            f"pin {name!r} of epoch {revision} has ended; that of epoch {pin.revision} was left as it is"
+        )
+    return entries.DeletePin(name, pin.revision)
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from l0gc.decoding import decoded
 from l0gc.errors import UsageError
+from l0gc.formatting import span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
 
 DEFAULT_JOURNALS: Final = 16
@@ -28,6 +29,10 @@ UNLIMITED: Final = -1
 """A retention that keeps everything, as Kafka writes it."""
 MAX_RETENTION: Final = 2**62
 """Milliseconds, or bytes."""
+MAX_PIN_MS: Final = 366 * 24 * 3_600_000
+"""The longest life of a pin: what it holds is garbage to everybody else."""
+MAX_PINS: Final = 1_000
+"""Each keeps an offset for each journal in the controller's state."""
 
 
 class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -111,8 +116,47 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     run: str
 
 
+class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """Creates a pin that ends by itself, so many milliseconds after the log's time at this entry.
+
+    `level_one`: it keeps what is in L1, and lets M move.
+    """
+
+    name: str
+    ttl_ms: int
+    level_one: bool = False
+    why: str = ""
+
+
+class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """The pin that the epoch `revision` created has taken effect: see `state.Pin`.
+
+    `ends` has for each journal in use, by its number, the offset of its log's last entry then.
+    """
+
+    name: str
+    revision: int
+    watermark: int
+    ends: list[tuple[int, int]]
+
+
+class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
+    name: str
+    revision: int
+
+
 ControllerEntry = (
-    Bootstrap | CreateTopic | AlterTopic | AlterDefaults | DeleteTopic | ForgetTopics | Tick | InitProducer
+    Bootstrap
+    | CreateTopic
+    | AlterTopic
+    | AlterDefaults
+    | DeleteTopic
+    | ForgetTopics
+    | Tick
+    | InitProducer
+    | CreatePin
+    | PinTookEffect
+    | DeletePin
 )
 
 _ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decoder(ControllerEntry)
@@ -153,3 +197,15 @@ def check_retention(*settings: int | None) -> None:
     for value in settings:
         if value is not None and not UNLIMITED <= value <= MAX_RETENTION:
             raise UsageError(f"a retention of {value} cannot be")
+
+
+def check_pin(name: str, ttl_ms: int, why: str) -> None:
+    """Raises `UsageError`: no pin can be so."""
+    if not is_text(name):
+        raise UsageError(f"pin name {name[:50]!r} must have 1 to {MAX_TEXT} printable characters")
+    if not 0 < ttl_ms <= MAX_PIN_MS:
+        raise UsageError(
+            f"a pin ends by itself, after at most {span(MAX_PIN_MS)}; {span(ttl_ms)} is not possible: use for example 1d"
+        )
+    if why and not is_text(why):
+        raise UsageError(f"the reason for pin {name!r} must have at most {MAX_TEXT} printable characters")

@@ -12,7 +12,7 @@ without it, since that is how an operator recovers.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -34,12 +34,14 @@ from l0gc.streamlog.controller.decisions import (
     decide_alter_defaults,
     decide_alter_topic,
     decide_bootstrap,
+    decide_create_pin,
     decide_create_topic,
+    decide_delete_pin,
     decide_init_producer,
     tick_is_due,
 )
 from l0gc.streamlog.controller.machine import ControllerMachine, entry_refusal
-from l0gc.streamlog.controller.state import ControllerState, Producer, Retention, Topic
+from l0gc.streamlog.controller.state import ControllerState, Pin, Producer, Retention, Topic
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -255,6 +257,36 @@ class Controller:
         self._propose(decide)
         return topics[-1]
 
+    def create_pin(self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "") -> Pin:
+        """A new pin, which has not taken effect. See `decide_create_pin`."""
+        self.tick_if_due()  # a pin of that name that is past its end has then ended
+        with self.replica.lock:
+            self._propose(lambda s: decide_create_pin(s, name, ttl_ms, level_one=level_one, why=why))
+            return self.replica.state.pin(name)
+
+    def pin_took_effect(self, pin: Pin, watermark: int, ends: Sequence[tuple[int, int]]) -> Pin:
+        """The pin as it is then. Raises `NotFoundError`: it has ended."""
+
+        def decide(state: ControllerState) -> entries.PinTookEffect:
+            decide_delete_pin(state, pin.name, pin.revision)  # it is there, and the same
+            return entries.PinTookEffect(pin.name, pin.revision, watermark, list(ends))
+
+        with self.replica.lock:
+            self._propose(decide)
+            return self.replica.state.pin(pin.name)
+
+    def delete_pin(self, name: str, revision: int | None = None) -> Pin:
+        """Delete a pin; it is returned as it was. See `decide_delete_pin`."""
+        pins: list[Pin] = []
+
+        def decide(state: ControllerState) -> entries.DeletePin:
+            entry = decide_delete_pin(state, name, pins[0].revision if pins else revision)
+            pins.append(state.pins[name])
+            return entry
+
+        self._propose(decide)
+        return pins[-1]
+
     def advance(self, expected: int | None = None, caller: str = "") -> int:
         """Advance the epoch and return it. See `decide_advance`."""
         with self.replica.lock:
@@ -281,12 +313,13 @@ class Controller:
             return self.replica.state.epoch
 
     def tick_if_due(self) -> int:
-        """Advance the epoch if that is due by the store's clock (see `tick_is_due`); returns it."""
+        """Advance the epoch if that is due by the store's clock (see `tick_is_due`), or ends a pin; returns it."""
 
         def decide(state: ControllerState) -> entries.Tick | None:
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
-            return entries.Tick() if tick_is_due(as_of_ms - state.time_ms, self._epoch_interval_ms) else None
+            due = tick_is_due(as_of_ms - state.time_ms, self._epoch_interval_ms)
+            return entries.Tick() if due or state.has_pins_to_end(as_of_ms) else None
 
         with self.replica.lock:
             self._propose(decide)

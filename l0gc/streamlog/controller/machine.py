@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from l0gc.decoding import UNDECODABLE
-from l0gc.epoch import HIGHEST_JUMP, is_epoch
+from l0gc.epoch import HIGHEST_JUMP, NO_WATERMARK, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller import entries
@@ -25,6 +25,7 @@ from l0gc.streamlog.controller.state import (
     EpochTime,
     Jump,
     LastTick,
+    Pin,
     Producer,
     Topic,
 )
@@ -76,6 +77,13 @@ class ControllerMachine:
                 known = state.producers.pop(e.name, None)  # so that it is the last one again
                 last_run = known.run if known is not None and e.last_epoch >= 0 else ""
                 state.producers[e.name] = Producer(e.producer_id, e.epoch, e.last_epoch, now_ms, e.run, last_run)
+            case entries.CreatePin():
+                times = now_ms, now_ms + e.ttl_ms
+                state.pins[e.name] = Pin(e.name, epoch, entry.offset, *times, e.level_one, e.why)
+            case entries.PinTookEffect():
+                state.pins[e.name] = msgspec.structs.replace(state.pins[e.name], watermark=e.watermark, ends=e.ends)
+            case entries.DeletePin():
+                del state.pins[e.name]
             case entries.Tick():
                 if e.to >= 0:
                     epoch, state.jump = e.to, Jump(entry.offset, e.to)
@@ -86,6 +94,8 @@ class ControllerMachine:
         # The producers whose newest runs began too long ago are the first ones.
         for name in list(takewhile(lambda n: state.producers[n].time_ms <= now_ms - NAME_EXPIRY_MS, state.producers)):
             del state.producers[name]
+        for name in [p.name for p in state.pins.values() if p.end_ms <= now_ms]:
+            del state.pins[name]
 
 
 def _note_time(state: ControllerState) -> None:
@@ -143,6 +153,18 @@ def _check(state: ControllerState, offset: int, e: entries.ControllerEntry) -> N
         case entries.InitProducer():
             if not _is_bump(state, e):
                 raise UsageError(f"it bumps producer {e.name!r} wrongly")
+        case entries.CreatePin():
+            entries.check_pin(e.name, e.ttl_ms, e.why)
+            if e.name in state.pins or len(state.pins) >= entries.MAX_PINS:
+                raise UsageError(f"it creates pin {e.name!r}, which exists, or too many")
+        case entries.PinTookEffect() | entries.DeletePin():
+            pin = state.pins.get(e.name)
+            if pin is None or pin.revision != e.revision:
+                raise UsageError(f"pin {e.name!r} of epoch {e.revision} does not exist")
+            if isinstance(e, entries.PinTookEffect):
+                if pin.in_effect:
+                    raise UsageError(f"pin {e.name!r} takes effect twice")
+                _check_effect(state, pin, e.watermark, e.ends)
         case entries.Tick():
             if e.caller != "" and not entries.is_text(e.caller):
                 raise UsageError("it ticks for a caller that cannot be")
@@ -164,6 +186,16 @@ def _is_bump(state: ControllerState, e: entries.InitProducer) -> bool:
         return e.epoch == known.epoch + 1 and e.last_epoch == known.epoch and e.run != known.run
     taken = any(p.producer_id == e.producer_id for p in state.producers.values())
     return not taken and (e.epoch, e.last_epoch) == (0, -1)
+
+
+def _check_effect(state: ControllerState, pin: Pin, watermark: int, ends: list[tuple[int, int]]) -> None:
+    """Raises `UsageError`: no pin can have taken effect so."""
+    most = NO_WATERMARK if pin.level_one else state.epoch
+    if not NO_WATERMARK <= watermark <= most:
+        raise UsageError(f"pin {pin.name!r} holds M at {watermark}")
+    journals = [journal for journal, _ in ends]
+    if journals != sorted(set(journals)) or not all(0 <= j < state.journals and at >= 0 for j, at in ends):
+        raise UsageError(f"pin {pin.name!r} names impossible ends of journals")
 
 
 def _check_state(state: ControllerState) -> None:
@@ -195,6 +227,12 @@ def _check_state(state: ControllerState) -> None:
     for d in state.deleted:
         if not d.topic.revision < d.deleted_epoch <= state.epoch:
             raise UsageError(f"topic {d.topic.name!r} was deleted in an epoch that cannot be")
+    for name, pin in state.pins.items():
+        entries.check_pin(pin.name, pin.end_ms - pin.created_ms, pin.why)
+        if name != pin.name or not 0 < pin.revision <= state.epoch or not 0 < pin.offset <= pin.revision:
+            raise UsageError(f"pin {name!r} cannot be")
+        if pin.ends is not None:
+            _check_effect(state, pin, pin.watermark, pin.ends)
     for name, p in state.producers.items():
         known = entries.is_text(name) and entries.is_text(p.run) and 0 <= p.producer_id < entries.MAX_PRODUCER_ID
         if not known or not -1 <= p.last_epoch < p.epoch:

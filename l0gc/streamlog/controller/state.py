@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotFoundError, TopicNotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
@@ -146,6 +147,34 @@ class LastTick(msgspec.Struct, frozen=True, array_like=True):
     caller: str
 
 
+class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
+    """A promise that what a state of the cluster names can be read until the pin ends.
+
+    It ends with the first entry of this log at or after `end_ms`, so the log's time decides, on which all agree.
+
+    Attributes:
+        revision: the epoch of its creation. What a journal drops from then on stays, see `pinned_from`.
+        offset: of its entry in this log.
+        level_one: it lets M move.
+        watermark: M does not pass it; NO_WATERMARK until the pin has taken effect, and M does not move until then.
+        ends: the offset of the last entry of each journal in use when the pin took effect; None until then.
+    """
+
+    name: str
+    revision: int
+    offset: int
+    created_ms: int
+    end_ms: int
+    level_one: bool
+    why: str
+    watermark: int = NO_WATERMARK
+    ends: list[tuple[int, int]] | None = None
+
+    @property
+    def in_effect(self) -> bool:
+        return self.ends is not None
+
+
 class ControllerState(msgspec.Struct, array_like=True):
     """The cluster as of one epoch.
 
@@ -169,6 +198,7 @@ class ControllerState(msgspec.Struct, array_like=True):
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
     jump: Jump = Jump()
+    pins: dict[str, Pin] = {}
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that the entry at an offset after the last jump begins."""
@@ -186,6 +216,7 @@ class ControllerState(msgspec.Struct, array_like=True):
             deleted=list(self.deleted),
             producers=dict(self.producers),
             epoch_times=list(self.epoch_times),
+            pins=dict(self.pins),
         )
 
     def topic(self, name: str) -> Topic:
@@ -224,6 +255,37 @@ class ControllerState(msgspec.Struct, array_like=True):
         return any(
             (p.producer_id, p.epoch, p.run) == (producer_id, epoch, run) and now_ms - p.time_ms < RUN_LIMIT_MS
             for p in self.producers.values()
+        )
+
+    # -- pins ---------------------------------------------------------------------------------------------------------
+
+    def pin(self, name: str) -> Pin:
+        """The pin. Raises `NotFoundError`, with the nearest name."""
+        if name in self.pins:
+            return self.pins[name]
+        hint = suggestion(name, self.pins, "l0gc pin list shows what there is")
+        raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
+
+    def has_pins_to_end(self, now_ms: int) -> bool:
+        """Whether an entry at `now_ms` ends a pin."""
+        return any(p.end_ms <= now_ms for p in self.pins.values())
+
+    def pinned_from(self) -> int | None:
+        """The epoch from which on nothing that is dropped may be deleted; None without a pin.
+
+        Before a pin takes effect, each journal's window reaches the pin's epoch. What is dropped counts with at least the
+        window's epoch, so what counts with a lower one was dropped before.
+        """
+        return min((p.revision for p in self.pins.values()), default=None)
+
+    def pinned_at(self, journal: int | None) -> int | None:
+        """The offset of a journal's log, or of this one (None), as of which a pin may need a replay; None without a pin.
+
+        -1 if all of the log may be needed: the pin has not taken effect, or the journal was not in use then.
+        """
+        return min(
+            (p.offset if journal is None else dict(p.ends or ()).get(journal, -1) for p in self.pins.values()),
+            default=None,
         )
 
     # -- topics and their journals ------------------------------------------------------------------------------------

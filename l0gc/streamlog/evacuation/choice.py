@@ -63,7 +63,7 @@ def choose_target(
     Args:
         objects: what the bucket holds at each epoch.
         needed: how many bytes of the objects at each epoch a journal still needs.
-        below: the lowest epoch that a journal may still take; the target is below it.
+        below: the lowest epoch that a journal may still take, or that a pin keeps; the target is below it.
         ratio: how many bytes have to be gained for each that is copied.
         max_bytes: at most so much is copied.
         object_bytes: how many bytes it is worth that there is one object less.
@@ -71,7 +71,7 @@ def choose_target(
     first = min(needed, default=below)
     if first >= below:
         return Target(
-            why=f"no partition that lags holds anything below epoch {below}, where the journals' windows begin"
+            why=f"no partition that lags holds anything below epoch {below}, where the journals' windows begin or a pin is"
         )
     copied, released, best, cheapest = 0, Holding(), Target(), Target()
     for epoch in sorted(e for e in {*objects, *needed} if first <= e < below):

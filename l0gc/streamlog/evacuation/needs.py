@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from l0gc.formatting import span
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.evacuation.choice import Holding, Target, choose_target
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import UnreconciledObject
@@ -57,8 +58,13 @@ def needs_of(state: JournalState, window: Window) -> JournalNeeds:
     return JournalNeeds(window.journal, below, sizes, parts)
 
 
+def unpinned_below(state: ControllerState) -> int:
+    """The cluster epoch, or the lowest epoch that a pin keeps: nothing from there on is worth a move."""
+    return min([state.epoch, *(p.watermark + 1 for p in state.pins.values() if not p.level_one)])
+
+
 def lowest_window(needs: Sequence[JournalNeeds], epoch: int) -> int:
-    """The lowest epoch that a journal may still take; `epoch` is the cluster's."""
+    """The lowest epoch that a journal may still take, or `epoch`; see `unpinned_below`."""
     return min([epoch, *(n.below for n in needs if n.below is not None)])
 
 

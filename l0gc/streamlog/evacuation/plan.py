@@ -15,7 +15,15 @@ from l0gc.storage.workers import LOCAL, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target
-from l0gc.streamlog.evacuation.needs import NEVER_LISTED, JournalNeeds, holdings, needs_of, outdated, weigh
+from l0gc.streamlog.evacuation.needs import (
+    NEVER_LISTED,
+    JournalNeeds,
+    holdings,
+    needs_of,
+    outdated,
+    unpinned_below,
+    weigh,
+)
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.plan import Window
@@ -120,7 +128,8 @@ def plan_evacuation(
     expected = EvacuateResult(errors=errors, engine=workers.engine)
     target = Target(why="M waits for what is damaged")
     if not errors:
-        target = weigh(needs, state.epoch, objects, ratio=ratio, max_bytes=max_bytes, object_bytes=object_bytes)
+        limits = {"max_bytes": max_bytes, "object_bytes": object_bytes}
+        target = weigh(needs, unpinned_below(state), objects, ratio=ratio, **limits)
     if target.epoch is not None:
         taken = [found for n in needs for e, found in n.parts.items() if e <= target.epoch]
         expected.moved = Evacuated(sum(o for o, _ in taken), sum(n for _, n in taken), target.copied)

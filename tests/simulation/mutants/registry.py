@@ -10,6 +10,7 @@ from tests.simulation.mutants import (
     of_logs,
     of_moves,
     of_objects,
+    of_pins,
     of_set_back,
     of_sinks,
     of_the_cluster,
@@ -27,6 +28,7 @@ _MODULES = (
     of_isolation,
     of_sinks,
     of_holes,
+    of_pins,
 )
 MUTANTS: list[Mutant] = sorted(
     (m for module in _MODULES for m in vars(module).values() if isinstance(m, Mutant)), key=lambda m: m.hazard

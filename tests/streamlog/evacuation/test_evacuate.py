@@ -21,6 +21,7 @@ from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.waiting import has_work
+from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
@@ -192,6 +193,18 @@ def lagging_nothing() -> Cluster:
     reconcile(cluster)
     compute(cluster)
     return cluster
+
+
+def test_nothing_is_moved_that_a_pin_would_keep_from_being_released() -> None:
+    cluster = lagging()
+    compute(cluster)
+    assert plan_evacuation(cluster).target.epoch is not None
+    pin = create_pin(cluster, "backup", 3_600_000)
+    plan = plan_evacuation(cluster)
+    assert plan.target.epoch is None
+    assert "or a pin is" in plan.target.why
+    cluster.controller.delete_pin("backup", pin.revision)
+    assert plan_evacuation(cluster).target.epoch is not None
 
 
 def test_without_a_listing_since_the_last_sweep_nothing_is_moved() -> None:

@@ -1,0 +1,81 @@
+"""`l0gc pin create|list|delete`: a state of the cluster that stays readable until its pin ends."""
+
+from __future__ import annotations
+
+import click
+
+from l0gc.api import Cluster
+from l0gc.cli.options import cluster_options
+from l0gc.cli.output import Output, epoch
+from l0gc.cli.units import duration
+from l0gc.formatting import moment
+from l0gc.streamlog.pins import PIN_TTL_S, PinView
+
+
+@click.group("pin")
+def pin_command() -> None:
+    """Create, list and delete pins.
+
+    While a pin lives, M does not pass what was needed when it was created, and neither L1 objects that are dropped nor the
+    logs' entries from then on are deleted. Each pin has an end.
+
+    \b
+    Example:
+      l0gc pin create backup --ttl 6h --why "nightly backup"
+      l0gc pin delete backup
+    """
+
+
+@pin_command.command("create")
+@click.argument("name")
+@click.option("--ttl", type=duration, default=f"{PIN_TTL_S // 86_400}d", show_default=True, help="How long it lives.")
+@click.option("--level-one", is_flag=True, help="Keep what is in L1 alone, and let M move.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for others.")
+@cluster_options()
+def create(out: Output, cluster: Cluster, name: str, ttl: int, level_one: bool, why: str) -> None:
+    """Create a pin: what the cluster holds when this command ends stays readable until the pin ends.
+
+    \b
+    Example:
+      l0gc pin create backup --ttl 6h
+      l0gc pin create audit --level-one --ttl 30d --why "audit of May"
+    """
+    out.finish(
+        lambda: cluster.pins.create(name, ttl_s=ttl, level_one=level_one, why=why),
+        lambda p: [f"pin {p.name} created: {_line(p)}"],
+    )
+
+
+@pin_command.command("list")
+@cluster_options()
+def list_pins(out: Output, cluster: Cluster) -> None:
+    """List the pins that have not ended.
+
+    \b
+    Example:
+      l0gc pin list
+    """
+    none = "no pins exist; create one with l0gc pin create NAME"
+    out.finish(cluster.pins.list, lambda pins: [f"{p.name}  {_line(p)}" for p in pins] or [none])
+
+
+@pin_command.command("delete")
+@click.argument("name")
+@cluster_options()
+def delete(out: Output, cluster: Cluster, name: str) -> None:
+    """Delete a pin: what it held may go with the next runs.
+
+    \b
+    Example:
+      l0gc pin delete backup
+    """
+    out.finish(lambda: cluster.pins.delete(name), lambda p: [f"pin {p.name} deleted: {_line(p)}"])
+
+
+def _line(p: PinView) -> str:
+    if not p.in_effect:
+        held = "not in effect, M and all that is dropped wait for it"
+    else:
+        held = "L1 alone" if p.watermark is None else f"M stays at {epoch(p.watermark)} or below"
+    why = f", {p.why}" if p.why else ""
+    return f"epoch {p.epoch}, {held}, ends at {moment(p.expires_ms)}{why}"

@@ -1,0 +1,121 @@
+"""Pins: a state of the cluster that stays readable until the pin ends.
+
+What makes it safe (hazard 36): once a pin has taken effect, whatever any state of a journal from then on names stays while
+the pin lives. The order of the steps is what makes it true:
+
+1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
+2. `published.json` is raised to the entry's epoch, so that nobody publishes M who has not read the pin.
+3. Each journal's window reaches that epoch. So what is dropped later counts with that epoch or a later one, and what
+   counts with an earlier one was dropped before (`ControllerState.pinned_from`).
+4. The journals are read. No state from then on needs an epoch at or below the M that follows from them, since M(p) never
+   goes down; that is what the pin holds, and it is at least what is published.
+5. A second entry records that the pin has taken effect, with this M and the end of each journal.
+
+A pin that stopped in between has promised nothing, and holds all from its first entry on until it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import L0gcError, StoreError
+from l0gc.formatting import Outcome, moment
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import ControllerState, Pin
+from l0gc.watermark.compute import compute
+from l0gc.watermark.publication import refuse_if_set_back, require_seen
+from l0gc.watermark.source import UnitSummary
+
+PIN_TTL_S: Final = 86_400
+"""How long a pin lives by default: longer than a backup takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinView(Outcome):
+    """A pin. Times are the store's clock, in milliseconds.
+
+    Attributes:
+        epoch: that of its creation.
+        watermark: M does not pass it; None for a pin of L1 alone, and until the pin has taken effect.
+        in_effect: whether it has. Until then it has promised nothing, and M does not move.
+    """
+
+    name: str
+    epoch: int
+    watermark: int | None
+    level_one: bool
+    in_effect: bool
+    created_ms: int
+    expires_ms: int
+    why: str
+
+    @classmethod
+    def of(cls, p: Pin) -> PinView:
+        held = p.watermark if p.in_effect and not p.level_one else None
+        return cls(p.name, p.revision, held, p.level_one, p.in_effect, p.created_ms, p.end_ms, p.why)
+
+    @property
+    def expires(self) -> str:
+        """Its end, as RFC 3339 has it."""
+        return moment(self.expires_ms, "T")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the end as text."""
+        return super(PinView, self).to_json() | {"expires": self.expires}
+
+
+class PinList(list[PinView], Outcome):
+    """The pins, by name."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pins": [p.to_json() for p in self]}
+
+
+def create_pin(cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "") -> Pin:
+    """Create a pin; when this returns, it has taken effect. If it cannot, it is deleted again.
+
+    Args:
+        level_one: keep what is in L1, and let M move.
+
+    Raises:
+        PinExistsError, UsageError: see `decide_create_pin`.
+        SafetyError: a log was set back, or a journal is damaged.
+        StoreError: a journal cannot be read.
+        NotFoundError: it ended before it took effect.
+    """
+    refuse_if_set_back(cluster, by_m=not level_one)
+    pin = cluster.controller.create_pin(name, ttl_ms, level_one=level_one, why=why)
+    try:
+        return _take_effect(cluster, pin)
+    except BaseException:
+        with suppress(L0gcError):
+            cluster.controller.delete_pin(name, pin.revision)
+        raise
+
+
+def _take_effect(cluster: Cluster, pin: Pin) -> Pin:
+    if not pin.level_one:
+        require_seen(cluster, cluster.identity().cluster_id, pin.revision)
+    state = cluster.controller.snapshot()
+    used = sorted({*state.journals_in_use(), *state.deleted_of()})
+    reach(cluster, used, pin.revision)
+    units = cluster.units(used)
+    for unit in units:
+        if unit.error:
+            raise StoreError(f"pin {pin.name!r} was not created: {unit.unit} cannot be read: {unit.error}")
+    ends = [(j, unit.end[1]) for j, unit in zip(used, units, strict=True) if unit.end is not None]
+    return cluster.controller.pin_took_effect(pin, _held(state, pin, units), ends)
+
+
+def reach(cluster: Cluster, journals: Sequence[int], epoch: int) -> None:
+    """Have the window of each journal reach an epoch, so that what is dropped from then on counts with that or more."""
+    cluster.parallel.map(lambda j: cluster.journal(j).advance(epoch), journals)
+
+
+def _held(state: ControllerState, pin: Pin, units: Sequence[UnitSummary]) -> int:
+    """The M that the pin holds."""
+    return NO_WATERMARK if pin.level_one else compute(state.epoch, units).watermark

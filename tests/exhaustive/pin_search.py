@@ -1,0 +1,451 @@
+"""Every interleaving of pins with what may not pass them: computations of M, vacuums, truncations, and their own end.
+
+The controller's log, `published.json` and what is decided by both are l0gc's own: `ControllerMachine`, the decisions about
+pins, `publish`, `require_seen`, `pins_of`, `compute`, `JournalGarbage`'s rule, `Folder.ripe`. A journal is what the other
+searches have shown it to be: a window that only moves up, admission against it, entries that drop objects and count with
+at least the window's epoch. A step is one read or write of the store; a conditional write is one step with the read before
+it, since it fails if anything came in between.
+
+What must hold while a pin is in effect: what the journal named as of the pin, and what it has named since, is not at or
+below the published M, nor purged, and the journal can be replayed as of the pin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS
+from l0gc.epoch import prev
+from l0gc.errors import NotFoundError, ObjectNotFoundError, PinExistsError, PinnedSinceError, WatermarkRegressionError
+from l0gc.runtime import Runtime
+from l0gc.storage.boundary import Folder
+from l0gc.storage.entry import Landed
+from l0gc.storage.objectstore import Stored, Written
+from l0gc.streamlog import epoch_source, pins
+from l0gc.streamlog.controller import entries
+from l0gc.streamlog.controller.decisions import decide_create_pin, decide_delete_pin
+from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.watermark import publication
+from l0gc.watermark.compute import compute
+from l0gc.watermark.publication import PublishedWatermark, decode_published
+from l0gc.watermark.source import IDLE, ClusterHandle, Holder, UnitSummary
+from tests.exhaustive.breadth import Found, search
+
+MACHINE: Final = ControllerMachine()
+TTL_MS: Final = 1_000
+FOUNDED: Final = (entries.Bootstrap("c", 4, journals=1), entries.CreateTopic("events", 1, 1, "id"))
+AGE_MS: Final = 1_000_000
+
+
+class L1(NamedTuple):
+    """An L1 object: `dropped` is the epoch with which its dropping counts, -1 while it is named."""
+
+    name: int
+    dropped: int = -1
+
+
+class Promise(NamedTuple):
+    """What a pin in effect has promised so far: names of L0 and L1 objects, and the end of the journal."""
+
+    revision: int
+    l0: frozenset[int]
+    l1: frozenset[int]
+    end: int
+
+
+class World(NamedTuple):
+    """The store, and what is true. `window` and `live` (epochs of what is not in L1) are the journal's, whose log has the
+    entries from `first` to `last`."""
+
+    controller: bytes
+    offset: int = 1
+    published: bytes = b""
+    now_ms: int = 0
+    window: int = 1
+    live: frozenset[int] = frozenset({1})
+    l1: frozenset[L1] = frozenset()
+    there: frozenset[int] = frozenset()
+    first: int = 0
+    last: int = 0
+    checkpoints: tuple[int, ...] = ()
+    promises: tuple[Promise, ...] = ()
+
+    @property
+    def state(self) -> ControllerState:
+        return _state(self.controller)
+
+    @property
+    def needs(self) -> UnitSummary:
+        m = prev(min([self.window, *self.live]))
+        return UnitSummary(
+            unit="journal 0", gc_epochs={m: 1}, lowest=[Holder("events", 0, m, IDLE, "")], end=(0, self.last)
+        )
+
+    @property
+    def watermark(self) -> int:
+        return decode_published(self.published).watermark if self.published else -1
+
+    @property
+    def listed(self) -> frozenset[int]:
+        """What the journal names in L1."""
+        return frozenset(o.name for o in self.l1 if o.dropped < 0)
+
+    def named(self) -> World:
+        """After a change: what the journal names now is promised by every pin in effect."""
+        alive = {p.revision: p for p in self.state.pins.values() if p.in_effect}
+        promises = [p for p in self.promises if p.revision in alive]
+        live = [frozenset[int]() if alive[p.revision].level_one else self.live for p in promises]
+        kept = (p._replace(l0=p.l0 | l0, l1=p.l1 | self.listed) for p, l0 in zip(promises, live, strict=True))
+        return self._replace(promises=tuple(kept))
+
+    def grown(self, **changed: Any) -> World:
+        """With one more entry of the journal."""
+        return self._replace(last=self.last + 1, **changed).named()
+
+    def appended(self, entry: entries.ControllerEntry) -> World:
+        after = _applied(self.controller, self.offset + 1, msgspec.msgpack.encode(entry), self.now_ms)
+        return self._replace(controller=after, offset=self.offset + 1).named()
+
+
+@cache
+def _state(encoded: bytes) -> ControllerState:
+    return MACHINE.decode(encoded, "the state") if encoded else MACHINE.initial()
+
+
+@cache
+def _applied(encoded: bytes, offset: int, entry: bytes, now_ms: int) -> bytes:
+    state = MACHINE.decode(encoded, "the state") if encoded else MACHINE.initial()
+    MACHINE.apply(state, Landed(offset, now_ms, entry, now_ms))
+    return MACHINE.encode(state)
+
+
+class _Store:
+    """`published.json`, for one step of one process."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def get(self, key: str) -> Stored:
+        if not self.body:
+            raise ObjectNotFoundError(key)
+        return Stored(self.body, "1", 0, 0)
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        return self.put_if_match(key, body, "")
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+        self.body = body
+        return Written("2", 0)
+
+
+class Node(NamedTuple):
+    """Where a process stands, and what it has read. It has ended at step -1."""
+
+    step: int = 0
+    read: tuple[Any, ...] = ()
+
+
+After = tuple[str, World, Node]
+ENDED: Final = Node(-1)
+
+
+class Actor:
+    """A process: each step is one read or write."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        """What it may do next."""
+        raise NotImplementedError
+
+
+class Pin(Actor):
+    """Creates a pin as `create_pin` does, step by step."""
+
+    def __init__(self, name: str, *, level_one: bool = False) -> None:
+        super().__init__(name)
+        self._level_one = level_one
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        match at.step:
+            case 0:
+                try:
+                    entry = decide_create_pin(w.state, self.name, TTL_MS, level_one=self._level_one)
+                except PinExistsError:
+                    return
+                after = w.appended(entry)
+                yield "creates the pin", after, Node(2 if self._level_one else 1, (after.state.epoch,))
+            case 1:
+                store = _Store(w.published)
+                cluster = SimpleNamespace(store=store, runtime=Runtime(), now_ms=lambda: w.now_ms)
+                publication.require_seen(cast(ClusterHandle, cluster), "c", at.read[0])
+                yield "raises what must be seen", w._replace(published=store.body), Node(2, at.read)
+            case 2:
+                yield "reads the controller", w, Node(3, (*at.read, w.state.epoch))
+            case 3:
+                reached = [w]
+
+                def advance(epoch: int) -> None:
+                    if epoch > w.window:
+                        reached[0] = w.grown(window=epoch)
+
+                handles = SimpleNamespace(
+                    journal=lambda j: SimpleNamespace(advance=advance),
+                    parallel=SimpleNamespace(map=lambda fn, items: [fn(i) for i in items]),
+                )
+                pins.reach(cast(Any, handles), [0], at.read[0])
+                yield "moves the window", reached[0], Node(4, at.read)
+            case 4:
+                m = compute(at.read[1], [w.needs]).watermark
+                live = frozenset[int]() if self._level_one else w.live
+                promise = Promise(at.read[0], live, w.listed, w.last)
+                yield "reads the journal", w, Node(5, (-1 if self._level_one else m, promise))
+            case 5:
+                m, promise = at.read
+                try:
+                    decide_delete_pin(w.state, self.name, promise.revision)
+                except NotFoundError:
+                    return
+                after = w._replace(promises=(*w.promises, promise)).appended(
+                    entries.PinTookEffect(self.name, promise.revision, m, [(0, promise.end)])
+                )
+                yield "has taken effect", after, ENDED
+
+
+class Unpin(Actor):
+    """Deletes whatever has the name."""
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        if self.name in w.state.pins:
+            yield "deletes the pin", w.appended(decide_delete_pin(w.state, self.name, None)), ENDED
+
+
+class Computer(Actor):
+    """Computes M and publishes it, as the pipeline does.
+
+    Args:
+        asks_first: whether it reads the pins with the controller's epoch, before the journal. That is safe, too, since what
+            is published says that a pin was created since.
+    """
+
+    def __init__(self, name: str, *, asks_first: bool = False) -> None:
+        super().__init__(name)
+        self._asks_first = asks_first
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        match at.step:
+            case 0:
+                yield "reads what is published", w, Node(1, (w.watermark,))
+            case 1:
+                found = self._pins(w, at.read[0]) if self._asks_first else ()
+                yield "reads the controller", w, Node(2, (*at.read, w.state.epoch, *found))
+            case 2:
+                read = (*at.read[:2], w.needs.gc_epoch, *at.read[2:])
+                yield "reads the journal", w, Node(4 if self._asks_first else 3, read)
+            case 3:
+                yield "reads the pins", w, Node(4, (*at.read[:3], *self._pins(w, at.read[0])))
+            case 4:
+                _, cap, needed, as_of, held = at.read
+                m = min([cap, needed, *held])
+                store = _Store(w.published)
+                new = PublishedWatermark("c", m, as_of, 0)
+                try:
+                    publication.publish(
+                        cast(Any, store), Runtime(), new, pins_as_of=as_of, epoch_now=lambda: w.state.epoch
+                    )
+                except PinnedSinceError:
+                    yield "is refused", w, Node(3, at.read[:3])
+                except WatermarkRegressionError:
+                    yield "is too late", w, ENDED
+                else:
+                    yield f"publishes {m}", w._replace(published=store.body), ENDED
+
+    @staticmethod
+    def _pins(w: World, published: int) -> tuple[int, tuple[int | None, ...]]:
+        found = epoch_source.pins_of(w.state, published)
+        return found.as_of, tuple(u.gc_epoch for u in found.held)
+
+
+class Lifter(Actor):
+    """Lifts all that is not in L1."""
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        if w.live:
+            lifted = w.l1 | {L1(e) for e in w.live}
+            yield "lifts", w.grown(live=frozenset(), l1=lifted, there=w.there | w.live), ENDED
+
+
+class Uploader(Actor):
+    """Lands an object at an epoch that it knows from earlier."""
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        if at.step == 0:
+            yield "looks at the epoch", w, Node(1, (w.state.epoch,))
+        elif at.read[0] >= w.window and at.read[0] not in w.live:
+            yield "lands", w.grown(live=w.live | {at.read[0]}), ENDED
+
+
+class Mover(Actor):
+    """Closes the window to an epoch that it knows from earlier."""
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        if at.step == 0:
+            yield "looks at the epoch", w, Node(1, (w.state.epoch,))
+        elif at.read[0] > w.window:
+            yield "closes the window", w.grown(window=at.read[0]), ENDED
+
+
+class Dropper(Actor):
+    """Drops what is named in L1, by an entry with the epoch that it knows from earlier."""
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        if at.step == 0:
+            yield "looks at the epoch", w, Node(1, (w.state.epoch,))
+        elif any(o.dropped < 0 for o in w.l1):
+            counts = max(at.read[0], w.window)
+            yield "drops", w.grown(l1=frozenset(L1(o.name, counts) if o.dropped < 0 else o for o in w.l1)), ENDED
+
+
+class Vacuum(Actor):
+    """Purges what was dropped, without a time of grace."""
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        match at.step:
+            case 0:
+                yield "reads the controller", w, Node(1, (w.controller,))
+            case 1:
+                known = cast(JournalGarbage, SimpleNamespace(_state=_state(at.read[0])))
+                limit = JournalGarbage._unpinned(known, _state(at.read[0]).epoch - GRACE_EPOCHS)
+                gone = frozenset(o.name for o in w.l1 if 0 <= o.dropped <= limit)
+                yield "reads the journal", w, Node(2, (gone,))
+            case 2 if at.read[0]:
+                left = frozenset(o for o in w.l1 if o.name not in at.read[0])
+                yield "purges", w.grown(l1=left, there=w.there - at.read[0]), ENDED
+
+
+class Keeper(Actor):
+    """Keeps the journal's log short: a checkpoint, the listing, the pins, and what may go.
+
+    Args:
+        asks_first: whether it reads the pins before it lists, which it must not.
+    """
+
+    def __init__(self, name: str, *, asks_first: bool = False) -> None:
+        super().__init__(name)
+        self._order = ("pins", "keep", "list") if asks_first else ("keep", "list", "pins")
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        match self._order[at.step] if at.step < len(self._order) else "":
+            case "keep":
+                kept = tuple(sorted({*w.checkpoints, w.last}))
+                yield "keeps the state", w._replace(checkpoints=kept), Node(at.step + 1, (*at.read, ()))
+            case "list":
+                listed = (w.first, w.last, w.checkpoints)
+                yield "lists", w, Node(at.step + 1, (*at.read, listed))
+            case "pins":
+                yield "reads the pins", w, Node(at.step + 1, (*at.read, (w.state.pinned_at(0),)))
+            case _:
+                (as_of,) = at.read[self._order.index("pins")]
+                first, last, checkpoints = at.read[self._order.index("list")]
+                folder = Folder(dict.fromkeys(range(first, last + 1), 0), list(checkpoints), AGE_MS)
+                ripe = folder.ripe(1, as_of)
+                if ripe:
+                    oldest = folder.needed_from(as_of)
+                    left = tuple(c for c in w.checkpoints if c >= oldest)
+                    yield "truncates", w._replace(first=max(w.first, ripe[-1] + 1), checkpoints=left), ENDED
+
+
+@dataclass(frozen=True)
+class PinScope:
+    """What is searched. `ticks`: how many entries without anything else the controller's log gets; `ends`: whether time
+    passes until pins have ended."""
+
+    name: str
+    actors: tuple[Actor, ...]
+    ticks: int = 1
+    ends: bool = False
+    lifted: bool = False
+
+
+class State(NamedTuple):
+    world: World
+    nodes: tuple[Node, ...]
+    ticks: int
+
+
+class PinSearch:
+    """One search."""
+
+    def __init__(self, scope: PinScope) -> None:
+        self._scope = scope
+
+    def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
+        """See `breadth.search`."""
+        encoded = b""
+        for offset, entry in enumerate(FOUNDED):
+            encoded = _applied(encoded, offset, msgspec.msgpack.encode(entry), 0)
+        world = World(encoded)
+        if self._scope.lifted:
+            world = world._replace(live=frozenset(), l1=frozenset({L1(1)}), there=frozenset({1}))
+        first = State(world, (Node(),) * len(self._scope.actors), self._scope.ticks)
+        return search(
+            self._scope.name, first, self._steps, _wrong, lambda state: True, max_depth=max_depth, seconds=seconds
+        )
+
+    def _steps(self, state: State) -> Iterator[tuple[str, State, str]]:
+        w = state.world
+        for i, (actor, at) in enumerate(zip(self._scope.actors, state.nodes, strict=True)):
+            if at.step < 0:
+                continue
+            for label, after, node in actor.act(w, at):
+                nodes = (*state.nodes[:i], node, *state.nodes[i + 1 :])
+                yield f"{actor.name} {label}", State(after, nodes, state.ticks), ""
+        if state.ticks:
+            yield "an epoch begins", state._replace(world=w.appended(entries.Tick()), ticks=state.ticks - 1), ""
+        if self._scope.ends and not w.now_ms and w.state.pins:
+            yield "time passes", state._replace(world=w._replace(now_ms=2 * TTL_MS)), ""
+
+
+def _wrong(state: State) -> str:
+    w = state.world
+    if any(e <= w.watermark for e in w.live):
+        return f"M = {w.watermark} passes what the journal needs"
+    for p in w.promises:
+        if lost := [e for e in p.l0 if e <= w.watermark]:
+            return f"M = {w.watermark} passes {lost}, which the pin of epoch {p.revision} has promised"
+        if gone := p.l1 - w.there:
+            return f"{sorted(gone)} was purged, which the pin of epoch {p.revision} has promised"
+        start = max((c for c in w.checkpoints if c <= p.end), default=-1)
+        if w.first > start + 1:
+            return f"no replay as of {p.end} is possible, which the pin of epoch {p.revision} has promised"
+    return ""
+
+
+A, B = Computer("computes"), Computer("asks first", asks_first=True)
+PIN_SCOPES: Final = (
+    PinScope("pinned-and-computed", (Pin("p"), A, B, Lifter("reconciler"), Mover("housekeeper")), ticks=1),
+    PinScope("pinned-lifted-and-uploaded", (Pin("p"), A, Lifter("reconciler"), Uploader("uploader"), Mover("housekeeper"))),
+    PinScope("two-pins", (Pin("p"), Pin("q"), A, Lifter("reconciler"))),
+    PinScope("pinned-and-unpinned", (Pin("p"), Pin("p"), Unpin("p"), A, Lifter("reconciler")), 0),
+    PinScope("pinned-and-ended", (Pin("p"), A, Lifter("reconciler"), Mover("housekeeper")), ends=True),
+    PinScope("pinned-and-vacuumed", (Pin("p", level_one=True), Dropper("merge"), Vacuum("vacuum")), 4, lifted=True),
+    PinScope(
+        "pinned-twice-and-vacuumed",
+        (Pin("p", level_one=True), Pin("q"), Dropper("merge"), Vacuum("vacuum"), Unpin("p")), 1, lifted=True,
+    ),
+    PinScope("ended-and-vacuumed", (Pin("p"), Dropper("merge"), Vacuum("vacuum")), 4, ends=True, lifted=True),
+    PinScope(
+        "pinned-and-truncated", (Pin("p"), Keeper("keeper"), Keeper("another"), Lifter("reconciler")), 0
+    ),
+)  # fmt: skip
+PIN_WHOLE: Final = {s.name: s for s in PIN_SCOPES}
+"""Each is searched to its end."""

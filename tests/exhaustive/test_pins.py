@@ -1,0 +1,75 @@
+"""Every interleaving of pins with what may not pass them: none breaks a promise, and each rule that is taken out does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from l0gc.storage.boundary import Folder
+from tests.exhaustive.__main__ import summary
+from tests.exhaustive.pin_search import PIN_WHOLE, Keeper, Lifter, Pin, PinScope, PinSearch
+from tests.simulation.mutants import of_pins
+from tests.simulation.mutants.tools import everywhere, method
+
+QUICK = ["pinned-lifted-and-uploaded", "pinned-and-vacuumed", "ended-and-vacuumed"]
+
+
+def _nothing_wrong(scope: PinScope) -> None:
+    found = PinSearch(scope).run()
+    assert not found.wrong, summary(found)
+    assert found.complete
+    assert found.states > 500
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_no_interleaving_breaks_a_promise(name: str) -> None:
+    _nothing_wrong(PIN_WHOLE[name])
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scope", PIN_WHOLE.values(), ids=PIN_WHOLE)
+def test_no_interleaving_breaks_a_promise_however_many_there_are(scope: PinScope) -> None:
+    _nothing_wrong(scope)
+
+
+# -- each rule, taken out -------------------------------------------------------------------------------------------------
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+EARLY = replace(
+    PIN_WHOLE["pinned-and-truncated"], actors=(Pin("p"), Keeper("keeper", asks_first=True), Lifter("reconciler"))
+)
+
+
+def not_raised() -> AbstractContextManager[Any]:
+    """A pin takes effect though a computation that has not seen it may still publish."""
+    return everywhere("l0gc.watermark.publication", "require_seen", lambda cluster, cluster_id, epoch: None)
+
+
+def truncated_at_will() -> AbstractContextManager[Any]:
+    def needed_from(self: Folder, as_of: int | None) -> int:
+        return max(self.checkpoints, default=-1)
+
+    return method(Folder, "needed_from", needed_from)
+
+
+CASES: list[tuple[str, Mutant, PinScope, str]] = [
+    ("pin-unseen", of_pins.pin_unseen.off, PIN_WHOLE["pinned-and-computed"], "M = "),
+    ("pin-not-raised", not_raised, PIN_WHOLE["pinned-and-computed"], "M = "),
+    ("pin-ignored", of_pins.pin_ignored.off, PIN_WHOLE["pinned-and-computed"], "M = "),
+    ("pinned-purged", of_pins.pinned_purged.off, PIN_WHOLE["pinned-and-vacuumed"], "was purged"),
+    ("pin-without-windows", of_pins.pin_without_windows.off, PIN_WHOLE["pinned-and-vacuumed"], "was purged"),
+    ("pinned-truncated", truncated_at_will, PIN_WHOLE["pinned-and-truncated"], "no replay"),
+    ("pins-read-too-early", nullcontext, EARLY, "no replay"),
+]
+
+
+@pytest.mark.parametrize(("mutant", "scope", "wrong"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_a_rule_that_is_taken_out_breaks_a_promise(mutant: Mutant, scope: PinScope, wrong: str) -> None:
+    with mutant():
+        found = PinSearch(scope).run()
+    assert wrong in found.wrong, summary(found)

@@ -1,0 +1,103 @@
+"""Mutants of pins: what a computation, a vacuum, a truncation and a clock may not do while one lives."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import l0gc.watermark.publication
+from l0gc.storage.replica import Replica
+from l0gc.storage.store_time import StoreTime
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.watermark.source import PinnedUnits
+from tests.simulation.mutants.tools import everywhere, method, mutant
+
+_TEST = "tests/streamlog/test_pins.py"
+_publish = l0gc.watermark.publication.publish
+_truncate = Replica.truncate
+
+
+@mutant(
+    36,
+    "l0gc/watermark/publication.py::publish",
+    "a computation publishes M that read the pins before one was created",
+    f"{_TEST}::test_a_computation_that_did_not_see_the_pin_computes_again",
+    simulated=False,
+)
+def pin_unseen() -> AbstractContextManager[Any]:
+    def publish(*args: Any, **kwargs: Any) -> Any:
+        return _publish(*args, **kwargs | {"pins_as_of": 1 << 62})
+
+    return everywhere("l0gc.watermark.publication", "publish", publish)
+
+
+@mutant(
+    36,
+    "l0gc/streamlog/epoch_source.py::pins_of",
+    "M does not depend on pins",
+    f"{_TEST}::test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended",
+    simulated=False,
+)
+def pin_ignored() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.streamlog.epoch_source", "pins_of", lambda state, published: PinnedUnits(state.epoch))
+
+
+@mutant(
+    36,
+    "l0gc/streamlog/garbage.py::JournalGarbage",
+    "a vacuum deletes what was dropped since a pin was created",
+    f"{_TEST}::test_what_is_dropped_under_a_pin_stays_until_it_ends",
+    f"{_TEST}::test_a_deleted_topics_l1_stays_under_a_pin",
+    simulated=False,
+)
+def pinned_purged() -> AbstractContextManager[Any]:
+    return method(JournalGarbage, "_unpinned", lambda self, epoch: epoch)
+
+
+@mutant(
+    36,
+    "l0gc/streamlog/pins.py::reach",
+    "a pin takes effect while what is dropped may still count with an older epoch",
+    f"{_TEST}::test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on",
+    simulated=False,
+)
+def pin_without_windows() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.streamlog.pins", "reach", lambda cluster, journals, epoch: None)
+
+
+@mutant(
+    36,
+    "l0gc/storage/replica.py::Replica.truncate",
+    "logs are truncated whatever a replay as of a pin needs",
+    f"{_TEST}::test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended",
+    simulated=False,
+)
+def pinned_truncated() -> AbstractContextManager[Any]:
+    return method(Replica, "truncate", lambda self, pinned_at=None: _truncate(self))
+
+
+@mutant(
+    36,
+    "l0gc/streamlog/housekeep.py::housekeep",
+    "a truncation goes by pins as they were before its listing",
+    f"{_TEST}::test_a_truncation_asks_for_pins_after_its_listing",
+    simulated=False,
+)
+def pins_read_too_early() -> AbstractContextManager[Any]:
+    def truncate(self: Any, pinned_at: Any = lambda: None) -> int:
+        early = pinned_at()
+        self.replay()
+        return _truncate(self, lambda: early)
+
+    return method(Replica, "truncate", truncate)
+
+
+@mutant(
+    36,
+    "l0gc/storage/store_time.py::StoreTime.settle",
+    "a pin ends by a date that no other reply confirms",
+    f"{_TEST}::test_a_date_that_jumps_ends_no_pin",
+    simulated=False,
+)
+def pin_ended_early() -> AbstractContextManager[Any]:
+    return method(StoreTime, "settle", lambda self, date_ms: date_ms)

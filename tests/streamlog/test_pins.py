@@ -1,0 +1,544 @@
+"""Pins: what a state names stays while a pin lives, whoever computes, vacuums or truncates at the same time (hazard 36)."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import suppress
+
+import pytest
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import (
+    CorruptObjectError,
+    ExternalLogError,
+    NotFoundError,
+    PinExistsError,
+    SetBackError,
+    StoreClockError,
+    StoreError,
+    UsageError,
+    WatermarkRegressionError,
+)
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.entries import MAX_PIN_MS
+from l0gc.streamlog.controller.state import Pin
+from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.pins import create_pin
+from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
+from l0gc.watermark.publication import read_published, require_seen, watermark_of
+from l0gc.watermark.source import PINNED
+from tests.support.interrupting import Interrupt
+from tests.support.memory_store import (
+    Call,
+    another_process,
+    copy_of,
+    external_cluster,
+    lose_reply,
+    memory_cluster,
+    once,
+    put_back,
+    store_of,
+    topic_in_memory,
+)
+from tests.support.merge import merge
+from tests.support.reconcile import put, reconcile
+from tests.support.vacuum import tick, vacuum
+from tests.support.wrong_dates import DAY_MS, MisdatedStore
+
+HOUR_MS = 3_600_000
+
+
+def compute(cluster: Cluster, *, dry_run: bool = False) -> WatermarkResult:
+    return run_pipeline(cluster, JournalSource(cluster), dry_run=dry_run)
+
+
+def published(cluster: Cluster) -> int:
+    return watermark_of(read_published(cluster.store, cluster.identity().cluster_id)[0])
+
+
+def lifted(cluster: Cluster, times: int = 1) -> None:
+    """Upload and reconcile so many objects of each partition, an epoch each."""
+    topic = cluster.controller.snapshot().topic("events")
+    for n in range(times):
+        put(cluster, "events", {p: [b"%d" % n] for p in range(topic.partitions)})
+        cluster.controller.advance()
+        reconcile(cluster)
+    housekeep(cluster, barrier=True)
+
+
+def end(cluster: Cluster, pin: Pin) -> None:
+    """The pin ends by itself."""
+    store_of(cluster).clock.ms = pin.end_ms
+    cluster.controller.tick_if_due()
+    assert pin.name not in cluster.controller.snapshot().pins
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return topic_in_memory(2, 2)
+
+
+# -- M --------------------------------------------------------------------------------------------------------------------
+
+
+def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Cluster) -> None:
+    lifted(cluster)
+    before = compute(cluster).watermark
+    pin = create_pin(cluster, "backup", HOUR_MS, why="nightly")
+    assert pin.in_effect
+    assert pin.watermark >= before
+    lifted(cluster, 3)
+    held = compute(another_process(cluster))
+    assert held.watermark == published(cluster) == pin.watermark
+    assert [(h.kind, h.gc_epoch) for h in held.held_back_by] == [(PINNED, pin.watermark)]
+    assert "pin 'backup' until" in held.held_back_by[0].reason
+    end(cluster, pin)
+    assert compute(cluster).watermark > pin.watermark
+
+
+def test_a_level_one_pin_lets_m_move(cluster: Cluster) -> None:
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
+    assert pin.watermark == NO_WATERMARK
+    assert read_published(cluster.store, cluster.identity().cluster_id)[0] is None
+    lifted(cluster, 3)
+    assert compute(cluster).watermark > pin.revision
+
+
+def test_a_pin_holds_what_m_could_be_and_not_what_an_older_pin_holds(cluster: Cluster) -> None:
+    """Otherwise pins that overlap would hold M for ever."""
+    compute(cluster)
+    first = create_pin(cluster, "first", HOUR_MS)
+    lifted(cluster, 3)
+    second = create_pin(cluster, "second", 3 * HOUR_MS)
+    assert compute(cluster).watermark == first.watermark < second.watermark
+    end(cluster, first)
+    lifted(cluster, 3)
+    assert compute(cluster).watermark == second.watermark
+
+
+def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: Cluster) -> None:
+    """Hazard 36: its M would pass what the pin holds, which was created when all was read and nothing published."""
+    lifted(cluster)
+    compute(cluster)
+    other, pins = another_process(cluster), []
+    lifted(cluster, 3)
+
+    def pinned_now() -> None:
+        other.controller.snapshot()
+        pins.append(other.controller.create_pin("backup", HOUR_MS))
+        require_seen(other, other.identity().cluster_id, pins[0].revision)
+
+    before = published(cluster)
+    store_of(cluster).fault = once(pinned_now, "put_if_match", PUBLISHED_WATERMARK)
+    assert compute(cluster).watermark == published(cluster) == before
+
+
+def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Cluster) -> None:
+    lifted(cluster)
+    before = compute(cluster).watermark
+    pin = cluster.controller.create_pin("backup", HOUR_MS)
+    lifted(cluster, 3)
+    assert compute(cluster).watermark == before
+    end(cluster, pin)
+    assert compute(cluster).watermark > before
+
+
+def test_m_is_not_computed_below_what_a_pin_needs_before_it_has_taken_effect(cluster: Cluster) -> None:
+    """What is unreconciled when the pin takes effect lies above what the pin holds."""
+    put(cluster, "events", {0: [b"x"]})
+    epoch = cluster.controller.snapshot().epoch
+    lifted_elsewhere = another_process(cluster)
+    lifted_elsewhere.controller.advance()
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    assert pin.watermark < epoch
+    reconcile(cluster)
+    housekeep(cluster, barrier=True)
+    assert compute(cluster).watermark == pin.watermark
+
+
+def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster: Cluster) -> None:
+    lifted(cluster)
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    found = read_published(cluster.store, cluster.identity().cluster_id)[0]
+    assert found is not None
+    assert (found.watermark, found.pinned) == (NO_WATERMARK, pin.revision)
+    assert compute(cluster).watermark == pin.watermark
+
+
+def test_a_dry_run_reports_what_a_pin_holds(cluster: Cluster) -> None:
+    compute(cluster)
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    lifted(cluster, 3)
+    assert compute(cluster, dry_run=True).watermark == pin.watermark
+
+
+def test_a_lost_reply_leaves_one_pin(cluster: Cluster) -> None:
+    compute(cluster)
+    store_of(cluster).fault = lose_reply(PUBLISHED_WATERMARK)
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    assert list(cluster.controller.snapshot().pins.values()) == [pin]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("n", range(6))
+def test_a_pin_whose_process_is_killed_has_promised_nothing_and_holds_all_until_it_ends(n: int, when: str) -> None:
+    """At any of its writes: the entry, `published.json`, the two journals, the entry that it took effect."""
+    cluster = topic_in_memory(2, 2)
+    lifted(cluster)
+    before = compute(cluster).watermark
+    store, nobody = store_of(cluster), store_of(cluster).fault
+    dying, writes = another_process(cluster), itertools.count()
+    dead = [False]
+
+    def killed(call: Call) -> None:
+        if call.kind.startswith("put_if") and call.when == when and next(writes) == n:
+            dead[0] = True
+        if dead[0]:
+            raise Interrupt
+
+    store.fault = killed
+    with suppress(Interrupt):
+        create_pin(dying, "backup", HOUR_MS)
+    assert dead[0] == (n < 5)
+    store.fault = nobody
+    lifted(cluster, 3)
+    pins, watermark = cluster.controller.snapshot().pins, compute(cluster).watermark
+    assert bool(pins) == ((n, when) != (0, "before"))
+    assert watermark == (pins["backup"].watermark if pins and pins["backup"].in_effect else before) or not pins
+
+
+# -- the end of a pin -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_ends_by_the_logs_time_and_house_is_kept_for_that(cluster: Cluster) -> None:
+    pin = create_pin(cluster, "backup", 60_000)
+    clock = store_of(cluster).clock
+    clock.ms = pin.end_ms - 1
+    assert not housekeep(cluster).ticked
+    assert "backup" in cluster.controller.snapshot().pins
+    clock.ms += 1
+    assert housekeep(cluster).ticked
+    assert not cluster.controller.snapshot().pins
+
+
+def test_a_date_that_jumps_ends_no_pin() -> None:
+    """Hazard 36: a pin whose end was judged by a wrong clock."""
+    store = MisdatedStore(DAY_MS)
+    cluster = memory_cluster(store)
+    create_topic(cluster, "events", 1, 1)
+    create_pin(cluster, "backup", HOUR_MS)
+    store.wrong = ["get"] * 20
+    with pytest.raises(StoreClockError):
+        cluster.controller.tick_if_due()
+    assert "backup" in cluster.controller.snapshot().pins
+
+
+def test_a_pin_that_ended_makes_room_for_its_name(cluster: Cluster) -> None:
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    with pytest.raises(PinExistsError, match=r"pin 'backup' exists, and ends at .*; delete it with l0gc pin delete"):
+        create_pin(cluster, "backup", HOUR_MS)
+    store_of(cluster).clock.ms = pin.end_ms
+    assert create_pin(cluster, "backup", HOUR_MS).revision > pin.revision
+
+
+def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Cluster) -> None:
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    cluster.controller.delete_pin("backup", pin.revision)
+    other = create_pin(cluster, "backup", HOUR_MS)
+    with pytest.raises(NotFoundError, match="has ended; that of epoch"):
+        cluster.controller.delete_pin("backup", pin.revision)
+    assert cluster.controller.snapshot().pins == {"backup": other}
+    assert cluster.controller.delete_pin("backup") == other
+    with pytest.raises(NotFoundError, match="pin 'backup' does not exist, or has ended; l0gc pin list shows"):
+        cluster.controller.delete_pin("backup")
+
+
+def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Cluster) -> None:
+    store = store_of(cluster)
+    compute(cluster)
+
+    def sleep() -> None:
+        store.clock.ms += 2 * HOUR_MS
+
+    store.fault = once(sleep, "put_if_match", PUBLISHED_WATERMARK)
+    with pytest.raises(NotFoundError):
+        create_pin(cluster, "backup", HOUR_MS)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ttl_ms", "why", "message"),
+    [
+        ("", HOUR_MS, "", "must have 1 to 200 printable characters"),
+        ("x" * 201, HOUR_MS, "", "must have 1 to 200 printable characters"),
+        ("a\nb", HOUR_MS, "", "must have 1 to 200 printable characters"),
+        ("backup", 0, "", "ends by itself, after at most 366 d; 0 s is not possible"),
+        ("backup", -HOUR_MS, "", "is not possible"),
+        ("backup", MAX_PIN_MS + 1000, "", "is not possible"),
+        ("backup", HOUR_MS, "x" * 201, "the reason for pin 'backup' must have at most 200"),
+    ],
+)
+def test_a_pin_that_cannot_be_is_refused(cluster: Cluster, name: str, ttl_ms: int, why: str, message: str) -> None:
+    epoch = cluster.identity().cluster_epoch
+    with pytest.raises(UsageError, match=message):
+        create_pin(cluster, name, ttl_ms, why=why)
+    assert cluster.identity().cluster_epoch == epoch
+
+
+def test_a_cluster_of_another_systems_log_has_no_pins() -> None:
+    with pytest.raises(ExternalLogError):
+        create_pin(external_cluster(), "backup", HOUR_MS)
+
+
+def test_no_pin_promises_what_a_journal_has_lost(cluster: Cluster) -> None:
+    store = store_of(cluster)
+    kept = copy_of(store, journal_log(0))
+    lifted(cluster, 2)
+    compute(cluster)
+    put_back(store, journal_log(0), kept)
+    with pytest.raises(SetBackError):
+        create_pin(another_process(cluster), "backup", HOUR_MS)
+    assert not cluster.controller.snapshot().pins
+
+
+def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Cluster) -> None:
+    store = store_of(cluster)
+    for key in [k for k in store.objects if k.startswith(f"{journal_log(0)}log/")]:
+        store.put(key, b"damaged")
+    put(cluster, "events", {1: [b"x"]})
+    for key in [k for k in store.objects if k.startswith(f"{journal_log(1)}log/")]:
+        store.put(key, b"damaged")
+    with pytest.raises((StoreError, CorruptObjectError)):
+        create_pin(another_process(cluster), "backup", HOUR_MS)
+    assert not cluster.controller.snapshot().pins
+
+
+def test_a_journal_that_cannot_be_read_any_more_is_no_state_to_promise(cluster: Cluster) -> None:
+    """Its window has reached the pin's epoch, and the store fails then."""
+    store, reached = store_of(cluster), [0]
+
+    def fails(call: Call) -> None:
+        if call.kind == "put_if_absent" and journal_log(0) in call.key and call.when == "after":
+            reached[0] += 1
+        elif reached[0] and call.kind == "get" and journal_log(0) in call.key:
+            raise StoreError("no answer")
+
+    store.fault = fails
+    with pytest.raises(StoreError, match="pin 'backup' was not created: journal 0 cannot be read: no answer"):
+        create_pin(cluster, "backup", HOUR_MS)
+    assert not cluster.controller.snapshot().pins
+
+
+def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: Cluster) -> None:
+    """Hazard 10: it had ended, so what it held may be gone. It holds M where it is, until its end."""
+    compute(cluster)
+    create_pin(cluster, "backup", HOUR_MS)
+    store = store_of(cluster)
+    kept = copy_of(store, CONTROLLER_LOG)
+    cluster.controller.delete_pin("backup")
+    lifted(cluster, 3)
+    moved = compute(cluster).watermark
+    put_back(store, CONTROLLER_LOG, kept)
+    restored = another_process(cluster)
+    restored.controller.advance_above(50)
+    assert "backup" in restored.controller.snapshot().pins
+    put(restored, "events", {0: [b"later"]})
+    housekeep(restored, barrier=True)
+    with suppress(WatermarkRegressionError):
+        assert compute(restored).watermark == moved
+    assert published(restored) == moved
+
+
+# -- L1 -------------------------------------------------------------------------------------------------------------------
+
+
+def l1(cluster: Cluster) -> set[str]:
+    return {k for k in store_of(cluster).objects if k.startswith("level_one/")}
+
+
+@pytest.mark.parametrize("level_one", [False, True])
+def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Cluster, level_one: bool) -> None:
+    lifted(cluster, 6)
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=level_one)
+    named = l1(cluster)
+    assert merge(cluster, None, MergeRule(fan_in=2)).objects_before
+    tick(cluster, 5)
+    assert vacuum(cluster).objects == 0
+    assert named <= l1(cluster)
+    end(cluster, pin)
+    assert vacuum(cluster).problem is None
+    assert not named & l1(cluster)
+
+
+def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Cluster) -> None:
+    lifted(cluster, 6)
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
+    merge(cluster, None, MergeRule(fan_in=2))
+    tick(cluster, 5)
+
+    def is_due() -> bool:
+        garbage = JournalGarbage(cluster)
+        garbage.refresh()
+        return garbage.is_due(store_of(cluster).clock.ms)
+
+    assert not is_due()
+    end(cluster, pin)
+    assert is_due()
+
+
+def test_what_a_pin_keeps_of_a_topic_that_the_controller_does_not_know_is_no_orphan(cluster: Cluster) -> None:
+    lifted(cluster, 6)
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
+    delete_topic(cluster, "events")
+    tick(cluster, 5)
+    now_ms = store_of(cluster).clock.ms
+
+    def waiting() -> list[int]:
+        garbage = JournalGarbage(cluster)
+        garbage.refresh()
+        garbage._names = {}  # as after a restore of the controller log
+        garbage.fence(now_ms, now_ms, dry_run=True)
+        (part,) = garbage.parts(L1_DATA, 1)
+        assert part.forgotten
+        return part.waiting
+
+    assert waiting()
+    cluster.controller.delete_pin(pin.name)
+    assert not waiting()
+
+
+def test_what_was_dropped_before_a_pin_goes(cluster: Cluster) -> None:
+    """Pins that overlap for ever hold nothing for ever."""
+    lifted(cluster, 6)
+    before = l1(cluster)
+    assert merge(cluster, None, MergeRule(fan_in=2)).objects_before
+    create_pin(cluster, "table", HOUR_MS, level_one=True)
+    tick(cluster, 5)
+    assert vacuum(cluster).problem is None
+    assert not before & l1(cluster)
+
+
+def test_a_vacuum_that_has_not_seen_the_pin_deletes_nothing_that_it_promises(cluster: Cluster) -> None:
+    lifted(cluster, 6)
+    tick(cluster, 5)
+    named, other = l1(cluster), another_process(cluster)
+
+    def pinned_and_merged() -> None:
+        create_pin(other, "table", HOUR_MS, level_one=True)
+        assert merge(other, None, MergeRule(fan_in=2)).objects_before
+
+    vacuuming = another_process(cluster, seed=2)
+    store_of(cluster).fault = once(pinned_and_merged, "get", f"{journal_log(0)}")
+    vacuum(vacuuming)
+    assert "table" in cluster.controller.snapshot().pins
+    assert named <= l1(cluster)
+
+
+def test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on(cluster: Cluster) -> None:
+    """Each journal's window is at the pin's epoch before it takes effect, whatever epoch the writer knows."""
+    lifted(cluster, 6)
+    for _ in range(3):
+        cluster.controller.advance()
+    stale = cluster.controller.snapshot().epoch
+    pin = create_pin(another_process(cluster), "table", HOUR_MS, level_one=True)
+    for journal in cluster.controller.snapshot().journals_in_use():
+        assert cluster.journal(journal).catch_up().max_applied_epoch >= pin.revision > stale
+    merge(cluster, None, MergeRule(fan_in=2))
+    dropped = [e for j in (0, 1) for e in cluster.journal(j).catch_up().dropped["dropped_epoch"].tolist()]
+    assert dropped
+    assert min(dropped) >= pin.revision
+
+
+def test_a_deleted_topics_l1_stays_under_a_pin(cluster: Cluster) -> None:
+    lifted(cluster, 6)
+    pin = create_pin(cluster, "audit", HOUR_MS, level_one=True)
+    named = l1(cluster)
+    delete_topic(cluster, "events")
+    tick(cluster, 5)
+    vacuum(cluster)
+    tick(cluster, 5)
+    vacuum(cluster)
+    assert l1(cluster) == named
+    end(cluster, pin)
+    vacuum(cluster)
+    assert not l1(cluster)
+
+
+# -- logs -----------------------------------------------------------------------------------------------------------------
+
+
+def state_as_of(cluster: Cluster, journal: int, offset: int) -> bytes:
+    """A journal as a reader finds it who replays it as of an offset."""
+    machine, log = JournalMachine(journal), cluster.journal(journal).replica.log
+    folder = log.list_folder()
+    first = folder.needed_from(offset)
+    state = machine.initial() if first < 0 else machine.decode(log.get_checkpoint(first).payload, "")
+    for at in range(first + 1, offset + 1):
+        machine.apply(state, log.get(at))
+    return machine.encode(state)
+
+
+def list_of(cluster: Cluster, log: str) -> list[str]:
+    return [k for k in store_of(cluster).objects if k.startswith(f"{log}log/")]
+
+
+def busy(cluster: Cluster, rounds: int = 8) -> int:
+    """Uploads, and the house is kept, for long enough that logs are truncated; returns how many entries went."""
+    gone = 0
+    for n in range(rounds):
+        put(cluster, "events", {0: [b"%d" % n], 1: [b"%d" % n]})
+        put(cluster, "events", {0: [b"%d" % n], 1: [b"%d" % n]})
+        store_of(cluster).clock.ms += 20 * 60_000
+        for c in (cluster, another_process(cluster, seed=n)):
+            gone += housekeep(c).truncated_entries
+    return gone
+
+
+def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended(cluster: Cluster) -> None:
+    assert busy(cluster)
+    pin = create_pin(cluster, "backup", 3 * DAY_MS)
+    assert pin.ends is not None
+    then = {j: state_as_of(cluster, j, at) for j, at in pin.ends}
+    busy(cluster)
+    assert {j: state_as_of(cluster, j, at) for j, at in pin.ends} == then
+    assert any(k.startswith(f"{CONTROLLER_LOG}log/{pin.offset:020}") for k in store_of(cluster).objects)
+    end(cluster, pin)
+    assert busy(cluster)
+    at = dict(pin.ends)[0]
+    assert f"{journal_log(0)}log/{at:020}" not in store_of(cluster).objects
+
+
+def test_a_truncation_asks_for_pins_after_its_listing(cluster: Cluster) -> None:
+    """A pin that is created between the two is seen; one that is created later is newer than all that goes."""
+    store, keeper, other = store_of(cluster), another_process(cluster, seed=5), another_process(cluster, seed=6)
+    housekeep(keeper)
+    for n in range(6):
+        put(cluster, "events", {0: [b"%d" % n], 1: [b"%d" % n]})
+    store.clock.ms += 20 * 60_000
+    pins: list[Pin] = []
+
+    def pinned() -> None:
+        pins.append(create_pin(other, "backup", 3 * DAY_MS))
+        busy(other, 2)
+
+    store.fault = once(pinned, "list", journal_log(0))
+    housekeep(keeper)
+    assert pins
+    for j, at in pins[0].ends or ():
+        state_as_of(cluster, j, at)
+
+
+def test_a_pin_that_has_not_taken_effect_keeps_whole_logs(cluster: Cluster) -> None:
+    busy(cluster, 2)
+    cluster.controller.create_pin("backup", 3 * DAY_MS)
+    before = list_of(cluster, journal_log(0))
+    busy(cluster, 4)
+    assert set(before) < set(list_of(cluster, journal_log(0)))
