@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -120,6 +121,7 @@ SEALED = here("docs/format.md", '{"boundary"')
 INVENTORY = here("docs/inventories.md", "l0gc compute-watermark")
 ON_A_CLUSTER = here("docs/operations.md", "l0gc compute-watermark --master")
 METRICS = here("docs/metrics.md", "l0gc gc")
+PIN = here("docs/operations.md", "with cluster.pin(")
 DOCTOR = here("docs/stores.md", "$ l0gc doctor")
 FLIGHTS = here("examples/README.md", "$ python examples/flights")
 SPARK = [
@@ -233,6 +235,18 @@ def test_the_session_of_the_examples_uploads_flights(bucket: StoreConfig, tmp_pa
     printed = _session(FLIGHTS.replace("/tmp/flights", str(tmp_path)), {})
     assert printed[0].splitlines() == [str(tmp_path / f"flights-{n:03}.ndjson") for n in range(4)]
     assert printed[2].startswith("20,000 records")
+
+
+@pytest.mark.weed
+def test_the_pin_of_a_program_ends_with_its_block(bucket: StoreConfig) -> None:
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+        cluster.topics.create("events", partitions=1)
+        cluster.upload("events", io.BytesIO(b"1\n2\n"))
+        names: dict[str, Any] = {"cluster": cluster}
+        exec(compile(PIN.replace("...", "pinned = cluster.pins.list()"), "operations.md", "exec"), names)
+        assert [p.name for p in names["pinned"]] == ["export"]
+        assert cluster.pins.list() == []
 
 
 @pytest.mark.weed

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
-from l0gc.inspect.journals import Cause, Held, HoleFacts
+from l0gc.inspect.journals import Cause, Held, HoleFacts, PinHeld
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.report.charts import short_number, short_size
 from l0gc.inspect.report.facts import (
@@ -66,6 +66,10 @@ def facts(**changes: object) -> ReportFacts:
             partitions=1, garbage_bytes=1 << 30,
             sentence="t/0 has lagged for 30 d and keeps 1.0 GiB: l0gc evacuate && l0gc compute-watermark",
         ),
+        pins=[
+            PinHeld("backup", 6, NOW, NOW + DAY_MS, "<b>nightly</b>", -1, 3 << 20),
+            PinHeld("audit", None, NOW, NOW + 1, "", 0, 0),
+        ],
         behind=[lag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
         price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
         trend=scans, sweeps=sweeps_since(runs, NOW - 5 * DAY_MS), saved=saved(runs, 0.023),
@@ -202,6 +206,14 @@ def test_where_nobody_lags_and_nothing_was_given_up_the_page_says_nothing_of_it(
     check_alone(page)
     assert "Who keeps garbage" not in page
     assert "given up" not in page
+
+
+def test_the_page_names_each_pin_and_what_it_keeps() -> None:
+    said = texts(render(facts()))
+    assert "backup (<b>nightly</b>)" in said
+    assert "3.0 MiB" in said
+    assert "l0gc pin delete" in said
+    assert "l0gc pin delete" not in texts(render(facts(pins=[])))
 
 
 def test_partitions_with_a_normal_lag_are_folded_away() -> None:
