@@ -217,16 +217,20 @@ def _of_epoch(e: Explanation, view: _View, epoch: int) -> None:
         e.explanation.append("The log is another system's: only its reports say who still needs it.")
         return
     e.holders, e.held_by = view.journals.lowest(epoch)[:SHOWN], view.journals.below(epoch)
+    pins = view.journals.pinned(epoch)
     if e.broken:
         e.verdict, e.next = "held", RESTORE
     elif e.holders:
         e.verdict, e.next = "held", view.moves(e.holders, epoch)
+    elif pins:
+        e.verdict, e.next = "held", f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
     else:
         e.verdict, e.next = "releasable", COMPUTE
         e.explanation.append(
             f"No partition needs epoch {epoch} any more; M = {view.watermark} was computed before that."
         )
     e.explanation += [_why(h) for h in e.holders]
+    e.explanation += [f"M stays at {h.gc_epoch} because of {h.reason}." for h in pins[:SHOWN]]
     if e.held_by > len(e.holders):
         e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
     if not e.broken and (lag := view.laggards(epoch, e.holders)) is not None:

@@ -63,8 +63,15 @@ class Journals:
     @cached_property
     def watermark(self) -> Watermark:
         """M as the journals and the pins have it, and the first few of those that hold it."""
-        held = pins_of(self.snapshot, self.published).held
-        return compute(self.snapshot.epoch, [*(r.summary for r in self.readings), *held])
+        return compute(self.snapshot.epoch, [*(r.summary for r in self.readings), *self._pins])
+
+    @cached_property
+    def _pins(self) -> Sequence[UnitSummary]:
+        return pins_of(self.snapshot, self.published).held
+
+    def pinned(self, epoch: int) -> list[Holder]:
+        """The pins that keep M below `epoch`."""
+        return [h for pin in self._pins for h in pin.lowest if h.gc_epoch < epoch]
 
     @property
     def errors(self) -> list[str]:

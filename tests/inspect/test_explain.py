@@ -11,6 +11,7 @@ from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.pins import create_pin
 from l0gc.watermark.source import IDLE, UNRECONCILED
 from tests.support.memory_store import Call, another_process, external_cluster, publish_m, store_of, topic_in_memory
 from tests.support.verify import compute_and_publish, handle_of, lift, put
@@ -44,6 +45,20 @@ def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed:
         "Partition events/1 needs it: entry 0 of journal 0 refers to it for the records 0 to 2, which are not in L1 yet."
     )
     lift(cluster)
+    assert explain_key(cluster, key).verdict == "releasable"
+
+
+def test_an_object_that_only_a_pin_keeps_is_held_until_the_pin_ends(needed: tuple[Cluster, str]) -> None:
+    cluster, key = needed
+    create_pin(cluster, "backup", 3_600_000)
+    lift(cluster)
+    for _ in range(2):
+        housekeep(cluster, barrier=True)
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.held_by) == ("held", 0)
+    assert e.explanation[-1].startswith("M stays at 0 because of pin 'backup' until ")
+    assert e.next == "wait until the pin ends, or delete it with l0gc pin delete, then l0gc compute-watermark"
+    cluster.controller.delete_pin("backup")
     assert explain_key(cluster, key).verdict == "releasable"
 
 
