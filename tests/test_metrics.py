@@ -98,6 +98,15 @@ def test_what_laggards_keep_is_a_number_only_where_it_is_known(seen: object, rep
     assert numbers.get("l0gc_laggard_garbage_bytes") == reported
 
 
+@pytest.mark.parametrize(
+    ("pins", "count", "kept"),
+    [([], 0, 0), ([{"l0_bytes": -1, "l1_bytes": 5}, {"l0_bytes": 4, "l1_bytes": 3}], 2, 7)],
+)
+def test_pins_are_counted_and_the_one_that_keeps_most_is_measured(pins: object, count: int, kept: int) -> None:
+    numbers = values_of(Run("status", {"watermark": 3, "cluster_epoch": 5, "pins": pins}))
+    assert (numbers["l0gc_pins"], numbers["l0gc_pinned_bytes"]) == (count, kept)
+
+
 def test_the_steps_of_gc_are_distinguished_by_their_label() -> None:
     run = Run("gc", {}, exit_code=4, parts=[Run("housekeep"), Run("sweep", SWEPT)])
     found = [(name, dict(labels), value) for (name, labels), value in samples(run, "u").items()]

@@ -111,6 +111,8 @@ METRICS: Final = (
         "laggard_garbage_bytes", "status", "laggards.garbage_bytes",
         "Bytes of L0 that nothing needs and that lagging partitions keep, at the last listing.",
     ),
+    _gauge("pins", "status", "pins", "Pins that have not ended."),
+    _gauge("pinned_bytes", "status", "pinned_bytes", "Bytes of garbage that one pin keeps, of the one that keeps most."),
     _gauge("holes", "status", "holes", "Ranges of records that were given up."),
     _gauge("lost_records", "status", "lost_records", "Records that were given up."),
     _gauge("l0_objects", "compute-watermark", "listing.objects", "L0 objects in the bucket."),
@@ -263,6 +265,8 @@ def _numbers(run: Run) -> dict[str, Any]:
     held = data.get("held_back_by")
     if held:
         data["lowest_gc_epoch"] = min(h["gc_epoch"] for h in held)
+    if "pins" in data:
+        data["pinned_bytes"] = max((max(0, p["l0_bytes"]) + p["l1_bytes"] for p in data["pins"]), default=0)
     listing = data.get("listing")
     if listing:
         data["unparsable"] = listing["unparsable"]
