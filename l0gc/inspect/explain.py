@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,7 +27,7 @@ from l0gc.inspect.causes import (
 )
 from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
-from l0gc.inspect.status import see_laggards, see_objects
+from l0gc.inspect.status import newest_scan, see_laggards, see_objects
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Cluster
@@ -109,7 +110,7 @@ class _View:
         seen = see_objects(self._cluster, self.journals, holders)
         sweep = read_attempts(self._cluster.store, self._cluster.parallel).get("sweep")
         found = see_laggards(
-            self._cluster,
+            partial(newest_scan, self._cluster, self.snapshot.cluster_id),
             self.journals,
             self._now_ms,
             swept_ms=sweep.ended_ms if sweep else 0,

@@ -5,9 +5,9 @@ Read from the journals themselves (`journals.py`), as M is. `causes.py` draws th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -135,18 +135,19 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
         price_gb_month=price_gb_month,
     )
     journals = Journals(state)
+    scan = cache(partial(newest_scan, cluster, s.cluster_id))
     if not state.external_log:
         journals = read_journals(cluster, state, s.watermark)
         _look(cluster, journals, s, published)
         if not s.set_back:
             sweep = s.last(SWEEP)
             swept_ms = sweep.ended_ms if sweep else 0
-            s.laggards = see_laggards(cluster, journals, s.as_of_ms, swept_ms=swept_ms, giving_up=s.giving_up)
-    s.pins = _pins(cluster, journals, s)
+            s.laggards = see_laggards(scan, journals, s.as_of_ms, swept_ms=swept_ms, giving_up=s.giving_up)
+    s.pins = _pins(scan, journals, s)
     s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
     s.causes, s.warnings = find_causes(s), find_warnings(s)
     if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
-        s.held_objects = _held_objects(cluster, journals, s)
+        s.held_objects = _held_objects(scan(), journals, s)
     s.lag_ms, s.lag_at_least = _lag(cluster, s, published)
     s.next = next_step(s, s.causes)
     return s, journals
@@ -172,7 +173,11 @@ def _runs(cluster: Cluster, now_ms: int) -> tuple[list[RunEntry], str]:
         return [], str(e)
 
 
-def _newest_scan(cluster: Cluster, cluster_id: str) -> ScanSnapshot | None:
+ReadScan = Callable[[], ScanSnapshot | None]
+"""Gives the newest listing; None where it cannot be read."""
+
+
+def newest_scan(cluster: Cluster, cluster_id: str) -> ScanSnapshot | None:
     """The last scan; None where it cannot be read."""
     with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
         keys = list_scans(cluster.store)
@@ -180,13 +185,12 @@ def _newest_scan(cluster: Cluster, cluster_id: str) -> ScanSnapshot | None:
     return None
 
 
-def _held_objects(cluster: Cluster, journals: Journals, s: Status) -> dict[int, int]:
+def _held_objects(scan: ScanSnapshot | None, journals: Journals, s: Status) -> dict[int, int]:
     """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free.
 
     Empty without a readable scan.
     """
     held: dict[int, int] = {}
-    scan = _newest_scan(cluster, s.cluster_id)
     due = tick_is_due(s.as_of_ms - s.epoch_ms, s.interval_ms)
     for r in scan.epochs if scan is not None else []:
         if r.epoch is not None and r.epoch > s.watermark:
@@ -195,10 +199,10 @@ def _held_objects(cluster: Cluster, journals: Journals, s: Status) -> dict[int, 
     return held
 
 
-def _pins(cluster: Cluster, journals: Journals, s: Status) -> list[PinHeld]:
+def _pins(read_scan: ReadScan, journals: Journals, s: Status) -> list[PinHeld]:
     """The pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than its M."""
     pins = journals.snapshot.pins.values()
-    scan = _newest_scan(cluster, s.cluster_id) if any(not p.level_one for p in pins) else None
+    scan = read_scan() if any(not p.level_one for p in pins) else None
     found = []
     for p in sorted(pins, key=lambda p: p.revision):
         above = max(s.watermark, p.watermark)
@@ -213,7 +217,7 @@ def _pins(cluster: Cluster, journals: Journals, s: Status) -> list[PinHeld]:
 
 
 def see_laggards(
-    cluster: Cluster, journals: Journals, now_ms: int, *, swept_ms: int, giving_up: str
+    read_scan: ReadScan, journals: Journals, now_ms: int, *, swept_ms: int, giving_up: str
 ) -> Laggards | None:
     """Who lags, and what that costs; see `find_laggards`. None where a journal cannot be read, which holds M itself."""
     if journals.errors:
@@ -221,7 +225,7 @@ def see_laggards(
     return find_laggards(
         journals.windows(),
         unpinned_below(journals.snapshot),
-        partial(_newest_scan, cluster, journals.snapshot.cluster_id),
+        read_scan,
         now_ms=now_ms,
         swept_ms=swept_ms,
         giving_up=giving_up,
