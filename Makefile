@@ -25,10 +25,10 @@ demo: $(VENV)/.dev ## Run the whole loop on an embedded S3 server, with sample d
 	$(BIN)/l0gc demo
 
 test: $(VENV)/.dev java ## Prove each rule once
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not thorough'
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 25 -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m thorough
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 40 -m thorough
 
 simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -11,8 +11,8 @@ from tests.simulation.run import RECORDS
 from tests.simulation.set_back import ACCEPTED, FOR_GOOD, REFUSED, set_back
 
 QUICK = 5
-SEEDS = 105
-BLOCK = 50
+SEEDS = 65
+BLOCK = 30
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:
