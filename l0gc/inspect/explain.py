@@ -108,7 +108,7 @@ class _View:
     def laggards(self, epoch: int, holders: Sequence[Holder]) -> Laggards | None:
         """Those whose lag keeps the objects of an epoch; `holders` are the lowest of those that may need it."""
         seen = see_objects(self._cluster, self.journals, holders)
-        sweep = read_attempts(self._cluster.store, self._cluster.parallel).get("sweep")
+        sweep = read_attempts(self._cluster.store, self._cluster.parallel, ["sweep"]).get("sweep")
         found = see_laggards(
             partial(newest_scan, self._cluster, self.snapshot.cluster_id),
             self.journals,

@@ -49,6 +49,7 @@ from l0gc.watermark.scans import ScanSnapshot, list_scans, read_scan
 from l0gc.watermark.source import UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
+_SCANS_TRIED: Final = 5
 
 
 class Status(Overview, kw_only=True):
@@ -177,11 +178,23 @@ ReadScan = Callable[[], ScanSnapshot | None]
 """Gives the newest listing; None where it cannot be read."""
 
 
-def newest_scan(cluster: Cluster, cluster_id: str) -> ScanSnapshot | None:
-    """The last scan; None where it cannot be read."""
-    with suppress(StoreError, NotFoundError, CorruptObjectError, ClusterMismatchError):
-        keys = list_scans(cluster.store)
-        return read_scan(cluster.store, max(keys), cluster_id) if keys else None
+def newest_scan(cluster: Cluster, cluster_id: str, notes: list[str] | None = None) -> ScanSnapshot | None:
+    """The newest scan that can be read, of the last few; None without one.
+
+    Args:
+        notes: gets a sentence for each that cannot be read.
+    """
+    notes = [] if notes is None else notes
+    try:
+        for key in list_scans(cluster.store)[: -_SCANS_TRIED - 1 : -1]:
+            try:
+                return read_scan(cluster.store, key, cluster_id)
+            except ObjectNotFoundError:
+                continue  # it has expired since it was listed
+            except (CorruptObjectError, ClusterMismatchError) as e:
+                notes.append(f"an older scan is shown, or none: {e}")
+    except (StoreError, NotFoundError) as e:
+        notes.append(f"no scan is shown: {e}")
     return None
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from l0gc.collect.runs import RunEntry, list_runs
 from l0gc.decoding import UNDECODABLE
-from l0gc.errors import ClusterMismatchError, CorruptObjectError, ObjectNotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, size, span
 from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA
 from l0gc.inspect.journals import Cause, Held, HoleFacts, Journals, Overview
@@ -33,10 +33,10 @@ from l0gc.inspect.report.series import (
     sweeps_since,
     thinned,
 )
-from l0gc.inspect.status import Status, deleted_since, status_and_journals
+from l0gc.inspect.status import Status, deleted_since, newest_scan, status_and_journals
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.streamlog.cluster import Cluster
-from l0gc.watermark.scans import ScanSnapshot, ScanTotals, list_scans, oldest_ms, read_scan, read_trend
+from l0gc.watermark.scans import ScanSnapshot, ScanTotals, oldest_ms, read_trend
 from l0gc.watermark.source import HELD_BACK_SHOWN, REPORTED, Holder, UnitSummary
 
 HEALTHY: Final = "healthy"
@@ -60,7 +60,6 @@ SHOWN_HOLES: Final = 50
 SCANS_READ: Final = 500
 """A week of them, where M is computed every 20 minutes."""
 RUNS_READ: Final = 1000
-_SCANS_TRIED: Final = 5
 
 _HELD_BY_EXTERNAL_LOG: Final = (
     "by that system's report when M was computed; it moves when that reports a higher gc epoch"
@@ -199,7 +198,7 @@ def gather(
     known, journals = status_and_journals(cluster, price_gb_month)
     epoch, watermark = known.cluster_epoch, known.watermark
     runs, runs_total = _runs(cluster, notes)
-    scan = _newest_scan(cluster, known.cluster_id, notes)
+    scan = newest_scan(cluster, known.cluster_id, notes)
     trend = read_trend(cluster.store, cluster.parallel, known.cluster_id, SCANS_READ)
     if trend.skipped:
         notes.append(f"{trend.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
@@ -334,18 +333,6 @@ def _runs(cluster: Cluster, notes: list[str]) -> tuple[list[RunEntry], int]:
     except (CorruptObjectError, ObjectNotFoundError) as e:
         notes.append(f"no run is shown: {e}")
         return [], 0
-
-
-def _newest_scan(cluster: Cluster, cluster_id: str, notes: list[str]) -> ScanSnapshot | None:
-    """The newest scan that can be read, of the last few."""
-    for key in reversed(list_scans(cluster.store)[-_SCANS_TRIED:]):
-        try:
-            return read_scan(cluster.store, key, cluster_id)
-        except ObjectNotFoundError:
-            continue  # it has expired since it was listed
-        except (CorruptObjectError, ClusterMismatchError) as e:
-            notes.append(f"an older scan is shown, or none: {e}")
-    return None
 
 
 def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[PartitionLag], int, int]:
