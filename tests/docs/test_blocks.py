@@ -51,6 +51,10 @@ WHOLE_DOCUMENTS: Final = {
 }
 """Documents that a program writes, and the test that compares them with what it writes now."""
 
+_BACKUP: Final = (
+    "tests/flows/test_backup.py::test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_bucket"
+)
+
 ELSEWHERE: Final = {
     ("README.md", "$ python3 -m venv"): "tests/cli/test_captures.py::test_the_first_session_of_the_readme_is_true",
     ("README.md", "$ source .venv"): "tests/cli/test_captures.py::test_the_first_session_of_the_readme_is_true",
@@ -59,6 +63,12 @@ ELSEWHERE: Final = {
         "tests/flows/test_spark_cluster.py::test_spark_submit_ends_with_the_commands_exit_code",
     ("docs/operations.md", '[{"Effect": "Allow"'):
         "tests/examples/test_iam.py::test_each_role_does_its_work_and_nobody_elses",
+    ("docs/operations.md", "l0gc pin create backup --ttl 2d"): _BACKUP,
+    ("docs/operations.md", "rclone copy --size-only --fast-list $BUCKET/level_one"): _BACKUP,
+    ("docs/operations.md", "rclone copy --fast-list $COPY $RESTORED"): _BACKUP,
+    ("docs/operations.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
+    ("docs/operations.md", 'l0gc pause --why "restoring'): _BACKUP,
+    ("docs/operations.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
 }  # fmt: skip
 """Blocks that another test runs."""
 

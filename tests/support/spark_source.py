@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Self
 from unittest import mock
 
@@ -91,7 +90,7 @@ def read(cluster: Cluster, filters: Iterable[Filter] = (), /, **options: str) ->
 def arrow(rows: Rows) -> pa.RecordBatch:
     """Rows to write, as Spark hands them over."""
     types = {"value": pa.binary(), "key": pa.binary(), "partition": pa.int32(), "topic": pa.string()}
-    arrays = [pa.array(list(values), types[name]) for name, values in rows.items()]
+    arrays = [pa.array(list(values), types.get(name, pa.binary())) for name, values in rows.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(rows))
 
 
@@ -118,12 +117,10 @@ def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options
         return writer.write(iter([arrow(rows)]))
 
 
-def commit(
-    cluster: Cluster, messages: Sequence[Staged | None], batch: int, *, names_topics: bool = False, **options: str
-) -> SinkCommit:
+def commit(cluster: Cluster, messages: Sequence[Staged | None], batch: int, **options: str) -> SinkCommit:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
-    return writers.committed(cluster, replace(chosen, names_topics=names_topics), messages, batch)
+    return writers.committed(cluster, chosen, messages, batch)
 
 
 @contextmanager

@@ -84,8 +84,8 @@ class BatchId:
     """Which batch this is: number `number` of what the producer `producer` writes as `name`.
 
     Attributes:
-        topic: that of rows that name none.
-        any_topic: whether rows may name other topics; a batch of that number may have had rows for any of them.
+        topic: that of all rows.
+        any_topic: whether each row names its own; a batch of that number may have had rows for any of them.
     """
 
     producer: str

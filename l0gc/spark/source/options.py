@@ -85,8 +85,8 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What is to be written where. `topic` is that of rows that name none; `batch_id` is set with a producer's name.
-    `names_topics` is whether there is a column with the topics of rows.
+    """What is to be written where. `topic` is that of all rows, or else each names its own; `batch_id` is set with a
+    producer's name.
     """
 
     place: ClusterAddress
@@ -94,7 +94,6 @@ class WriteOptions:
     producer: str | None
     batch_id: int | None
     object_bytes: int
-    names_topics: bool = False
 
 
 class _Options:

@@ -7,7 +7,6 @@ only what is here, so what the others do (`readers.py`, `writers.py`) is importe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
@@ -48,6 +47,8 @@ _WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "partition": (IntegerType, LongType),
     "topic": (StringType,),
 }
+_LOST: Final = ("headers", "timestamp")
+"""What Spark's Kafka sink writes, too; it ignores all other columns, as this one does."""
 
 
 class L0gcDataSource(DataSource):
@@ -87,19 +88,21 @@ class L0gcDataSource(DataSource):
             raise UsageError(f"a topic is added to and never overwritten: write with {how}")
         options = write_options(self.options, streaming=streaming)
         columns = {f.name.lower(): f for f in schema.fields}
-        for name, f in columns.items():
-            if name not in _WRITABLE:
+        for name in _LOST:
+            if name in columns:
                 raise UsageError(
-                    f"a topic has no column {f.name!r}: write value, and key, partition and topic if wanted"
+                    f"column {columns[name].name!r} would be lost: a record has no such field, so leave it out"
                 )
-            if not isinstance(f.dataType, _WRITABLE[name]):
-                wanted = " or ".join(t.typeName() for t in _WRITABLE[name])
+        for name, types in _WRITABLE.items():
+            f = columns.get(name)
+            if f is not None and not isinstance(f.dataType, types):
+                wanted = " or ".join(t.typeName() for t in types)
                 raise UsageError(f"column {f.name!r} is of type {f.dataType.simpleString()} and must be {wanted}")
         if "value" not in columns:
             raise UsageError("column value is missing: it holds the records")
         if options.topic is None and "topic" not in columns:
             raise UsageError("name the topic to write to with option topic, or in a column topic")
-        return replace(options, names_topics="topic" in columns)
+        return options
 
 
 def _checked(schema: StructType) -> StructType:

@@ -73,7 +73,7 @@ class Stager:
     """Turns the rows of one task into L0 objects.
 
     Args:
-        topic: that of rows that name none.
+        topic: that of all rows; by default each names its own.
         turn: of a batch that may be replayed its number, else None.
         pool: packs and writes.
         first: where the turn of rows begins that have neither partition nor key.
@@ -119,15 +119,14 @@ class Stager:
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[Topic, pa.RecordBatch]]:
         names = _column(batch, "topic")
-        if names is None:
+        if self._default is not None or names is None:
             yield self._topic(self._default), batch
             return
         encoded = names.dictionary_encode(null_encoding="encode")
         of = encoded.indices.to_numpy()
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(of == number)
-            topic = self._topic(name if name is not None else self._default)
-            yield topic, batch if len(rows) == batch.num_rows else batch.take(columns.numbers(rows))
+            yield self._topic(name), batch if len(rows) == batch.num_rows else batch.take(columns.numbers(rows))
 
     def _topic(self, name: str | None) -> Topic:
         if name is None:

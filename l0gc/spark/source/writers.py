@@ -108,4 +108,4 @@ def committed(cluster: Cluster, options: WriteOptions, messages: Messages, batch
         raise UsageError("Spark did not name the tasks' query, so a repeated batch could not be recognised")
     query = ids.pop()
     producer = options.producer or f"spark-{query}"
-    return commit(cluster, _objects(messages), BatchId(producer, query, batch_id, options.topic, options.names_topics))
+    return commit(cluster, _objects(messages), BatchId(producer, query, batch_id, options.topic, options.topic is None))

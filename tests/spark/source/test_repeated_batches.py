@@ -163,12 +163,12 @@ def test_rows_that_name_their_topics_are_compared_in_every_topic_that_they_may_h
     cluster.controller.create_topic("other", 2)
     both: Rows = {"value": [b"1"], "topic": ["events"]}
     first = staged(cluster, both, 3)
-    commit(cluster, [first], 3)
+    commit(cluster, [first], 3, topic="")
     for names in (["other"], []):
         driver = another_process(cluster)
         replay = staged(driver, {"value": [b"2"] * len(names), "topic": names}, 3)
         with pytest.raises(BatchMismatchError):
-            commit(driver, [replay], 3, names_topics=True, topic="")
+            commit(driver, [replay], 3, topic="")
     assert [stored_values(cluster, name) for name in ("events", "other")] == [[[b"1"], []], [[], []]]
 
 
@@ -179,7 +179,7 @@ def test_a_journal_of_other_topics_that_cannot_be_read_does_not_stop_a_query(cap
     assert other not in cluster.controller.snapshot().topic("events").journals
     cluster.store.put(f"{journal_log(other)}log/{0:020}", b"damaged")
     replay = staged(cluster, {"value": [b"1"], "topic": ["events"]}, 0)
-    commit(another_process(cluster), [replay], 0, names_topics=True, topic="")
+    commit(another_process(cluster), [replay], 0, topic="")
     assert there(cluster) == of(1)
     assert f"journal {other}" in caplog.text
     with pytest.raises(CorruptObjectError):

@@ -76,15 +76,22 @@ def test_rows_without_partition_and_key_go_to_the_partitions_round_robin() -> No
     assert [len(values) for values in stored_values(cluster, "events")] == [10] * 4
 
 
-def test_rows_name_their_topic_or_go_to_the_options() -> None:
+def test_rows_name_their_topic_unless_the_option_names_one() -> None:
     cluster = topic_in_memory(2)
     cluster.controller.create_topic("other", 3, 2)
-    topics = ["other", None, "events", "other"]
-    write_batch(
-        cluster, {"value": [b"0", b"1", b"2", b"3"], "topic": topics, "partition": [2, 1, 0, 0]}, topic="events"
-    )
-    assert stored_values(cluster, "events") == [[b"2"], [b"1"]]
-    assert stored_values(cluster, "other") == [[b"3"], [], [b"0"]]
+    found: Rows = {"value": [b"0", b"1", b"2"], "topic": ["other", "events", "other"], "partition": [2, 0, 0]}
+    write_batch(cluster, found)
+    assert stored_values(cluster, "events") == [[b"1"], []]
+    assert stored_values(cluster, "other") == [[b"2"], [], [b"0"]]
+    write_batch(cluster, {**found, "topic": ["events", None, "no such topic"]}, topic="other")
+    assert stored_values(cluster, "events") == [[b"1"], []]
+    assert stored_values(cluster, "other") == [[b"2", b"1", b"2"], [], [b"0", b"0"]]
+
+
+def test_columns_that_a_topic_has_no_place_for_are_left_out() -> None:
+    cluster = topic_in_memory(2)
+    write_batch(cluster, {"value": [b"a"], "colour": [b"red"], "partition": [1]}, topic="events")
+    assert stored_values(cluster, "events") == [[], [b"a"]]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +101,7 @@ def test_rows_name_their_topic_or_go_to_the_options() -> None:
         ({"value": [b"a"], "partition": [2]}, BadRecordError, "partition 2 .* has the partitions 0 to 1"),
         ({"value": [b"a"], "partition": [-1]}, BadRecordError, "partition -1"),
         ({"value": [b"a"], "topic": ["evenst"]}, TopicNotFoundError, "did you mean 'events'"),
+        ({"value": [b"a"], "topic": [None]}, BadRecordError, "a row names no topic: give option topic"),
     ],
 )
 def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
@@ -101,7 +109,7 @@ def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
 ) -> None:
     cluster = topic_in_memory(2)
     with pytest.raises(error, match=message):
-        write_batch(cluster, bad, topic="events")
+        write_batch(cluster, bad, topic="" if "topic" in bad else "events")
     assert stored_values(cluster, "events") == [[], []]
 
 
@@ -110,7 +118,8 @@ def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
     [
         (StructType().add("key", "binary"), {}, "column value is missing"),
         (StructType().add("value", "integer"), {}, "'value' is of type int and must be binary or string"),
-        (StructType().add("value", "binary").add("colour", "string"), {}, "a topic has no column 'colour'"),
+        (StructType().add("value", "binary").add("headers", "string"), {}, "column 'headers' would be lost"),
+        (StructType().add("value", "binary").add("TIMESTAMP", "timestamp"), {}, "column 'TIMESTAMP' would be lost"),
         (StructType().add("value", "binary"), {"topic": ""}, "name the topic"),
         (StructType().add("value", "binary"), {"producerName": "x"}, "go together"),
         (StructType().add("value", "binary"), {"batchId": "1"}, "go together"),
