@@ -40,8 +40,36 @@ def cut(sizes: Any, data: pa.Buffer, kind: pa.DataType | None = None) -> pa.Arra
     here = sizes >= 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.where(here, sizes, 0), out=offsets[1:])
-    valid = None if here.all() else pa.py_buffer(np.packbits(here, bitorder="little"))
-    return pa.Array.from_buffers(kind or pa.binary(), len(sizes), [valid, pa.py_buffer(offsets), data])
+    return pa.Array.from_buffers(kind or pa.binary(), len(sizes), [bitmap(here), pa.py_buffer(offsets), data])
+
+
+def uncut(column: pa.Array) -> tuple[Any, memoryview]:
+    """The sizes of a column's byte strings, -1 for null, and their bytes, one after another."""
+    sizes = np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1])
+    if column.null_count:
+        sizes[~is_valid(column)] = -1
+        column = column.drop_null()  # bytes may lie below a null
+    if not len(column):
+        return sizes, memoryview(b"")
+    _, offsets, content = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset :]
+    return sizes, memoryview(content or b"")[int(ends[0]) : int(ends[len(column)])]
+
+
+def bitmap(here: Any) -> pa.Buffer | None:
+    """Which values are not null, for a column; None if all are there."""
+    return None if here.all() else pa.py_buffer(np.packbits(here, bitorder="little"))
+
+
+def is_valid(column: pa.Array) -> Any:
+    """Which values of a column are not null."""
+    return column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def valid_only(values: Any, here: Any, kind: pa.DataType) -> pa.Array:
+    """A column of 64-bit values of some kind; those that are not `here` are null."""
+    data = pa.py_buffer(np.ascontiguousarray(values, np.int64))
+    return pa.Array.from_buffers(kind, len(values), [bitmap(here), data])
 
 
 def strings(values: Sequence[str]) -> pa.Array:

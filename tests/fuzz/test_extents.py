@@ -22,7 +22,7 @@ from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead
 from l0gc.streamlog.level_one.read import read_rows
 from tests.fuzz.mutations import changed, fuzzing, hostile
-from tests.fuzz.worker import FEWER, KEY, MOST_BYTES, READ, RECORDS, REFUSED, TIME_MS, Worker, chunk
+from tests.fuzz.worker import FEWER, KEY, MOST_BYTES, READ, RECORDS, REFUSED, TIME_MS, Worker, chunk, with_headers
 from tests.support.blocks import pack
 from tests.support.memory_store import MemoryStore
 
@@ -33,6 +33,7 @@ def block_of(first: int) -> bytes:
 
 
 BODY, OTHER = block_of(0), block_of(1000)
+WITH_HEADERS = pack([[with_headers(0), with_headers(0, 1, FEWER)]]).body
 EXTENTS = np.array([(0, 0, 0, RECORDS, 0), (1, 0, RECORDS, FEWER, 0)], EXTENT)
 
 
@@ -44,17 +45,18 @@ def worker() -> Iterator[Worker]:
 
 def test_the_worker_reads_a_block(worker: Worker) -> None:
     assert worker.answer(BODY) == READ
+    assert worker.answer(WITH_HEADERS) == READ
 
 
 @fuzzing(300)
-@given(hostile(BODY, OTHER))
+@given(hostile(BODY, OTHER) | hostile(WITH_HEADERS, BODY))
 def test_a_block_whose_checksum_fits_is_read_or_refused(worker: Worker, body: bytes) -> None:
     assert worker.answer(body) in {READ, REFUSED}
 
 
 @pytest.mark.thorough
 @fuzzing(6000)
-@given(hostile(BODY, OTHER))
+@given(hostile(BODY, OTHER) | hostile(WITH_HEADERS, BODY))
 def test_any_block_whose_checksum_fits_is_read_or_refused(worker: Worker, body: bytes) -> None:
     assert worker.answer(body) in {READ, REFUSED}
 

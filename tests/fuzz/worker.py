@@ -14,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final, Self
 from unittest import mock
@@ -25,6 +26,7 @@ from crc32c import crc32c
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.ingest.extents import select as select_rows
+from l0gc.streamlog.ingest.optional import Headers, headers_list, times_of
 from l0gc.streamlog.journal.rows import EXTENT
 from l0gc.streamlog.journal.topic import Block, L1File
 from l0gc.streamlog.level_one import parquet as level_one_parquet
@@ -56,6 +58,13 @@ def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
     )
 
 
+def with_headers(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
+    """The same with a create time and headers in some."""
+    numbers = range(first, first + records)
+    headers: list[Headers] = [(("k", None if i % 2 else b"v"),) * (i % 4) for i in numbers]
+    return replace(chunk(first, partition, records), create_times=[i % 5 - 1 for i in numbers], headers=headers)
+
+
 def read_block(body: bytes) -> None:
     """As both readers of blocks do, with a checksum in the log that fits: what is left when that has let it through."""
     block = Block(0, len(body), crc32c(body), MOST_BYTES, TIME_MS)
@@ -65,6 +74,9 @@ def read_block(body: bytes) -> None:
         assert rows.num_rows == records
         assert all(isinstance(v, bytes) for v in rows.column("value").to_pylist())
         assert all(k is None or isinstance(k, bytes) for k in rows.column("key").to_pylist())
+        rows.validate(full=True)
+        if "headers" in rows.schema.names:
+            assert len(headers_list(rows.column("headers"))) == len(times_of(rows.column("create_time"))) == records
     extents = np.array([(0, 0, 0, RECORDS, 0), (1, 0, RECORDS, FEWER, 0)], EXTENT)
     assert _checked(select_rows(decode_block(body, KEY, block, RECORDS + FEWER), extents)) == RECORDS + FEWER
 
@@ -87,7 +99,7 @@ def read_l1_object(body: bytes) -> None:
 
 def _checked(records: pa.RecordBatch) -> int:
     """How many records these are."""
-    assert records.schema.names == ["timestamp", "key", "value"]
+    assert records.schema.names[:3] == ["timestamp", "key", "value"]
     assert records.column(0).null_count == 0
     assert all(isinstance(v, bytes) for v in records.column(2).to_pylist())
     return int(records.num_rows)

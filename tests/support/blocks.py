@@ -12,6 +12,7 @@ import numpy as np
 
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.ingest.extents import Packed, Records, pack_records
+from l0gc.streamlog.ingest.optional import NO_TIME, Headers, headers_column
 from l0gc.streamlog.journal.rows import NUMBER
 
 
@@ -22,6 +23,16 @@ class Chunk:
     partition: int
     values: Sequence[bytes]
     keys: Sequence[bytes | None]
+    create_times: Sequence[int] | None = None
+    headers: Sequence[Headers] | None = None
+
+
+def _times(c: Chunk) -> Sequence[int]:
+    return c.create_times if c.create_times is not None else [NO_TIME] * len(c.values)
+
+
+def _headers(c: Chunk) -> Sequence[Headers]:
+    return c.headers if c.headers is not None else [()] * len(c.values)
 
 
 def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "id") -> Packed:
@@ -33,6 +44,10 @@ def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "
         np.array([len(v) for v in values]),
         values,
         list(chain.from_iterable(c.keys for c in chunks)),
+        None
+        if all(c.create_times is None for c in chunks)
+        else np.array(list(chain.from_iterable(map(_times, chunks)))),
+        None if all(c.headers is None for c in chunks) else headers_column(chain.from_iterable(map(_headers, chunks))),
     )
     runs = []
     for number, group in enumerate(groups):

@@ -2,9 +2,10 @@
 
 A block is compressed, and has the records of one or more partitions, so that thousands of tiny extents cost no more than
 their records. It holds how many records there are, the sizes of their keys (-1 without a key), the sizes of their values,
-all of these as `NUMBER`, then the keys and the values. The log holds each block's CRC32C, how many bytes it unpacks to, and
-which rows of it are whose; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock
-says how old a record is.
+all of these as `NUMBER`, then the keys and the values. Where a record has a create time or headers, their number is
+negated, and these follow (`optional.py`). The log holds each block's CRC32C, how many bytes it unpacks to, and which rows
+of it are whose; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock says how old
+a record is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.storage.entry import compressed, decompressed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest import optional
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
@@ -36,7 +38,7 @@ SCHEMA: Final = pa.schema(
         pa.field("value", pa.binary(), nullable=False),
     ]
 )
-"""Records as they are read; the timestamp is the log's time at which they landed."""
+"""Records as they are read; the timestamp is the log's time at which they landed. Those of `OPTIONAL` may follow."""
 BLOCK_BYTES: Final = 256 << 10
 """About so many bytes of records share a block. Who reads one partition reads no more than that of its neighbours; smaller
 blocks compress worse, and are more to ask for."""
@@ -50,12 +52,15 @@ _LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as columns, in order of partition; `sizes` has the bytes of each value."""
+    """Records as columns, in order of partition; `sizes` has the bytes of each value. The last two, see `optional.py`, are
+    None where no record has any."""
 
     partitions: Rows
     sizes: Rows
     values: Sequence[bytes]
     keys: Sequence[bytes | None]
+    create_times: Rows | None = None
+    headers: pa.Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +142,14 @@ def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes,
     sizes = np.empty((2, end - first), NUMBER)
     sizes[0] = [-1 if key is None else len(key) for key in keys]
     sizes[1] = np.diff(begins[first : end + 1])
-    count = (end - first).to_bytes(NUMBER.itemsize, "little")
-    content = b"".join([count, sizes.tobytes(), *filter(None, keys), *records.values[first:end]])
+    times, headers = records.create_times, records.headers
+    more = optional.pack_optional(
+        None if times is None else times[first:end],
+        None if headers is None else headers.slice(first, end - first),
+        end - first,
+    )
+    count = (first - end if more else end - first).to_bytes(NUMBER.itemsize, "little", signed=True)
+    content = b"".join([count, sizes.tobytes(), *filter(None, keys), *records.values[first:end], *more])
     return compressed(content, _LEVEL), len(content)
 
 
@@ -166,7 +177,7 @@ def check_block(body: bytes, key: str, block: Block) -> str:
 
 
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
-    """The records of a block, of all partitions in it.
+    """The records of a block, of all partitions in it, with the optional columns if any of them has one.
 
     Args:
         key: that of its object.
@@ -178,21 +189,30 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     where = check_block(body, key, block)
     most = f"it may, where the log says {block.bytes:,} bytes"
     content = decompressed(where, memoryview(body), block.bytes, most)
-    count = int.from_bytes(content[: NUMBER.itemsize], "little")
+    number = int.from_bytes(content[: NUMBER.itemsize], "little", signed=True)
+    count, wrong = abs(number), CorruptObjectError(f"{where} holds records of another kind")
     after = NUMBER.itemsize * (1 + 2 * count)
     if not count or after > len(content):
-        raise CorruptObjectError(f"{where} holds records of another kind")
+        raise wrong
     key_sizes, sizes = np.frombuffer(content, NUMBER, 2 * count, NUMBER.itemsize).reshape(2, count)
     values_at = after + int(key_sizes.sum(dtype=np.int64, where=key_sizes > 0))
-    total = int(sizes.sum(dtype=np.int64))
-    if key_sizes.min() < -1 or sizes.min() < 0 or values_at + total != len(content) or len(content) > _MOST_BYTES:
-        raise CorruptObjectError(f"{where} holds records of another kind")
+    end = values_at + int(sizes.sum(dtype=np.int64))
+    if key_sizes.min() < -1 or sizes.min() < 0 or end > len(content) or len(content) > _MOST_BYTES:
+        raise wrong
+    if number > 0 and end != len(content):
+        raise wrong
     if count < at_least:
         raise CorruptObjectError(f"{where} holds {count} records where the log says {at_least} or more")
-    times = columns.repeated(block.time_ms, count, SCHEMA.field("timestamp").type)
     data = pa.py_buffer(content)
+    try:
+        more = optional.unpack_optional(data.slice(end), count) if number < 0 else []
+    except (ValueError, pa.ArrowException):
+        raise wrong from None
+    times = columns.repeated(block.time_ms, count, SCHEMA.field("timestamp").type)
     keys = columns.cut(key_sizes, data.slice(after, values_at - after))
-    return pa.RecordBatch.from_arrays([times, keys, columns.cut(sizes, data.slice(values_at))], schema=SCHEMA)
+    values = columns.cut(sizes, data.slice(values_at, end - values_at))
+    schema = pa.schema([*SCHEMA, *optional.OPTIONAL]) if more else SCHEMA
+    return pa.RecordBatch.from_arrays([times, keys, values, *more], schema=schema)
 
 
 def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:

@@ -27,13 +27,23 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import fetch
 from l0gc.streamlog.journal.topic import L1File
 
+FIELD_IDS: Final = {"offset": 1, "timestamp": 2, "key": 3, "value": 4, "epoch": 5, "partition": 6}
+"""The id of each column, by which a table finds it in every file, whatever its name or place there. An id is given once and
+stays. A file has no column `partition`: its key says which, and a table's list of files. Objects of older versions have no
+ids; their columns go by name."""
+
+
+def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable, {"PARQUET:field_id": str(FIELD_IDS[name])})
+
+
 L1_SCHEMA: Final = pa.schema(
     [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("epoch", pa.int64(), nullable=False),
+        _column("offset", pa.int64()),
+        _column("timestamp", pa.timestamp("ms", tz="UTC")),
+        _column("key", pa.binary(), nullable=True),
+        _column("value", pa.binary()),
+        _column("epoch", pa.int64()),
     ]
 )
 """`epoch` is that of the L0 object which the record came from."""

@@ -1,0 +1,140 @@
+"""What a record may have besides its key and value: the time that its writer gave it, and headers, as in Kafka.
+
+Most records have neither. So these are columns that are absent where no record of a block, of a batch or of an L1 object has
+one, and then they cost nothing. Absent and null mean the same. The create time decides nothing: retention goes by the log's
+time, since a writer's clock may say anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from l0gc import columns
+from l0gc.streamlog.journal.rows import NUMBER, Rows
+
+HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+HEADERS: Final = pa.list_(pa.field("element", HEADER, nullable=False))
+OPTIONAL: Final = pa.schema([pa.field("create_time", pa.timestamp("ms", tz="UTC")), pa.field("headers", HEADERS)])
+NO_TIME: Final = -1
+"""Where times are numbers, this one says that a record has none; Kafka uses the same."""
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that Python and Spark can show."""
+Headers = tuple[tuple[str, bytes | None], ...]
+"""A record's headers, in order; a key may be there several times."""
+_TIME: Final = np.dtype("<i8")
+
+
+def level(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same records, each batch with all optional columns that any of them has."""
+    there = [f for f in OPTIONAL if any(f.name in b.schema.names for b in batches)]
+    return [_with(b, [f for f in there if f.name not in b.schema.names]) for b in batches]
+
+
+def _with(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    for f in fields:
+        batch = batch.append_column(f, pa.nulls(batch.num_rows, f.type))
+    return batch
+
+
+def column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column of a batch, null where it is absent."""
+    if field.name in OPTIONAL.names and field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    return batch.column(field.name)
+
+
+def times_column(times_ms: Rows) -> pa.Array:
+    """Create times from numbers."""
+    return columns.valid_only(times_ms, times_ms != NO_TIME, OPTIONAL.field("create_time").type)
+
+
+def times_of(column: pa.Array) -> Rows:
+    """Create times as numbers."""
+    times = np.frombuffer(columns.raw(column), _TIME)
+    return times if not column.null_count else np.where(columns.is_valid(column), times, NO_TIME)
+
+
+def headers_column(of_records: Iterable[Headers]) -> pa.Array:
+    """A column of headers, from those of each record. Raises `UnicodeEncodeError`: a key cannot be stored."""
+    counts, keys, values = list[int](), list[str](), list[bytes | None]()
+    for headers in of_records:
+        counts.append(len(headers))
+        for key, value in headers:
+            keys.append(key)
+            values.append(value)
+    return _listed(np.array(counts, np.int64), columns.strings(keys), columns.binary(values))
+
+
+def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
+    """How many headers each record has, and the keys and values of all of them."""
+    keys, values = column.flatten().flatten()
+    return (
+        np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1])
+        * (columns.is_valid(column)),
+        keys,
+        values,
+    )
+
+
+def headers_list(column: pa.Array) -> list[Headers]:
+    """The headers of each record."""
+    counts, keys, values = headers_of(column)
+    pairs, ends = tuple(zip(keys.to_pylist(), values.to_pylist(), strict=True)), np.cumsum(counts)
+    return [pairs[first:end] for first, end in zip((ends - counts).tolist(), ends.tolist(), strict=True)]
+
+
+def _listed(counts: Rows, keys: pa.Array, values: pa.Array) -> pa.Array:
+    """A column of headers; records with none of them have null."""
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
+    return pa.Array.from_buffers(
+        HEADERS, len(counts), [columns.bitmap(counts > 0), pa.py_buffer(ends)], children=[pairs]
+    )
+
+
+# -- in a block ------------------------------------------------------------------------------------------------------------
+
+
+def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -> list[bytes | memoryview]:
+    """What follows the values in a block of so many records; nothing if no record has a create time or headers."""
+    no_time = times_ms is None or not (times_ms != NO_TIME).any()
+    no_headers = headers is None or headers.null_count == count
+    if no_time and no_headers:
+        return []
+    times = np.full(count, NO_TIME) if times_ms is None else times_ms
+    if headers is None or no_headers:
+        return [times.astype(_TIME).tobytes(), bytes(NUMBER.itemsize * count)]
+    counts, keys, values = headers_of(headers)
+    key_sizes, key_bytes = columns.uncut(keys)
+    value_sizes, value_bytes = columns.uncut(values)
+    numbers = (counts, key_sizes, value_sizes)
+    return [times.astype(_TIME).tobytes(), *(n.astype(NUMBER).tobytes() for n in numbers), key_bytes, value_bytes]
+
+
+def unpack_optional(content: pa.Buffer, count: int) -> list[pa.Array]:
+    """The columns of `OPTIONAL` from what `pack_optional` made for so many records. Raises `ValueError`: it did not make this."""
+    at = 0
+
+    def numbers(kind: np.dtype[np.signedinteger], n: int, least: int, most: int) -> Rows:
+        nonlocal at
+        found = np.frombuffer(content, kind, n, at).astype(np.int64)  # raises if there are fewer
+        at += kind.itemsize * n
+        if n and (found.min() < least or found.max() > most):
+            raise ValueError("a number is out of its range")
+        return found
+
+    times = numbers(_TIME, count, NO_TIME, MAX_TIME_MS)
+    counts = numbers(NUMBER, count, 0, content.size)
+    total = int(counts.sum())
+    key_sizes = numbers(NUMBER, total, 0, content.size)
+    value_sizes = numbers(NUMBER, total, -1, content.size)
+    key_bytes = int(key_sizes.sum())
+    if at + key_bytes + int(value_sizes.sum(where=value_sizes > 0)) != content.size:
+        raise ValueError("the sizes do not add up")
+    keys = columns.cut(key_sizes, content.slice(at, key_bytes), pa.string())
+    keys.validate(full=True)
+    return [times_column(times), _listed(counts, keys, columns.cut(value_sizes, content.slice(at + key_bytes)))]
