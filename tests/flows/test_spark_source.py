@@ -296,7 +296,7 @@ def recorded(checkpoint: Path, folder: str) -> int:
 
 
 @pytest.mark.timeout(3600)
-def test_a_stream_whose_driver_is_killed_ten_times_copies_every_record_once_and_in_order(
+def test_a_stream_whose_driver_is_killed_four_times_copies_every_record_once_and_in_order(
     cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
     """A driver lives until it has begun or ended one more micro-batch, and then some random time: most of this test is the
@@ -306,7 +306,7 @@ def test_a_stream_whose_driver_is_killed_ten_times_copies_every_record_once_and_
     cluster.topics.create("to", partitions=4, journals=2)
     checkpoint = tmp_path / "checkpoint"
     total = 0
-    for n in range(10):
+    for n in range(4):
         cluster.upload("from", lines(total, total + 400), key_field="n")
         total += 400
         folder = "offsets" if n == 0 else chance.choice(("offsets", "commits"))
