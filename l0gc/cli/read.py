@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -93,7 +93,12 @@ def _print_json(topic: str, records: Iterator[Record]) -> None:
     out.write(b'{"topic":' + msgspec.json.encode(topic) + b',"records":[')
     for n, r in enumerate(records, 1):
         row = {"partition": r.partition, "offset": r.offset, "timestamp_ms": r.timestamp_ms}
-        body = msgspec.json.encode(row | _text("key", r.key) | _text("value", r.value))
+        more: dict[str, Any] = {}
+        if r.create_time_ms is not None:
+            row["create_time_ms"] = r.create_time_ms
+        if r.headers:
+            more["headers"] = [{"key": key, **_text("value", value)} for key, value in r.headers]
+        body = msgspec.json.encode(row | _text("key", r.key) | _text("value", r.value) | more)
         out.write(body if n == 1 else b"," + body)
     out.write(b'],"count":%d}\n' % n)
 

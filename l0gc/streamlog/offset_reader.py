@@ -30,8 +30,8 @@ from l0gc.events import event
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.extents import SCHEMA as RECORDS
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
+from l0gc.streamlog.ingest.optional import column_of
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.rows import Rows, places
@@ -128,7 +128,7 @@ class OffsetReader:
         self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
         self._starts, self._next = ranges["base"], ranges["base"].copy()
         self._on_deleted, self._times = on_deleted, times
-        self._schema = pa.schema([f for f in parquet.L1_SCHEMA if f.name in names or f.name == "offset"])
+        self._schema = pa.schema([f for f in parquet.L1_COLUMNS if f.name in names or f.name == "offset"])
         self._missed = ""
         self.counters = Counters()
 
@@ -314,7 +314,8 @@ class OffsetReader:
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())
-        stored = {f.name: pa.concat_arrays([b.column(f.name) for b in found]) for f in RECORDS}
+        of_records = (f for f in self._schema if f.name in parquet.WHOLE_RECORD)
+        stored = {f.name: pa.concat_arrays([column_of(b, f) for b in found]) for f in of_records}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
         stored["epoch"] = columns.repeated(wanted.uploaded_epoch, total)
         arrays = [stored[name] for name in self._schema.names]
@@ -325,7 +326,7 @@ class OffsetReader:
 
     def _piece(self, partition: int | Rows, batch: pa.RecordBatch) -> Piece:
         self.counters.records += batch.num_rows
-        arrays = [batch.column(name) for name in self._schema.names]
+        arrays = [column_of(batch, f) for f in self._schema]
         return Piece(partition, pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:

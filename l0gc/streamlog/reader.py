@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,9 +22,10 @@ from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostEr
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.ingest.optional import Headers, headers_list, times_list
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.parquet import RECORD
+from l0gc.streamlog.level_one.parquet import RECORD, WHOLE_RECORD
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.topic_view import l0_bytes, topic_copy
 
@@ -41,7 +42,7 @@ _PARTITION_BYTES: Final = 512
 
 
 class RecordSlice(NamedTuple):
-    """Consecutive records of a partition: the offset of the first, and the columns timestamp, key and value."""
+    """Consecutive records of a partition: the offset of the first, and the columns that were asked for."""
 
     partition: int
     base_offset: int
@@ -57,13 +58,21 @@ class RecordLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was uploaded; `timestamp_ms` is the log's time at which it landed, since 1970."""
+    """A record as it was uploaded.
+
+    Attributes:
+        timestamp_ms: the log's time at which it landed, in milliseconds since 1970.
+        headers: pairs of a key and a value, in order; a key may be there several times.
+        create_time_ms: the time that its writer gave it; nothing is decided by it.
+    """
 
     partition: int
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes
+    headers: Headers = ()
+    create_time_ms: int | None = None
 
 
 def read_topic(
@@ -75,11 +84,19 @@ def read_topic(
     skip_holes: bool = False,
 ) -> Iterator[Record]:
     """The records of a topic, one partition after another. See `read_slices`."""
-    for partition, base, batch in read_slices(cluster, topic, partitions, start, skip_holes=skip_holes):
-        times = columns.raw(batch.column(0)).cast("q")
-        keys, values = batch.column(1).to_pylist(), batch.column(2).to_pylist()
-        for offset, (time, key, value) in enumerate(zip(times, keys, values, strict=True), base):
-            yield Record(partition, offset, time, key, value)
+    slices = read_slices(cluster, topic, partitions, start, names=WHOLE_RECORD, skip_holes=skip_holes)
+    for partition, base, batch in slices:
+        n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
+        rows = zip(
+            columns.raw(times).cast("q"),
+            keys.to_pylist(),
+            values.to_pylist(),
+            repeat((), n) if headers.null_count == n else headers_list(headers),
+            repeat(None, n) if created.null_count == n else times_list(created),
+            strict=True,
+        )
+        for offset, row in enumerate(rows, base):
+            yield Record(partition, offset, *row)
 
 
 def read_slices(
@@ -88,6 +105,7 @@ def read_slices(
     partitions: Iterable[int] | None = None,
     start: int | None = None,
     *,
+    names: Sequence[str] = RECORD,
     skip_holes: bool = False,
 ) -> Iterator[RecordSlice]:
     """The records of a topic in order of partition and offset, as far as its journals went when reading began.
@@ -95,6 +113,7 @@ def read_slices(
     Args:
         partitions: only these.
         start: from this offset on, in each partition; without it, from the log start offset.
+        names: which columns of a record are wanted; an optional one is null where there is none.
         skip_holes: leave out records that were given up, with a warning.
 
     Raises:
@@ -104,7 +123,7 @@ def read_slices(
         RecordsLostError: records were given up; those before them in their partition have come.
     """
     for reader in _readers(cluster, topic, partitions, start, skip_holes=skip_holes):
-        yield from reader.read()
+        yield from reader.read(names)
 
 
 def read_record_lines(
@@ -193,37 +212,37 @@ class _RunReader:
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
         return _PARTITION_BYTES + _EXPANSION * stored
 
-    def read(self) -> Iterator[RecordSlice]:
+    def read(self, names: Sequence[str]) -> Iterator[RecordSlice]:
         """The records, each once and in order, even if objects are moved or deleted during the read."""
         total = np.concatenate(([0.0], np.cumsum(self._costs)))
         first = 0
         while first < len(self._ranges):
             end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
-            for partition, base, batch in self._read(first, end):
+            for partition, base, batch in self._read(first, end, names):
                 for at in range(0, batch.num_rows, ROWS):
                     yield RecordSlice(partition, base + at, batch.slice(at, ROWS))
             first = end
 
-    def _read(self, first: int, end: int) -> Iterator[RecordSlice]:
+    def _read(self, first: int, end: int, names: Sequence[str]) -> Iterator[RecordSlice]:
         """The records of some partitions: of one as they come, of several once all of them are here."""
         if end - first == 1:
-            for piece in self._pieces(first, end):
-                yield from _in_order([piece])
+            for piece in self._pieces(first, end, names):
+                yield from _in_order([piece], names)
             return
-        held = self._held(first, end)
+        held = self._held(first, end, names)
         if held is not None:
-            yield from _in_order(held)
+            yield from _in_order(held, names)
             return
         middle = (first + end) // 2
-        yield from self._read(first, middle)
-        yield from self._read(middle, end)
+        yield from self._read(first, middle, names)
+        yield from self._read(middle, end, names)
 
-    def _held(self, first: int, end: int) -> list[Piece] | None:
+    def _held(self, first: int, end: int, names: Sequence[str]) -> list[Piece] | None:
         """The records of some partitions; None if they are too many, or if something is wrong with one of them: what lies
         before it is read first."""
         held, size = list[Piece](), 0
         with suppress(CorruptObjectError, OffsetOutOfRangeError, RecordsLostError):
-            for piece in self._pieces(first, end):
+            for piece in self._pieces(first, end, names):
                 held.append(piece)
                 size += piece.batch.nbytes
                 if size > _MOST_BYTES:
@@ -231,7 +250,7 @@ class _RunReader:
             return held
         return None
 
-    def _pieces(self, first: int, end: int) -> Iterator[Piece]:
+    def _pieces(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
         parallel = self._cluster.parallel
         return OffsetReader(
             self._cluster,
@@ -239,7 +258,7 @@ class _RunReader:
             self._topic,
             self._ranges[first:end],
             self._on_deleted,
-            names=RECORD,
+            names=names,
             pool=parallel.pool() if isinstance(parallel, Threads) else None,
             without_holes=self._without_holes,
         ).read()
@@ -255,7 +274,7 @@ class _RunReader:
         )
 
 
-def _in_order(pieces: Sequence[Piece]) -> Iterator[RecordSlice]:
+def _in_order(pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[RecordSlice]:
     """All records in order of partition and offset, as one slice for each partition, or for what a hole leaves of it."""
     if not pieces:
         return
@@ -267,7 +286,7 @@ def _in_order(pieces: Sequence[Piece]) -> Iterator[RecordSlice]:
         order = np.argsort(partitions, kind="stable")  # those of one partition come in the order of their offsets
         partitions, batch = partitions[order], batch.take(columns.numbers(order))
     offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
-    records = batch.select(RECORD)
+    records = batch.select(names)
     jumps = (partitions[1:] != partitions[:-1]) | (offsets[1:] != offsets[:-1] + 1)
     firsts = np.flatnonzero(np.concatenate(([True], jumps))).tolist()
     for first, end in pairwise([*firsts, len(partitions)]):

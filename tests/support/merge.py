@@ -10,7 +10,7 @@ from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import DEFAULT_RULE, MergeResult, plan_merge, run_merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import L1_COLUMNS
 from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.reconcile import files, l1_records, partition_of, put, reconcile
 
@@ -48,7 +48,7 @@ def rows(cluster: Cluster, partition: int, topic: str = "events") -> list[dict[s
     p = partition_of(cluster, topic, partition)
     found: list[dict[str, Any]] = []
     for f in files(cluster, topic, partition):
-        for _, batch in l1_records(cluster.store, l1_key(p, f), f, names=L1_SCHEMA.names):
+        for _, batch in l1_records(cluster.store, l1_key(p, f), f, names=L1_COLUMNS.names):
             found += batch.to_pylist()
     return found
 

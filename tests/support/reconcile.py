@@ -15,13 +15,14 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.optional import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import commit, index
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
-from l0gc.streamlog.level_one.parquet import RECORD, WantedFile, open_l1, read_l1
+from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round
 from l0gc.streamlog.level_one.read import Row, read_rows
 from l0gc.streamlog.level_one.waiting import plan_journal, windows_of
@@ -32,13 +33,28 @@ Records = Mapping[int, Sequence[bytes]]
 """The values of each partition's records."""
 
 
+class Written(bytes):
+    """A value whose record has a create time, the number after an @, and headers, of what follows a #."""
+
+
+def create_time_of(value: bytes) -> int:
+    time = value.partition(b"#")[0].partition(b"@")[2] if isinstance(value, Written) else b""
+    return int(time) if time else NO_TIME
+
+
+def headers_of_value(value: bytes) -> Headers:
+    mark, header = value.partition(b"#")[1:] if isinstance(value, Written) else (b"", b"")
+    return (("h", header), ("h", None)) if mark else ()
+
+
 def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | None = None) -> dict[int, ObjectExtents]:
     """An L0 object in the store with these records, and its extents for each journal. A record's key is its
     value up to a colon, none without one."""
     groups: dict[int, list[Chunk]] = {}
     for partition, values in sorted(records.items()):
         keys = [v.split(b":")[0] if b":" in v else None for v in values]
-        groups.setdefault(topic.journal_of(partition), []).append(Chunk(partition, values, keys))
+        times, headers = [create_time_of(v) for v in values], [headers_of_value(v) for v in values]
+        groups.setdefault(topic.journal_of(partition), []).append(Chunk(partition, values, keys, times, headers))
     packed = pack(list(groups.values()), topic.revision, topic.topic_id)
     parts = zip(groups, packed.parts.values(), strict=True)
     layout, name = cluster.controller.layout(), cluster.runtime.new_id()
@@ -158,7 +174,10 @@ def l1_records(
     """The records of an L1 object from the row group that has `start` on, as (offset of the first, batch)."""
     opened = open_l1(store, WantedFile(key, file, start, file.last_offset + 1), whole_bytes=0)
     for base, batch in read_l1(store, opened, list(dict.fromkeys(["offset", *names]))):
-        yield base, batch.select(names)
+        yield (
+            base,
+            pa.RecordBatch.from_arrays([column_of(batch, L1_COLUMNS.field(n)) for n in names], names=list(names)),
+        )
 
 
 def lifted(cluster: Cluster, topic: str, partition: int) -> list[bytes]:

@@ -27,7 +27,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RangedFile, read_footer
+from l0gc.streamlog.level_one.parquet import RangedFile, has_l1_columns, read_footer
 
 S = TypeVar("S")
 
@@ -224,7 +224,7 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
         file = RangedFile(size, lambda start, length: fetch(store, key, [(start, length)])[0])
         metadata, _ = read_footer(store, key, size)
         parquet = pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
-        if parquet.schema_arrow != L1_SCHEMA:
+        if not has_l1_columns(parquet.schema_arrow, only=True):
             return "its columns are not those of an L1 object"
         for batch in parquet.iter_batches(_ROWS, use_threads=False):
             batch.validate(full=True)

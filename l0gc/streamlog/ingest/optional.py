@@ -8,7 +8,7 @@ time, since a writer's clock may say anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,20 +28,27 @@ Headers = tuple[tuple[str, bytes | None], ...]
 _TIME: Final = np.dtype("<i8")
 
 
+def with_optional(schema: pa.Schema, like: pa.Schema) -> pa.Schema:
+    """A schema, and those of its fields that a reader of `OPTIONAL` finds in another one."""
+    return pa.schema([*schema, *(f for f in OPTIONAL if f.name in like.names)])
+
+
 def level(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The same records, each batch with all optional columns that any of them has."""
     there = [f for f in OPTIONAL if any(f.name in b.schema.names for b in batches)]
-    return [_with(b, [f for f in there if f.name not in b.schema.names]) for b in batches]
+    return [_with(b, there) for b in batches]
 
 
 def _with(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    others = [name for name in batch.schema.names if name not in OPTIONAL.names]
     for f in fields:
-        batch = batch.append_column(f, pa.nulls(batch.num_rows, f.type))
-    return batch
+        if f.name not in batch.schema.names:
+            batch = batch.append_column(f, pa.nulls(batch.num_rows, f.type))
+    return batch.select([*others, *(f.name for f in fields)])
 
 
-def column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """A column of a batch, null where it is absent."""
+def column_of(batch: Any, field: pa.Field) -> Any:
+    """A column of a batch or a table, null where it is optional and absent."""
     if field.name in OPTIONAL.names and field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     return batch.column(field.name)
@@ -56,6 +63,11 @@ def times_of(column: pa.Array) -> Rows:
     """Create times as numbers."""
     times = np.frombuffer(columns.raw(column), _TIME)
     return times if not column.null_count else np.where(columns.is_valid(column), times, NO_TIME)
+
+
+def times_list(column: pa.Array) -> list[int | None]:
+    """The create time of each record, None without one."""
+    return [None if t == NO_TIME else t for t in times_of(column).tolist()]
 
 
 def headers_column(of_records: Iterable[Headers]) -> pa.Array:
@@ -116,7 +128,7 @@ def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -
 
 
 def unpack_optional(content: pa.Buffer, count: int) -> list[pa.Array]:
-    """The columns of `OPTIONAL` from what `pack_optional` made for so many records. Raises `ValueError`: it did not make this."""
+    """The columns of `OPTIONAL` that `pack_optional` packed for so many records. Raises `ValueError` for any other bytes."""
     at = 0
 
     def numbers(kind: np.dtype[np.signedinteger], n: int, least: int, most: int) -> Rows:

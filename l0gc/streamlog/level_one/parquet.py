@@ -25,16 +25,26 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import fetch
+from l0gc.streamlog.ingest.optional import HEADER, OPTIONAL
 from l0gc.streamlog.journal.topic import L1File
 
-FIELD_IDS: Final = {"offset": 1, "timestamp": 2, "key": 3, "value": 4, "epoch": 5, "partition": 6}
+FIELD_IDS: Final = {
+    path: number
+    for number, path in enumerate(
+        (
+            *("offset", "timestamp", "key", "value", "epoch", "partition"),
+            *("create_time", "headers", "headers.element", "headers.element.key", "headers.element.value"),
+        ),
+        1,
+    )
+}
 """The id of each column, by which a table finds it in every file, whatever its name or place there. An id is given once and
 stays. A file has no column `partition`: its key says which, and a table's list of files. Objects of older versions have no
 ids; their columns go by name."""
 
 
-def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable, {"PARQUET:field_id": str(FIELD_IDS[name])})
+def _column(path: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(path.rpartition(".")[2], kind, nullable, {"PARQUET:field_id": str(FIELD_IDS[path])})
 
 
 L1_SCHEMA: Final = pa.schema(
@@ -47,10 +57,20 @@ L1_SCHEMA: Final = pa.schema(
     ]
 )
 """`epoch` is that of the L0 object which the record came from."""
+_HEADER: Final = pa.struct([_column(f"headers.element.{f.name}", f.type, nullable=f.nullable) for f in HEADER])
+_OPTIONAL: Final = pa.schema(
+    [
+        _column("create_time", OPTIONAL.field("create_time").type, nullable=True),
+        _column("headers", pa.list_(_column("headers.element", _HEADER)), nullable=True),
+    ]
+)
+L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
+"""All columns that an L1 object may have; a file has an optional one only if one of its records has that."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
+WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
 """An object up to this size is fetched at once: its footer alone would cost a request as well."""
 CHUNK_BYTES: Final = 8 << 20
@@ -226,15 +246,22 @@ def seal_footer(file: BinaryIO) -> int:
 def _check_l1(metadata: Any, key: str) -> None:
     """Raises `CorruptObjectError` unless a file has the columns of an L1 object, and says that it is the one at `key`."""
     found = metadata.schema.to_arrow_schema()
-    wrong = found != L1_SCHEMA and any(
-        found.get_field_index(f.name) < 0 or found.field(f.name).type != f.type for f in L1_SCHEMA
-    )
+    wrong = found != L1_SCHEMA and not has_l1_columns(found)
     for number in range(metadata.num_row_groups):  # each names its columns again, by which they are found
         wrong |= not {c.path_in_schema for c in _columns(metadata, number)}.issuperset(L1_SCHEMA.names)
     if wrong:
         raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
     if (metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
         raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")
+
+
+def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
+    """Whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
+    there = {f.name: f for f in found}
+    wanted = [*L1_SCHEMA, *(f for f in _OPTIONAL if f.name in there)]
+    if only and (found.names != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
+        return False
+    return all(f.name in there and f.type == there[f.name].type for f in wanted)
 
 
 def _broken(key: str, e: Exception) -> CorruptObjectError:
@@ -289,7 +316,7 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
     ranges: list[tuple[int, int]] = []
     for g in chunk.groups:
         for c in _columns(opened.metadata, g.number):
-            if c.path_in_schema not in names:
+            if c.path_in_schema.split(".")[0] not in names:
                 continue
             start = c.data_page_offset if c.dictionary_page_offset is None else c.dictionary_page_offset
             start = min(start, c.data_page_offset)
@@ -316,8 +343,8 @@ def read_l1(
 
 
 def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. Raises
-    `CorruptObjectError`: they are not those that the journal says."""
+    """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
+    column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock

@@ -18,6 +18,7 @@ from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
+from l0gc.streamlog.ingest.optional import level, with_optional
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
@@ -33,6 +34,7 @@ ROWS: Final = pa.schema(
         pa.field("epoch", _INT64, nullable=False),
     ]
 )
+"""What a reader sends to a writer; a batch has optional columns, too, if one of its records has them."""
 BATCH_BYTES: Final = 4 << 20
 """About how much of records is put in order and sent on at once."""
 FETCH_BYTES: Final = 16 << 20
@@ -137,8 +139,10 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     order = np.lexsort((extents["base"], extents["partition"], columns["revision"], writer))
     counts = extents["records"].astype(np.int64)
     begins = np.cumsum(counts) - counts
-    table = [pa.concat_arrays([b.records.column(i) for b in blocks]) for i in range(len(SCHEMA))]
-    records = pa.RecordBatch.from_arrays(table, schema=SCHEMA)
+    leveled = level([b.records for b in blocks])
+    schema = leveled[0].schema
+    table = [pa.concat_arrays([b.column(i) for b in leveled]) for i in range(len(schema))]
+    records = pa.RecordBatch.from_arrays(table, schema=schema)
     extents, counts, begins, writer = extents[order], counts[order], begins[order], writer[order]
     ends = np.cumsum(counts)
     at = ends - counts
@@ -147,8 +151,9 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     columns = {name: np.repeat(column[order], counts) for name, column in columns.items()}
     columns["partition"] = np.repeat(extents["partition"].astype(np.int64), counts)
     columns["offset"] = np.repeat(extents["base"] - at, counts) + np.arange(ends[-1])
-    arrays = [numbers(columns[f.name]) if f.name in columns else records.column(f.name) for f in ROWS]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+    schema = with_optional(ROWS, schema)
+    arrays = [numbers(columns[name]) if name in columns else records.column(name) for name in schema.names]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     firsts = np.flatnonzero(np.r_[True, writer[1:] != writer[:-1]])
     for first, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(writer)], strict=True):
         rows = int(ends[end - 1] - at[first])

@@ -38,7 +38,7 @@ from l0gc.streamlog.level_one.plan import (
     reads_again,
     unreconciled,
 )
-from l0gc.streamlog.level_one.read import ROWS, StillNeeded, read_rows
+from l0gc.streamlog.level_one.read import StillNeeded, read_rows
 from l0gc.streamlog.level_one.waiting import judged, plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
@@ -161,7 +161,7 @@ class Packable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, ROWS) as stream:
+        with pa.ipc.new_stream(sink, self.batch.schema) as stream:
             stream.write_batch(self.batch)
         return _unpacked, (sink.getvalue().to_pybytes(),)
 

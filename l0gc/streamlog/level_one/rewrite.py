@@ -24,11 +24,12 @@ from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.optional import OPTIONAL, headers_of
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import Merge
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
+from l0gc.streamlog.level_one.parquet import L1_COLUMNS, L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.write import L1Writer, Uploads
 
 WHOLE_BYTES: Final = 4 << 20
@@ -49,7 +50,8 @@ class Rewritten:
 
 
 class Hashes:
-    """A hash for each column over all rows that were added, however they were cut into batches."""
+    """A hash for each column over all rows that were added, however they were cut into batches. An optional column that is
+    absent has the hash of one that is null."""
 
     def __init__(self) -> None:
         self._of: dict[str, Any] = {}
@@ -58,27 +60,37 @@ class Hashes:
         for name in L1_SCHEMA.names:
             column = batch.column(name)
             if pa.types.is_binary(column.type):
-                lengths, content = _bytes_of(column)
-                self._update(name, content)
-                self._update(f"{name} lengths", lengths)
+                self._add_bytes(name, column)
             else:
                 self._update(name, columns.raw(column))
+        for name in OPTIONAL.names:
+            if name in batch.schema.names:
+                self._add_optional(name, batch.filter(batch.column(name).is_valid()))
+
+    def _add_optional(self, name: str, batch: pa.RecordBatch) -> None:
+        """Those that are there, with the offsets of their records."""
+        if not batch.num_rows:
+            return
+        column = batch.column(name)
+        self._update(f"{name} offsets", columns.raw(batch.column("offset")))
+        if name == "create_time":
+            self._update(name, columns.raw(column))
+            return
+        counts, keys, values = headers_of(column)
+        self._update(f"{name} counts", counts)
+        self._add_bytes(f"{name} keys", keys)
+        self._add_bytes(f"{name} values", values)
+
+    def _add_bytes(self, name: str, column: pa.Array) -> None:
+        lengths, content = columns.uncut(column)
+        self._update(name, content)
+        self._update(f"{name} lengths", lengths)
 
     def _update(self, name: str, content: Any) -> None:
         self._of.setdefault(name, hashlib.blake2b(digest_size=16)).update(content)
 
     def digest(self) -> dict[str, bytes]:
         return {name: h.digest() for name, h in self._of.items()}
-
-
-def _bytes_of(column: pa.Array) -> tuple[Rows, memoryview]:
-    """The length of each byte string of a column, -1 for null, and their bytes."""
-    _, offsets, content = column.buffers()
-    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    lengths = np.diff(ends)
-    if column.null_count:
-        lengths[np.array(column.is_null().to_pylist())] = -1
-    return lengths, memoryview(content or b"")[int(ends[0]) : int(ends[-1])]
 
 
 def rewrite(
@@ -140,7 +152,7 @@ def _copied(
         try:
             if isinstance(source, L0gcError):
                 raise source
-            for _, batch in read_l1(store, source, L1_SCHEMA.names):
+            for _, batch in read_l1(store, source, L1_COLUMNS.names):
                 hashes.add(batch)
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
                     writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)
@@ -157,7 +169,7 @@ def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, e
     wanted = _whole(topics[merge.revision].id(merge.partition), file)
     found = Hashes()
     try:
-        for _, batch in read_l1(store, open_l1(store, wanted, whole_bytes=WHOLE_BYTES), L1_SCHEMA.names):
+        for _, batch in read_l1(store, open_l1(store, wanted, whole_bytes=WHOLE_BYTES), L1_COLUMNS.names):
             found.add(batch)
     except (ObjectNotFoundError, CorruptObjectError) as e:
         return Rewritten(merge, error=e)

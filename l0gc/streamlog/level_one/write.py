@@ -9,7 +9,8 @@ is checked to hold consecutive offsets, uploaded as a whole, and named only then
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +27,9 @@ from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.optional import OPTIONAL, column_of, level, with_optional
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_SCHEMA, seal_footer
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_COLUMNS, L1_SCHEMA, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 
@@ -40,12 +42,18 @@ _ROW_GROUP_BYTES: Final = 16 << 20
 _WAITING: Final = 32
 _WAITING_BYTES: Final = 32 << 20
 """So many small objects, or so much of them, wait for each other and are then uploaded at once."""
+_OF_HEADERS: Final = ("headers.list.element.key", "headers.list.element.value")
 _PARQUET: Final[Mapping[str, Any]] = {
     # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
-    "compression": {"offset": "none", "timestamp": "zstd", "key": "zstd", "value": "zstd", "epoch": "zstd"},
+    "compression": {c: "none" if c == "offset" else "zstd" for c in (*L1_SCHEMA.names, "create_time", *_OF_HEADERS)},
     "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
-    "use_dictionary": ["key", "epoch", "timestamp"],
-    "write_statistics": ["offset", "timestamp", "epoch"],  # those of a record's bytes would repeat whole records
+    "use_dictionary": ["key", "epoch", "timestamp", *_OF_HEADERS],
+    "write_statistics": [
+        "offset",
+        "timestamp",
+        "epoch",
+        "create_time",
+    ],  # those of a record's bytes would repeat whole records
     "store_schema": False,  # Parquet's own says all of it
     "write_page_checksum": True,
 }
@@ -162,15 +170,23 @@ def _numbers(column: pa.Array) -> Rows:
     return np.frombuffer(columns.raw(column), np.int64)
 
 
+def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Batches as a table with the columns of L1, those optional ones of which there is any."""
+    table = pa.Table.from_batches(level(batches))
+    empty = [f.name for f in OPTIONAL if f.name in table.column_names and table[f.name].null_count == len(table)]
+    return table.select(with_optional(L1_SCHEMA, table.drop_columns(empty).schema).names)
+
+
 class _Held:
-    """Batches of `ROWS`, by number: the first ones in memory, the others in a file that is mapped."""
+    """Batches of `ROWS`, by number: the first ones in memory, the others in files that are mapped, one for each schema."""
 
     def __init__(self, directory: Path, limit: int) -> None:
-        self._path, self._room = directory / "held", limit
+        self._directory, self._room = directory, limit
         self._batches: list[pa.RecordBatch] = []
         self._widths: list[float] = []
-        self._on_disk = 0
-        self._writer: pa.RecordBatchFileWriter | None = None
+        self._on_disk: list[tuple[str, int]] = []  # the file of each batch after those in memory, and its place there
+        self._writers: dict[str, pa.RecordBatchFileWriter] = {}
+        self._counts: Counter[str] = Counter()
         self._stack = ExitStack()
 
     def __enter__(self) -> _Held:
@@ -183,22 +199,28 @@ class _Held:
     def add(self, batch: pa.RecordBatch) -> int:
         """Hold a batch; returns its number."""
         self._widths.append(batch.nbytes / batch.num_rows)
-        if self._writer is None and self._room >= batch.nbytes:
+        if not self._writers and self._room >= batch.nbytes:
             self._room -= batch.nbytes
             self._batches.append(batch)
         else:
-            if self._writer is None:
-                self._writer = self._stack.enter_context(pa.ipc.new_file(self._path, ROWS))
-            self._writer.write_batch(batch)
-            self._on_disk += 1
+            name = "-".join(["held", *batch.schema.names[len(ROWS) :]])
+            if name not in self._writers:
+                new = pa.ipc.new_file(self._directory / name, batch.schema)
+                self._writers[name] = self._stack.enter_context(new)
+            self._writers[name].write_batch(batch)
+            self._on_disk.append((name, self._counts[name]))
+            self._counts[name] += 1
         return len(self._widths) - 1
 
     def get(self, number: int) -> tuple[pa.RecordBatch, float]:
         """A batch, and what one of its rows weighs. None can be added once one was read."""
-        if number >= len(self._batches) and self._writer is not None:
-            self._writer.close()
-            reader = pa.ipc.open_file(self._stack.enter_context(pa.memory_map(str(self._path))))
-            self._batches += [reader.get_batch(i) for i in range(self._on_disk)]
+        if number >= len(self._batches):
+            readers = {}
+            for name, writer in self._writers.items():
+                writer.close()
+                mapped = self._stack.enter_context(pa.memory_map(str(self._directory / name)))
+                readers[name] = pa.ipc.open_file(mapped)
+            self._batches += [readers[name].get_batch(at) for name, at in self._on_disk]
         return self._batches[number], self._widths[number]
 
 
@@ -246,6 +268,7 @@ class L1Writer:
         self._epoch, self._runtime, self._directory, self._uploads = epoch, runtime, directory, uploads
         self._base = base
         self._writer: pq.ParquetWriter | None = None
+        self._schema = L1_SCHEMA
         self._sink: Path | pa.BufferOutputStream = directory
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0.0
@@ -274,7 +297,7 @@ class L1Writer:
     def _flush(self) -> None:
         if not self._held:
             return
-        table = pa.Table.from_batches(self._held).select(L1_SCHEMA.names)
+        table = _table(self._held)
         offsets = np.concatenate([_numbers(c) for c in table.column("offset").chunks])
         first = self.next - len(offsets)
         if (offsets != np.arange(first, self.next)).any():
@@ -282,14 +305,36 @@ class L1Writer:
                 f"partition {self.partition}: records {offsets[0]} to {offsets[-1]} came where {first} is next"
             )
         if self._writer is None:
-            small = self._held_bytes < _ROW_GROUP_BYTES
-            self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
-            self._writer = pq.ParquetWriter(self._sink, L1_SCHEMA, **_PARQUET)
+            self._begin(table.column_names, small=self._held_bytes < _ROW_GROUP_BYTES)
+        table = self._with_its_columns(table)
         times = (_numbers(c) for c in table.column("timestamp").chunks if len(c))
         self._max_timestamp = max(self._max_timestamp, *(int(t.max()) for t in times))
         self._writer.write_table(table)
         self._bytes += self._held_bytes
         self._held, self._held_bytes = [], 0.0
+
+    def _begin(self, names: Sequence[str], *, small: bool) -> None:
+        """Begin a file with these columns, in memory if it is small."""
+        self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
+        self._schema = pa.schema([f for f in L1_COLUMNS if f.name in names])
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **_PARQUET)
+
+    def _with_its_columns(self, table: pa.Table) -> pa.Table:
+        """A table with the file's columns. If it has one more, the file is begun again with it."""
+        new = set(table.column_names) - set(self._schema.names)
+        if new:
+            assert self._writer is not None
+            self._writer.close()
+            written = self._sink
+            small = not isinstance(written, Path)
+            file = pq.ParquetFile(pa.BufferReader(written.getvalue()) if small else written, pre_buffer=False)
+            self._begin([*self._schema.names, *new], small=small)
+            with file:
+                for number in range(file.num_row_groups):
+                    self._writer.write_table(self._with_its_columns(file.read_row_group(number, use_threads=False)))
+            if isinstance(written, Path):
+                written.unlink()
+        return pa.table([column_of(table, f) for f in self._schema], schema=self._schema)
 
     def _close(self) -> None:
         if self._writer is None:

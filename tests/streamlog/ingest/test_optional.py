@@ -89,9 +89,10 @@ def test_columns_that_only_one_batch_has_are_null_in_the_others() -> None:
     plain = decoded(pack([[Chunk(0, [b"a"], [None])]]).body)
     timed = plain.append_column(OPTIONAL.field(0), times_column(np.array([5])))
     assert level([plain, plain]) == [plain, plain]
-    leveled = level([plain, timed, timed.append_column(OPTIONAL.field(1), headers_column([SOME]))])
+    headed = plain.append_column(OPTIONAL.field(1), headers_column([SOME]))
+    leveled = level([plain, timed, headed])
     assert [b.schema.names[3:] for b in leveled] == [["create_time", "headers"]] * 3
-    assert [values_of(b)[0][2:] for b in leveled] == [(NO_TIME, ()), (5, ()), (5, SOME)]
+    assert [values_of(b)[0][2:] for b in leveled] == [(NO_TIME, ()), (5, ()), (NO_TIME, SOME)]
 
 
 def numbers(*values: int, kind: str = "<i4") -> bytes:
