@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
 from l0gc.streamlog.level_one.parquet import Times, WantedFile, open_l1, read_l1
+
+NEVER: Final = 1 << 62
+"""A time that no record has."""
 
 
 def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
@@ -108,32 +112,34 @@ class TopicView:
         """About how many bytes of L0 these ranges take; they have a row for each partition of the run."""
         return l0_bytes(self._known, self.partitions, starts, ends)
 
-    def at_time(self, timestamp_ms: int, unreadable: dict[int, L0gcError] | None = None) -> Rows:
+    def at_time(self, timestamp_ms: int | Rows, unreadable: dict[int, L0gcError] | None = None) -> Rows:
         """For each partition the first record that is not older, or else the next offset.
 
         Args:
+            timestamp_ms: of all partitions, or of each; `NEVER` for one that is not asked about.
             unreadable: gets the partitions of which an object of L1 cannot be read, for which the answer is where they
                 begin. Without it, that is raised.
         """
-        found = self.next.copy()
+        found, times = self.next.copy(), np.broadcast_to(timestamp_ms, self.run.count)
         for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
-            if o.time_ms < timestamp_ms:
+            if o.time_ms < times.min():
                 break
             at = o.extents["partition"] - self.run.first
             inside = (at >= 0) & (at < self.run.count)
+            inside[inside] = times[at[inside]] <= o.time_ms
             found[at[inside]] = o.extents["base"][inside]
 
         def in_l1(n: int) -> int | None:
             partition, start = self.run.first + n, int(self.log_start[n])
             try:
-                return self._in_l1_at(partition, start, timestamp_ms)
+                return self._in_l1_at(partition, start, int(times[n]))
             except UNREADABLE as e:
                 if unreadable is None:
                     raise
                 unreadable[partition] = e
                 return start
 
-        lifted = np.flatnonzero(self.reconciled >= self.log_start).tolist()
+        lifted = np.flatnonzero((self.reconciled >= self.log_start) & (times < NEVER)).tolist()
         for n, offset in zip(lifted, self._cluster.parallel.map(in_l1, lifted), strict=True):
             found[n] = found[n] if offset is None else offset
         return np.maximum(found, self.log_start)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from l0gc.spark.source import readers, writers
 from l0gc.spark.source.commit import SinkCommit
 from l0gc.spark.source.options import write_options
-from l0gc.spark.source.readers import BatchReader, StreamReader
+from l0gc.spark.source.readers import BatchReader, RefusingStreamReader, StreamReader
 from l0gc.spark.source.source import SCHEMA, L0gcDataSource
 from l0gc.spark.source.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
@@ -64,7 +64,11 @@ def batch_reader(filters: Iterable[Filter] = (), schema: StructType = SCHEMA, /,
 
 
 def stream_reader(**options: str) -> StreamReader:
-    return data_source(**options).streamReader(SCHEMA)
+    reader = data_source(**options).streamReader(SCHEMA)
+    if isinstance(reader, RefusingStreamReader):
+        reader.initialOffset()
+    assert isinstance(reader, StreamReader)
+    return reader
 
 
 def table(reader: BatchReader | StreamReader, partitions: Sequence[InputPartition]) -> pa.Table:

@@ -1,14 +1,13 @@
 """The options of `format("l0gc")`, checked where Spark plans: a query that cannot be meant fails before it reads.
 
 They are called as those of Spark's Kafka connector where that has the same thing. What names the bucket is resolved here,
-on the driver, since an executor need not have the driver's environment; no option holds a secret. An option that nobody
-knows is left to Spark, unless it looks like one of these misspelt.
+on the driver, since an executor need not have the driver's environment; no option holds a secret.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,34 +16,37 @@ import msgspec
 
 from l0gc.errors import UsageError
 from l0gc.spark.handles import ClusterAddress
+from l0gc.spark.source.given import EARLIEST, LATEST, GivenOptions
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""What the JSON form of offsets says for the two ends of a partition."""
-
 _PLACE: Final = ("url", "endpointUrl", "region", "profile", "clusterId")
-_TOPICS: Final = ("topic", "subscribe", "assign")
+_TOPICS: Final = ("topic", "subscribe", "subscribePattern", "assign")
 _READ: Final = (
     *_PLACE,
     *_TOPICS,
     "startingOffsets",
     "endingOffsets",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "minPartitions",
     "failOnDataLoss",
     "pushFilters",
+    "minOffsetsPerTrigger",
     "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxBytesPerTrigger",
 )
 _WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
 _OBJECT_BYTES: Final = 8 << 20
 """With tasks side by side, a batch has few L0 objects of that size."""
-_NEAR: Final = 0.85
+_TRIGGER_DELAY_MS: Final = 15 * 60_000
+"""What Spark's Kafka connector waits for at most."""
 _ASSIGNED: Final = msgspec.json.Decoder(dict[str, list[int]])
-_OFFSETS: Final = msgspec.json.Decoder(dict[str, dict[int, int]])
-_BOOLEANS: Final = {"true": True, "false": False}
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_STRATEGIES: Final = {"error": True, "latest": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,25 @@ class Bound:
     """Where reading begins or ends.
 
     Attributes:
+        option: the one that says so, for messages.
         everywhere: `EARLIEST` or `LATEST`, for the partitions that nothing else is said of.
         offsets: by topic and partition; `EARLIEST` and `LATEST` may be among them.
-        timestamp_ms: at the first record that is not older, in each partition; milliseconds since 1970.
+        timestamps: by topic and partition, the first record that is not older; milliseconds since 1970.
+        timestamp_ms: the same for every partition.
+        must_match: whether it is an error that a partition has no record that is not older.
     """
 
+    option: str
     everywhere: int
     offsets: Mapping[str, Mapping[int, int]] | None = None
+    timestamps: Mapping[str, Mapping[int, int]] | None = None
     timestamp_ms: int | None = None
+    must_match: bool = False
+
+    @property
+    def named(self) -> Mapping[str, Mapping[int, int]]:
+        """The partitions that the option names, by topic."""
+        return self.offsets or self.timestamps or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +80,26 @@ class ReadOptions:
     """What is to be read, and how. A stream ignores `ending`; a batch ignores the limits of a trigger.
 
     Attributes:
+        topics: their names.
+        pattern: without `topics`, what the whole of a topic's name matches.
         assigned: of some topics the only partitions that are read.
         push_filters: whether Spark's filters are taken.
+        min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
     """
 
     place: ClusterAddress
     topics: tuple[str, ...]
+    pattern: str | None
     assigned: Mapping[str, frozenset[int]]
     starting: Bound
     ending: Bound
     min_partitions: int
     fail_on_data_loss: bool
     push_filters: bool
+    min_offsets: int | None
     max_offsets: int | None
     max_bytes: int | None
+    trigger_delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,39 +115,8 @@ class WriteOptions:
     object_bytes: int
 
 
-class _Options:
-    """Options by their lower-case names, as Spark keeps them."""
-
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        by_lower = {name.lower(): name for name in known}
-        for name in self._given.keys() - by_lower.keys():
-            near = difflib.get_close_matches(name, by_lower, 1, _NEAR)
-            if near and near[0] not in self._given:
-                raise UsageError(f"option {name!r} does not exist: did you mean {by_lower[near[0]]!r}?")
-
-    def text(self, name: str) -> str | None:
-        return self._given.get(name.lower()) or None
-
-    def number(self, name: str, least: int) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise UsageError(f"option {name} must be a whole number from {least} on, not {value!r}")
-        return number
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in _BOOLEANS:
-            raise UsageError(f"option {name} must be true or false, not {value!r}")
-        return _BOOLEANS[value.lower()]
+class _Options(GivenOptions):
+    """What the options mean."""
 
     def place(self) -> ClusterAddress:
         url = self.text("url") or os.environ.get("L0GC_URL")
@@ -139,77 +127,134 @@ class _Options:
         config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=self.text("profile"))
         return ClusterAddress(config, self.text("clusterId"))
 
-    def bound(self, end: str, default: int, *, streaming: bool = False) -> Bound:
-        """`startingOffsets` and `startingTimestamp`, or those of the other end."""
-        offsets, timestamp = self.text(f"{end}Offsets"), self.number(f"{end}Timestamp", 0)
-        if timestamp is not None:
-            if offsets is not None:
-                raise UsageError(f"options {end}Offsets and {end}Timestamp exclude each other")
-            return Bound(LATEST, timestamp_ms=timestamp)
-        words = {"earliest": EARLIEST, "latest": LATEST}
-        wrong = None if streaming else (LATEST if end == "starting" else EARLIEST)
-        if offsets is None:
-            return Bound(default)
-        if offsets.lower() in words:
-            if words[offsets.lower()] == wrong:
-                raise UsageError(f"option {end}Offsets of a batch cannot be {offsets}: nothing would be read")
-            return Bound(words[offsets.lower()])
-        try:
-            found = _OFFSETS.decode(offsets)
-        except msgspec.MsgspecError as e:
-            raise UsageError(
-                f'option {end}Offsets must be earliest, latest, or JSON like {{"topic":{{"0":23,"1":-2}}}}: {e}'
-            ) from e
-        for topic, of_topic in found.items():
-            for partition, offset in of_topic.items():
-                if partition < 0 or offset < EARLIEST or offset == wrong:
-                    raise UsageError(f"option {end}Offsets has {offset} for partition {partition} of topic {topic!r}")
-        return Bound(EARLIEST if end == "starting" else LATEST, offsets=found)
+    def bound(self, end: str, default: int, wrong: int | None) -> Bound:
+        """Where reading begins (`starting`) or ends (`ending`).
 
-    def topics(self) -> tuple[tuple[str, ...], dict[str, frozenset[int]]]:
-        """The topics, and of some of them the only partitions that are meant."""
+        Args:
+            wrong: the end of a partition at which nothing would be read.
+        """
+        names = (f"{end}Offsets", f"{end}OffsetsByTimestamp", f"{end}Timestamp")
+        given = [name for name in names if self.text(name)]
+        if len(given) > 1:
+            raise UsageError(f"options {given[0]} and {given[1]} exclude each other")
+        option = given[0] if given else names[0]
+        text = self.text(option)
+        others = EARLIEST if end == "starting" else LATEST
+        strict = end == "starting" and self.no_match_is_an_error()
+        if option == names[2]:
+            return Bound(option, others, timestamp_ms=self.number(option, 0), must_match=strict)
+        if option == names[1]:
+            return Bound(option, others, timestamps=self.by_partition(option, 0), must_match=strict)
+        if text is None or text.lower() in _WORDS:
+            everywhere = default if text is None else _WORDS[text.lower()]
+            if everywhere == wrong:
+                raise UsageError(f"option {option} of a batch cannot be {text}: nothing would be read")
+            return Bound(option, everywhere)
+        offsets = self.by_partition(option, EARLIEST, "earliest, latest, or ")
+        for topic, of_topic in offsets.items():
+            for partition, offset in of_topic.items():
+                if offset == wrong:
+                    raise UsageError(f"option {option} has {offset} for partition {partition} of topic {topic!r}")
+        return Bound(option, others, offsets=offsets)
+
+    def no_match_is_an_error(self) -> bool:
+        name = "startingOffsetsByTimestampStrategy"
+        value = (self.text(name) or "error").lower()
+        if value not in _STRATEGIES:
+            raise UsageError(f"option {name} must be error or latest, not {value!r}")
+        return _STRATEGIES[value]
+
+    def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
+        """The topics or the pattern of their names, and of some of them the only partitions that are meant."""
         named = [name for name in _TOPICS if self.text(name)]
         if len(named) != 1:
             raise UsageError(
-                "name what to read with one of the options topic, subscribe (topics with commas between) and assign "
-                '(partitions, as {"topic":[0,1]})'
+                "name what to read with one of the options topic, subscribe (topics with commas between), subscribePattern "
+                '(a regular expression for their names) and assign (partitions, as {"topic":[0,1]})'
             )
         text = self.text(named[0]) or ""
         if named == ["assign"]:
             try:
                 assigned = {topic: frozenset(some) for topic, some in _ASSIGNED.decode(text).items()}
             except msgspec.MsgspecError as e:
-                raise UsageError(f'option assign must be JSON like {{"topic":[0,1]}}: {e}') from e
-            return tuple(assigned), assigned
+                raise UsageError(f'option assign must be JSON like {{"topic":[0,1]}}: {e}') from None
+            if not all(assigned.values()) or not assigned:
+                raise UsageError(f"option assign is {text}: name a partition of each topic that it has")
+            return tuple(assigned), None, assigned
+        if named == ["subscribePattern"]:
+            try:
+                re.compile(text)
+            except re.error as e:
+                raise UsageError(
+                    f"option subscribePattern is {text!r}, which is not a regular expression: {e}"
+                ) from None
+            return (), text, {}
         topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
         if not topics or (named == ["topic"] and len(topics) > 1):
             raise UsageError(f"option {named[0]} is {text!r}: several topics go into option subscribe")
-        return topics, {}
+        return topics, None, {}
 
 
-def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of a source. Raises `UsageError`."""
+def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """The options of a source.
+
+    Args:
+        streaming: None where it is not known yet whether they are a stream's: then what either may have is let through.
+
+    Raises:
+        UsageError: they cannot be meant.
+    """
     o = _Options(given, _READ)
-    if streaming and (o.text("endingOffsets") or o.text("endingTimestamp")):
-        raise UsageError("a stream has no end: options endingOffsets and endingTimestamp are a batch's")
-    topics, assigned = o.topics()
+    ending = [name for name in _READ if name.startswith("ending") and o.text(name)]
+    if streaming and ending:
+        raise UsageError(f"a stream has no end: option {ending[0]} is a batch's")
+    topics, pattern, assigned = o.topics()
+    batch = streaming is False
     options = ReadOptions(
         o.place(),
         topics,
+        pattern,
         assigned,
-        o.bound("starting", LATEST if streaming else EARLIEST, streaming=streaming),
-        o.bound("ending", LATEST),
+        o.bound("starting", LATEST if streaming else EARLIEST, LATEST if batch else None),
+        o.bound("ending", LATEST, EARLIEST if batch else None),
         o.number("minPartitions", 1) or 1,
         o.flag("failOnDataLoss", True),
         o.flag("pushFilters", False),
+        o.number("minOffsetsPerTrigger", 1),
         o.number("maxOffsetsPerTrigger", 1),
         o.number("maxBytesPerTrigger", 1),
+        o.milliseconds("maxTriggerDelay", _TRIGGER_DELAY_MS),
     )
+    least, most = options.min_offsets, options.max_offsets
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"option minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger is less: {most}")
     for bound in (options.starting, options.ending):
-        for topic in bound.offsets or ():
+        for topic in bound.named if topics else ():
             if topic not in topics:
-                raise UsageError(f"offsets are given for topic {topic!r}, which is not read")
+                raise UsageError(f"option {bound.option} names topic {topic!r}, which is not read")
+    _check_order(options.starting, options.ending)
     return options
+
+
+def _check_order(starting: Bound, ending: Bound) -> None:
+    """Raises `UsageError` if reading ends before it begins, or one end is given for other partitions than the other."""
+    option, end = starting.option, ending.option
+    if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise UsageError(f"option {option} is {starting.timestamp_ms}, after {end} at {ending.timestamp_ms}")
+        return
+    for first, last in ((starting.offsets, ending.offsets), (starting.timestamps, ending.timestamps)):
+        if first is None or last is None:
+            continue
+        if {topic: set(of) for topic, of in first.items()} != {topic: set(of) for topic, of in last.items()}:
+            raise UsageError(f"options {option} and {end} name different partitions: name the same in both")
+        for topic, of_topic in first.items():
+            for partition, value in of_topic.items():
+                if value > last[topic][partition] >= 0:
+                    raise UsageError(
+                        f"option {option} has {value} for partition {partition} of topic {topic!r}, after {end} at "
+                        f"{last[topic][partition]}"
+                    )
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:

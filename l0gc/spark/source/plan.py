@@ -11,6 +11,7 @@ cut (`split.py`).
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -18,13 +19,14 @@ import numpy as np
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.filters import PushedFilters
-from l0gc.spark.source.options import EARLIEST, LATEST, Bound, ReadOptions
+from l0gc.spark.source.given import EARLIEST, LATEST
+from l0gc.spark.source.options import Bound, ReadOptions
 from l0gc.spark.source.split import Part, Ranges
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.topic_view import TopicView
+from l0gc.streamlog.topic_view import NEVER, TopicView
 
 Found = TypeVar("Found")
 
@@ -34,27 +36,38 @@ _LOOKS: Final = 5
 """How often a journal is looked at again, because something that it named was gone."""
 
 
-def positions_of(view: TopicView, bound: Bound, what: str) -> Rows:
+def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
     """Where reading begins or ends in the partitions of a run.
 
     Args:
-        what: the option that says so, for messages.
+        read: for each of them whether it is read.
 
     Raises:
-        OffsetOutOfRangeError: an offset is past the newest record.
+        OffsetOutOfRangeError: an offset is past the newest record, or no record is as new as a timestamp.
         ObjectNotFoundError: look again.
     """
-    if bound.timestamp_ms is not None:
-        return view.at_time(bound.timestamp_ms)
     found = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
+    times = np.full(view.run.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
+    for partition, time in (bound.timestamps or {}).get(view.topic.name, {}).items():
+        if 0 <= partition - view.run.first < view.run.count:
+            times[partition - view.run.first] = time
+    times[~read] = NEVER
+    if (times < NEVER).any():
+        found = np.where(times < NEVER, view.at_time(times), found)
+        for at in np.flatnonzero((times < NEVER) & (found >= view.next)).tolist() if bound.must_match else ():
+            raise OffsetOutOfRangeError(
+                f"option {bound.option} asks for records since {times[at]}, and partition "
+                f"{view.topic.name}/{view.run.first + at} has none: with option startingOffsetsByTimestampStrategy=latest "
+                "it begins with its next record"
+            )
     for partition, offset in (bound.offsets or {}).get(view.topic.name, {}).items():
         at = partition - view.run.first
         if not 0 <= at < view.run.count:
             continue
         if offset > view.next[at]:
             raise OffsetOutOfRangeError(
-                f"option {what} asks for record {offset} of partition {view.topic.name}/{partition}, whose next one will be "
-                f"{view.next[at]}"
+                f"option {bound.option} asks for record {offset} of partition {view.topic.name}/{partition}, whose next one "
+                f"will be {view.next[at]}"
             )
         found[at] = {EARLIEST: view.log_start[at], LATEST: view.next[at]}.get(offset, offset)
     return found
@@ -78,10 +91,17 @@ class Planner:
             UsageError: an option names a partition that its topic does not have.
         """
         o, state = self._options, self._cluster.controller.snapshot()
-        topics = {name: state.topic(name) for name in o.topics}
-        given = (("startingOffsets", o.starting.offsets), ("endingOffsets", o.ending.offsets), ("assign", o.assigned))
+        if o.pattern is None:
+            topics = {name: state.topic(name) for name in o.topics}
+        else:
+            topics = {name: topic for name, topic in state.topics.items() if re.fullmatch(o.pattern, name)}
+        given = ((o.starting.option, o.starting.named), (o.ending.option, o.ending.named), ("assign", o.assigned))
         for what, of_topics in given:
-            for name, of_topic in (of_topics or {}).items():
+            for name, of_topic in of_topics.items():
+                if name not in topics:
+                    raise UsageError(
+                        f"option {what} names topic {name!r}, which option subscribePattern does not match"
+                    )
                 for partition in of_topic:
                     if not 0 <= partition < topics[name].partitions:
                         raise UsageError(
@@ -123,9 +143,15 @@ class Planner:
 
         def plan(view: TopicView) -> Part:
             topic, run = view.topic, view.run
-            starts = positions_of(view, o.starting, "startingOffsets")
-            ends = positions_of(view, o.ending, "endingOffsets")
-            ends = np.where(self.is_read(topic)[run.first : run.first + run.count], ends, starts)
+            read = self.is_read(topic)[run.first : run.first + run.count]
+            starts, ends = (positions_of(view, bound, read) for bound in (o.starting, o.ending))
+            left = ends if o.fail_on_data_loss else np.maximum(ends, view.log_start)
+            for at in np.flatnonzero(read & (starts > left)).tolist():
+                raise UsageError(
+                    f"option {o.starting.option} begins partition {topic.name}/{run.first + at} at record {starts[at]}, and "
+                    f"{o.ending.option} ends it before, at {ends[at]}"
+                )
+            ends = np.where(read, ends, starts)
             starts, ends = _left(wanted, run, starts, ends)
             self.check_log_start(topic.name, run.first, starts, ends, view.log_start)
             return _weighed(view, starts, ends)

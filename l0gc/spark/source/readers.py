@@ -22,12 +22,13 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
 from l0gc.columns import scalar
-from l0gc.errors import OffsetOutOfRangeError
+from l0gc.errors import L0gcError, OffsetOutOfRangeError
 from l0gc.events import event
 from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.filters import PushedFilters
@@ -124,6 +125,26 @@ class FilteringReader(BatchReader):
         return self._wanted.push(filters)
 
 
+class RefusingStreamReader(DataSourceStreamReader):
+    """Says what is wrong with a stream's options as soon as Spark asks for something. Where `streamReader` raises it itself,
+    Spark 4.3 reports an error of its own cleaning up instead."""
+
+    def __init__(self, error: L0gcError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream's reader."""
 
@@ -141,11 +162,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.next_end(start, everything=isinstance(limit, ReadAllAvailable))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of the limits; `latestOffset` keeps both."""
+        """One of the limits; `latestOffset` keeps all of them."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:

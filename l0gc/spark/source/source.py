@@ -21,11 +21,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from l0gc.errors import UsageError
+from l0gc.errors import L0gcError, UsageError
 from l0gc.spark.source.options import WriteOptions, read_options, write_options
 
 if TYPE_CHECKING:
-    from l0gc.spark.source.readers import BatchReader, StreamReader
+    from l0gc.spark.source.readers import BatchReader, RefusingStreamReader, StreamReader
     from l0gc.spark.source.writers import BatchWriter, StreamWriter
 
 FORMAT: Final = "l0gc"
@@ -59,6 +59,8 @@ class L0gcDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
+        """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
+        read_options(self.options, streaming=None)
         return SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -67,10 +69,13 @@ class L0gcDataSource(DataSource):
         options = read_options(self.options, streaming=False)
         return (FilteringReader if options.push_filters else BatchReader)(options, _checked(schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        from l0gc.spark.source.readers import StreamReader
+    def streamReader(self, schema: StructType) -> StreamReader | RefusingStreamReader:
+        from l0gc.spark.source.readers import RefusingStreamReader, StreamReader
 
-        return StreamReader(read_options(self.options, streaming=True), _checked(schema))
+        try:
+            return StreamReader(read_options(self.options, streaming=True), _checked(schema))
+        except L0gcError as e:
+            return RefusingStreamReader(e.with_traceback(None))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from l0gc.spark.source.writers import BatchWriter

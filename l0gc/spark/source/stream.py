@@ -12,6 +12,7 @@ nothing in one that was created later under its name.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -36,8 +37,9 @@ Positions = dict[str, Rows]
 class Stream:
     """One query's view of its topics. It keeps the journals' handles, since each micro-batch looks at all of them."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
-        self._cluster, self._options = cluster, options
+    def __init__(self, cluster: Cluster, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._options, self._clock = cluster, options, clock
+        self._last_trigger: float | None = None
         self._planner = Planner(cluster, options, functools.cache(cluster.journal))
         self._target: Positions | None = None
 
@@ -45,7 +47,8 @@ class Stream:
         """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
 
         def begin(view: TopicView) -> tuple[Rows, Rows]:
-            return positions_of(view, self._options.starting, "startingOffsets"), view.next
+            read = self._planner.is_read(view.topic)[view.run.first : view.run.first + view.run.count]
+            return positions_of(view, self._options.starting, read), view.next
 
         extents = self._extents(begin)
         return to_json(extents, {name: e.starts for name, e in extents.items()})
@@ -88,14 +91,27 @@ class Stream:
             first = np.minimum(np.maximum(r.starts, extents[name].starts), r.ends)
             end = r.ends if self._target is None else np.maximum(np.minimum(r.ends, self._target[name]), first)
             ranges[name] = Ranges(r.topic, first, end)
-        ends = {name: r.ends for name, r in ranges.items()}
+        ends, waiting = {name: r.ends for name, r in ranges.items()}, sum(r.records for r in ranges.values())
+        if not everything and self._is_too_early(waiting):
+            return to_json(extents, starts)
         if not everything and self._options.max_offsets is not None:
-            ends = limited(ranges, sum(r.records for r in ranges.values()), self._options.max_offsets)
+            ends = limited(ranges, waiting, self._options.max_offsets)
         if not everything and self._options.max_bytes is not None:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
             weight = sum(p.weight for p in self._planner.parts(less.values()))
             ends = limited(less, weight, self._options.max_bytes)
         return to_json(extents, ends)
+
+    def _is_too_early(self, waiting: int) -> bool:
+        """Whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first one of
+        a driver is never too early, and with trigger `availableNow` none is: the query would end with records unread."""
+        least, now = self._options.min_offsets, self._clock()
+        last = self._last_trigger
+        recent = last is not None and (now - last) * 1000 < self._options.trigger_delay_ms
+        if least is not None and self._target is None and waiting < least and recent:
+            return True
+        self._last_trigger = now
+        return False
 
     def _checked(
         self, extents: Mapping[str, Ranges], starts: Positions, ends: Positions, *, reached: Positions

@@ -234,9 +234,9 @@ def test_only_the_columns_that_are_requested_are_read() -> None:
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"startingOffsets": '{"events":{"0":30,"2":-2}}', "endingOffsets": '{"events":{"0":35,"1":0}}'},
+        ({"startingOffsets": '{"events":{"0":30,"1":-2}}', "endingOffsets": '{"events":{"0":35,"1":0}}'},
          [*expected(1, 30, 35), *[r for r in expected(3) if r[0] == 2]]),
-        ({"startingOffsets": '{"events":{"0":15,"1":40,"2":-2}}', "endingOffsets": '{"events":{"0":25,"2":3}}'},
+        ({"startingOffsets": '{"events":{"0":15,"1":40,"2":-2}}', "endingOffsets": '{"events":{"0":25,"1":-1,"2":3}}'},
          [*expected(1, 15, 25), *[r for r in expected(3, 0, 3) if r[0] == 2]]),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, expected(3)),
     ],
@@ -294,7 +294,12 @@ def test_timestamps_say_where_a_batch_begins_and_ends(in_l1: bool) -> None:
     for first in (times[0], times[3] - 1, times[3], times[6] + 1, clock.ms):
         for end in (times[0], times[4], times[4] + 1, clock.ms):
             wanted = [r for r in everything if first <= at[r[2]] < end]
-            found = read(cluster, topic="events", startingTimestamp=str(first), endingTimestamp=str(end))
+            options = {"startingTimestamp": str(first), "endingTimestamp": str(end)}
+            if first > end:
+                with pytest.raises(UsageError, match=f"startingTimestamp is {first}, after endingTimestamp at {end}"):
+                    read(cluster, topic="events", **options)
+                continue
+            found = read(cluster, topic="events", startingOffsetsByTimestampStrategy="latest", **options)
             assert sorted(found) == wanted, (first, end)
 
 
