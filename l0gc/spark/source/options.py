@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from l0gc.errors import UsageError
-from l0gc.spark.handles import ClusterAddress
+from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 
 EARLIEST: Final = -2
@@ -32,6 +32,7 @@ _READ: Final = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "columns",
     "minPartitions",
     "failOnDataLoss",
     "pushFilters",
@@ -68,6 +69,7 @@ class ReadOptions:
 
     Attributes:
         assigned: of some topics the only partitions that are read.
+        cores: of the executors, as far as this process was told (`handles.CORES`).
         push_filters: whether Spark's filters are taken.
     """
 
@@ -76,7 +78,8 @@ class ReadOptions:
     assigned: Mapping[str, frozenset[int]]
     starting: Bound
     ending: Bound
-    min_partitions: int
+    min_partitions: int | None
+    cores: int
     fail_on_data_loss: bool
     push_filters: bool
     max_offsets: int | None
@@ -187,6 +190,21 @@ class _Options:
         return topics, {}
 
 
+def columns_wanted(given: Mapping[str, str], known: Sequence[str]) -> list[str]:
+    """The columns that option `columns` names, in its order; all of them without it.
+
+    Raises:
+        UsageError: it names one that a topic does not have.
+    """
+    text = _Options(given, _READ).text("columns")
+    if text is None:
+        return list(known)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not set(names) <= set(known):
+        raise UsageError(f"option columns is {text!r}: name some of {', '.join(known)}, with commas between")
+    return names
+
+
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of a source. Raises `UsageError`."""
     o = _Options(given, _READ)
@@ -199,7 +217,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         assigned,
         o.bound("starting", LATEST if streaming else EARLIEST, streaming=streaming),
         o.bound("ending", LATEST),
-        o.number("minPartitions", 1) or 1,
+        o.number("minPartitions", 1),
+        int(os.environ.get(CORES, "1")),
         o.flag("failOnDataLoss", True),
         o.flag("pushFilters", False),
         o.number("maxOffsetsPerTrigger", 1),

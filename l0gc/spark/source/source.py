@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from l0gc.errors import UsageError
-from l0gc.spark.source.options import WriteOptions, read_options, write_options
+from l0gc.spark.source.options import WriteOptions, columns_wanted, read_options, write_options
 
 if TYPE_CHECKING:
     from l0gc.spark.source.readers import BatchReader, StreamReader
@@ -59,7 +59,7 @@ class L0gcDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return SCHEMA
+        return StructType([SCHEMA[name] for name in columns_wanted(self.options, SCHEMA.names)])
 
     def reader(self, schema: StructType) -> BatchReader:
         from l0gc.spark.source.readers import BatchReader, FilteringReader
