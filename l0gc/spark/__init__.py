@@ -26,6 +26,7 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
         AccessDeniedError: credentials are to be sent, but none were found.
     """
     from l0gc.errors import UsageError
+    from l0gc.spark.handles import CORES
     from l0gc.spark.ship import make_ready
 
     try:
@@ -35,4 +36,5 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
     from l0gc.storage.config import StoreConfig
 
     make_ready(spark, StoreConfig("", profile=profile), send_credentials)
+    spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)  # known once executors are there
     spark.dataSource.register(L0gcDataSource)

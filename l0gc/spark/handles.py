@@ -31,6 +31,8 @@ _JOURNALS_KEPT: Final = 2
 _ROLES: Final = {"iam-role", "container-role", "assume-role-with-web-identity"}
 """How boto3 calls credentials that come with a machine, a container or a pod."""
 
+CORES: Final = "L0GC_SPARK_CORES"
+"""The variable that tells the process in which Spark plans how many cores the executors have."""
 _SENT: Final = "L0GC_DRIVER_CREDENTIALS"
 _NO_TOKEN: Final = ""
 """Set, so that an executor's own token is not taken for one of these keys."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from l0gc.errors import UsageError
-from l0gc.spark.handles import ClusterAddress
+from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.spark.source.given import EARLIEST, LATEST, GivenOptions
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 
@@ -31,6 +31,7 @@ _READ: Final = (
     "startingTimestamp",
     "endingTimestamp",
     "startingOffsetsByTimestampStrategy",
+    "columns",
     "minPartitions",
     "failOnDataLoss",
     "pushFilters",
@@ -83,6 +84,7 @@ class ReadOptions:
         topics: their names.
         pattern: without `topics`, what the whole of a topic's name matches.
         assigned: of some topics the only partitions that are read.
+        cores: of the executors, as far as this process was told (`handles.CORES`).
         push_filters: whether Spark's filters are taken.
         min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
     """
@@ -93,7 +95,8 @@ class ReadOptions:
     assigned: Mapping[str, frozenset[int]]
     starting: Bound
     ending: Bound
-    min_partitions: int
+    min_partitions: int | None
+    cores: int
     fail_on_data_loss: bool
     push_filters: bool
     min_offsets: int | None
@@ -195,6 +198,21 @@ class _Options(GivenOptions):
         return topics, None, {}
 
 
+def columns_wanted(given: Mapping[str, str], known: Sequence[str]) -> list[str]:
+    """The columns that option `columns` names, in its order; all of them without it.
+
+    Raises:
+        UsageError: it names one that a topic does not have.
+    """
+    text = _Options(given, _READ).text("columns")
+    if text is None:
+        return list(known)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not set(names) <= set(known):
+        raise UsageError(f"option columns is {text!r}: name some of {', '.join(known)}, with commas between")
+    return names
+
+
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """The options of a source.
 
@@ -217,7 +235,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         assigned,
         o.bound("starting", LATEST if streaming else EARLIEST, LATEST if batch else None),
         o.bound("ending", LATEST, EARLIEST if batch else None),
-        o.number("minPartitions", 1) or 1,
+        o.number("minPartitions", 1),
+        int(os.environ.get(CORES, "1")),
         o.flag("failOnDataLoss", True),
         o.flag("pushFilters", False),
         o.number("minOffsetsPerTrigger", 1),

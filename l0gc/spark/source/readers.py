@@ -108,7 +108,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
         cluster = cluster_at(o.place)
-        return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions)
+        return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions, o.cores)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_slice(self._options, self._schema, partition, self._wanted.times)

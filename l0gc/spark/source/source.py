@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from l0gc.errors import L0gcError, UsageError
-from l0gc.spark.source.options import WriteOptions, read_options, write_options
+from l0gc.spark.source.options import WriteOptions, columns_wanted, read_options, write_options
 
 if TYPE_CHECKING:
     from l0gc.spark.source.readers import BatchReader, RefusingStreamReader, StreamReader
@@ -61,7 +61,7 @@ class L0gcDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
         read_options(self.options, streaming=None)
-        return SCHEMA
+        return StructType([SCHEMA[name] for name in columns_wanted(self.options, SCHEMA.names)])
 
     def reader(self, schema: StructType) -> BatchReader:
         from l0gc.spark.source.readers import BatchReader, FilteringReader

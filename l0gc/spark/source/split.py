@@ -1,7 +1,8 @@
 """How what a query reads is split over tasks (pure).
 
-A task gets neighbouring partitions of one journal, which share the blocks of L0 objects, up to about `SLICE_BYTES` as they
-are stored; a partition that has more is cut where its L1 objects end.
+A task gets neighbouring partitions of one journal, which share the blocks of L0 objects, up to its part of the whole if
+each core is to have a task, or up to about `SLICE_BYTES` as they are stored; a partition that has more is cut where its L1
+objects end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 
 SLICE_BYTES: Final = 64 << 20
-"""About how many bytes, as stored, a task reads."""
+"""About how many bytes, as stored, a task reads at most."""
+LEAST_SLICE_BYTES: Final = 1 << 20
+"""A core gets no task of its own for less: to start one costs about as much as reading that."""
+_ROUNDING: Final = 1 + 1e-9
+"""Equal parts of a whole may add up to a little more than their share of it."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,18 @@ class Part:
         return float(self.bytes[self.starts < self.ends].sum())
 
 
-def split(parts: Sequence[Part], min_partitions: int = 1, slice_bytes: int = SLICE_BYTES) -> list[Slice]:
-    """The tasks. Those of one partition stand in the order of their offsets."""
+def split(
+    parts: Sequence[Part], min_partitions: int | None = None, cores: int = 1, slice_bytes: int = SLICE_BYTES
+) -> list[Slice]:
+    """The tasks. Those of one partition stand in the order of their offsets.
+
+    Args:
+        min_partitions: about how many there are at least, however little they read.
+        cores: without that, how many there are at least if they then read `LEAST_SLICE_BYTES` each.
+    """
     total = sum(p.weight for p in parts)
-    target = min(float(slice_bytes), max(total / min_partitions, 1.0))
-    return [s for part in parts for s in _slices(part, target)]
+    share = max(total / cores, LEAST_SLICE_BYTES) if min_partitions is None else max(total / min_partitions, 1.0)
+    return [s for part in parts for s in _slices(part, min(slice_bytes, share) * _ROUNDING)]
 
 
 def _slices(part: Part, target: float) -> Iterator[Slice]:

@@ -139,7 +139,7 @@ class Stream:
         reached = from_json(end, extents)
         there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
         ranges = self._checked(extents, from_json(start, extents), there, reached=reached)
-        return split(self._planner.parts(ranges.values()), self._options.min_partitions)
+        return split(self._planner.parts(ranges.values()), self._options.min_partitions, self._options.cores)
 
 
 def to_json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
@@ -187,7 +187,8 @@ def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions
     for name, r in ranges.items():
         wanted = np.maximum(r.ends - r.starts, 0)
         if total > limit:
-            share = wanted * (limit / total)
-            wanted = np.minimum(wanted, np.where(share < 1, np.ceil(share), np.floor(share)).astype(np.int64))
+            # Rounded where they are added up, so that together they are as many as the limit says.
+            shares = np.diff(np.rint(np.cumsum(wanted * (limit / total))), prepend=0).astype(np.int64)
+            wanted = np.minimum(wanted, np.maximum(shares, 1))
         ends[name] = r.starts + wanted
     return ends

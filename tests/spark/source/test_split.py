@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ ranges = st.lists(
 def test_the_tasks_read_each_record_once_and_each_partition_in_order(
     planned: list[tuple[int, int, float]], tasks: int, size: int
 ) -> None:
-    slices = split([part(planned)], tasks, size)
+    slices = split([part(planned)], tasks, slice_bytes=size)
     expected = [(5 + p, o) for p, (start, end, _) in enumerate(planned) for o in range(start, end)]
     assert read_by(slices) == expected
     assert all(s.journal == 2 for s in slices)
@@ -45,13 +46,25 @@ def test_the_tasks_read_each_record_once_and_each_partition_in_order(
 
 def test_a_large_partition_is_cut_where_its_l1_objects_end() -> None:
     cuts = [(30, 100.0), (70, 210.0), (100, 300.0)]
-    slices = split([part([(0, 100, 300.0)], {0: cuts})], 1, 100)
+    slices = split([part([(0, 100, 300.0)], {0: cuts})], slice_bytes=100)
     assert [(int(r["base"]), int(r["last"])) for s in slices for r in s.ranges()] == [(0, 29), (30, 69), (70, 99)]
 
 
 def test_small_partitions_share_a_task_and_a_large_one_shares_with_nobody() -> None:
-    slices = split([part([(0, 5, 10.0), (0, 5, 10.0), (0, 50, 200.0), (0, 5, 10.0)])], 1, 100)
+    slices = split([part([(0, 5, 10.0), (0, 5, 10.0), (0, 50, 200.0), (0, 5, 10.0)])], slice_bytes=100)
     assert [[int(r["partition"]) for r in s.ranges()] for s in slices] == [[5, 6], [7], [7], [8]]
+
+
+@pytest.mark.parametrize(("mib", "cores", "tasks"), [(5.4, 2, 2), (5.4, 4, 4), (0.1, 4, 1), (40.0, 2, 8)])
+def test_each_core_gets_a_task_if_there_is_enough_to_read(mib: float, cores: int, tasks: int) -> None:
+    slices = split([part([(0, 50, mib * 2**20)] * 8)], cores=cores)
+    assert [len(s.ranges()) for s in slices] == [8 // tasks] * tasks
+    assert len(split([part([(0, 50, mib * 2**20)] * 8)], 8, cores)) == 8, "minPartitions says how many it likes"
+
+
+def test_parts_of_equal_weight_fill_their_share_though_it_was_rounded() -> None:
+    thirds = 0.1 * 2**24
+    assert [len(s.ranges()) for s in split([part([(0, 3, thirds)] * 7)])] == [7]
 
 
 def test_nothing_to_read_makes_no_task() -> None:
