@@ -83,21 +83,27 @@ class Planner:
     def __init__(self, cluster: Cluster, options: ReadOptions, journal: Callable[[int], JournalHandle]) -> None:
         self._cluster, self._options, self._journal = cluster, options, journal
 
-    def topics(self) -> list[Topic]:
+    def topics(self, *, goes_on: bool = False) -> list[Topic]:
         """The topics as they are now.
+
+        Args:
+            goes_on: what a query that goes on still finds: without those that are gone, if their loss is accepted.
 
         Raises:
             TopicNotFoundError: one does not exist.
-            UsageError: an option names a partition that its topic does not have.
+            UsageError: an option names a partition that its topic does not have, or a topic that is not read.
         """
         o, state = self._options, self._cluster.controller.snapshot()
         if o.pattern is None:
-            topics = {name: state.topic(name) for name in o.topics}
+            may_miss = goes_on and not o.fail_on_data_loss
+            topics = {name: state.topic(name) for name in o.topics if name in state.topics or not may_miss}
         else:
             topics = {name: topic for name, topic in state.topics.items() if re.fullmatch(o.pattern, name)}
         given = ((o.starting.option, o.starting.named), (o.ending.option, o.ending.named), ("assign", o.assigned))
         for what, of_topics in given:
             for name, of_topic in of_topics.items():
+                if name not in topics and goes_on:
+                    continue
                 if name not in topics:
                     raise UsageError(
                         f"option {what} names topic {name!r}, which option subscribePattern does not match"

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from l0gc.columns import scalar
-from l0gc.errors import L0gcError, OffsetOutOfRangeError
+from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
 from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.filters import PushedFilters
@@ -65,10 +65,15 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             times=times,
             without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )
-        for piece in reader.read():
-            batch = _as_rows(wanted.topic.name, piece, columns)
-            for first in range(0, batch.num_rows, _BATCH_ROWS):
-                yield batch.slice(first, _BATCH_ROWS)
+        try:
+            for piece in reader.read():
+                batch = _as_rows(wanted.topic.name, piece, columns)
+                for first in range(0, batch.num_rows, _BATCH_ROWS):
+                    yield batch.slice(first, _BATCH_ROWS)
+        except PartitionClosedError as e:
+            if options.fail_on_data_loss:
+                raise
+            _log.warning("%s; what was left of it is left out", e, extra=event("data_loss"))
     counters = asdict(reader.counters)
     _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
 

@@ -12,13 +12,15 @@ nothing in one that was created later under its name.
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.events import event
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner, positions_of
 from l0gc.spark.source.split import Ranges, Slice, split
@@ -26,6 +28,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
+_log: Final = logging.getLogger(__name__)
 _REVISION: Final = "revision"
 
 Json = dict[str, dict[str, int]]
@@ -41,7 +44,7 @@ class Stream:
         self._cluster, self._options, self._clock = cluster, options, clock
         self._last_trigger: float | None = None
         self._planner = Planner(cluster, options, functools.cache(cluster.journal))
-        self._target: Positions | None = None
+        self._target: dict[int, Rows] | None = None
 
     def initial(self) -> Json:
         """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
@@ -54,12 +57,16 @@ class Stream:
         return to_json(extents, {name: e.starts for name, e in extents.items()})
 
     def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
-        """What the topics have now, or what `ask` says; a partition that is not read counts as one that is empty."""
+        """What the topics have now, or what `ask` says where the query begins; a partition that is not read counts as one
+        that is empty."""
         extents = {}
-        ask = ask or (lambda view: (view.log_start, view.next))
-        for topic in self._planner.topics():
-            view = functools.partial(self._planner.view, ask, topic)
-            columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
+        for topic in self._planner.topics(goes_on=ask is None):
+            view = functools.partial(self._planner.view, ask or (lambda view: (view.log_start, view.next)), topic)
+            try:
+                columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
+            except PartitionClosedError as e:
+                self._lost(str(e))
+                continue
             read = self._planner.is_read(topic)
             extents[topic.name] = Ranges(topic, *(np.where(read, np.concatenate(c), 0) for c in columns))
         return extents
@@ -71,10 +78,11 @@ class Stream:
 
     def stop_at_newest(self) -> None:
         """From now on, nothing counts that is uploaded later."""
-        self._target = {name: e.ends for name, e in self._extents().items()}
+        self._target = {e.topic.revision: e.ends for e in self._extents().values()}
 
     def next_end(self, start: Mapping[str, Json], *, everything: bool) -> Json:
-        """Where the micro-batch ends that begins at `start`.
+        """Where the micro-batch ends that begins at `start`. A topic that `start` does not have begins with its first
+        record, so that one that appears while the query runs is read whole.
 
         Args:
             everything: whatever the limits say.
@@ -83,13 +91,14 @@ class Stream:
             OffsetOutOfRangeError: what is to be read next is not there: it was deleted, or never was.
         """
         extents = self._extents()
-        starts = from_json(start, extents)
-        there = {name: np.maximum(e.ends, starts[name]) for name, e in extents.items()}
-        ranges = self._checked(extents, starts, there, reached=starts)
+        starts = self._positions(start, extents)
+        ranges = self._checked(extents, starts, {name: e.ends for name, e in extents.items()}, reached=starts)
         for name, r in ranges.items():
             # A partition whose start was deleted begins where it has records, or else where it ends.
             first = np.minimum(np.maximum(r.starts, extents[name].starts), r.ends)
-            end = r.ends if self._target is None else np.maximum(np.minimum(r.ends, self._target[name]), first)
+            end = r.ends
+            if self._target is not None:
+                end = np.maximum(np.minimum(end, self._target.get(r.topic.revision, first)), first)
             ranges[name] = Ranges(r.topic, first, end)
         ends, waiting = {name: r.ends for name, r in ranges.items()}, sum(r.records for r in ranges.values())
         if not everything and self._is_too_early(waiting):
@@ -120,8 +129,8 @@ class Stream:
         begins after `starts`, and that is not accepted."""
         ranges = {}
         for name, e in extents.items():
-            for at in np.flatnonzero(reached[name] > e.ends).tolist() if self._options.fail_on_data_loss else ():
-                raise OffsetOutOfRangeError(
+            for at in np.flatnonzero(reached[name] > e.ends).tolist():
+                self._lost(
                     f"the checkpoint is at record {reached[name][at]} of partition {name}/{at}, which ends at "
                     f"{e.ends[at]}: its journal looks restored from a backup"
                 )
@@ -136,10 +145,50 @@ class Stream:
             OffsetOutOfRangeError: some of its records were deleted.
         """
         extents = self._extents()
-        reached = from_json(end, extents)
+        reached = self._positions(end, extents)
         there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
-        ranges = self._checked(extents, from_json(start, extents), there, reached=reached)
+        ranges = self._checked(extents, self._positions(start, extents), there, reached=reached)
         return split(self._planner.parts(ranges.values()), self._options.min_partitions, self._options.cores)
+
+    def _positions(self, stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
+        """The positions in a checkpoint, for the topics as they are now; what it does not name is at its first record.
+
+        Raises:
+            OffsetOutOfRangeError: a topic is not read any more, or was deleted and created again, and that is not accepted.
+            UsageError: it has a partition that its topic does not have.
+        """
+        if gone := sorted(set(stored) - set(extents)):
+            self._lost(
+                f"the checkpoint has topic {', '.join(gone)}, which was deleted or is not in the query's options now"
+            )
+        positions = {}
+        for name, extent in extents.items():
+            rows = np.zeros_like(extent.starts)
+            positions[name] = rows
+            of_topic = stored.get(name, {})
+            revision = of_topic.get(_REVISION, extent.topic.revision)
+            if revision != extent.topic.revision:
+                self._lost(
+                    f"topic {name!r} was deleted and created again (revision {extent.topic.revision}) since the query read "
+                    f"revision {revision}"
+                )
+                continue
+            for key, value in of_topic.items():
+                if key == _REVISION:
+                    continue
+                if not key.isdecimal() or int(key) >= len(rows):
+                    raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
+                rows[int(key)] = value
+        return positions
+
+    def _lost(self, what: str) -> None:
+        """Raises `OffsetOutOfRangeError` unless a loss is accepted."""
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{what}. With option failOnDataLoss=false the query goes on with what there is, else begin it with another "
+                "checkpointLocation"
+            )
+        _log.warning("%s; the query goes on", what, extra=event("data_loss"))
 
 
 def to_json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
@@ -148,36 +197,6 @@ def to_json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
         name: {_REVISION: extents[name].topic.revision, **{str(p): offset for p, offset in enumerate(rows.tolist())}}
         for name, rows in positions.items()
     }
-
-
-def from_json(stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
-    """The positions in a checkpoint, for the topics as they are now; a partition it does not name begins where it begins.
-
-    Raises:
-        UsageError: it is of other topics, or of something else.
-        OffsetOutOfRangeError: a topic was deleted since, and created again.
-    """
-    if set(stored) != set(extents):
-        raise UsageError(
-            f"the checkpoint is of topics {', '.join(sorted(stored))}, and the query reads {', '.join(sorted(extents))}: "
-            "begin it with another checkpointLocation"
-        )
-    positions = {}
-    for name, extent in extents.items():
-        rows = extent.starts.copy()
-        for key, value in stored[name].items():
-            if key == _REVISION:
-                if value != extent.topic.revision:
-                    raise OffsetOutOfRangeError(
-                        f"topic {name!r} was deleted and created again (revision {extent.topic.revision}) since the query "
-                        f"read revision {value}; begin it with another checkpointLocation"
-                    )
-            elif not key.isdecimal() or int(key) >= len(rows):
-                raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
-            else:
-                rows[int(key)] = value
-        positions[name] = rows
-    return positions
 
 
 def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, TopicNotFoundError, UsageError
 from l0gc.spark.source.readers import StreamReader
 from l0gc.spark.source.split import Ranges
 from l0gc.spark.source.stream import limited
@@ -168,7 +168,9 @@ def test_a_checkpoint_of_other_topics_or_of_a_topic_that_was_created_again_is_re
     add(cluster, 0, 10)
     with on(cluster):
         start = stream_reader(topic="events").initialOffset()
-        with pytest.raises(UsageError, match="the checkpoint is of topics events, and the query reads other"):
+        with pytest.raises(
+            OffsetOutOfRangeError, match="the checkpoint has topic events, which was deleted or is not in"
+        ):
             stream_reader(topic="other").latestOffset(stored(start), ReadAllAvailable())
         reader = stream_reader(topic="events")
         delete_topic(cluster, "events")
@@ -190,7 +192,98 @@ def test_a_topic_that_went_back_to_before_a_checkpoint_is_reported() -> None:
         with pytest.raises(OffsetOutOfRangeError, match="looks restored from a backup"):
             stream_reader(topic="events").latestOffset(stored(start), ReadAllAvailable())
         lenient = stream_reader(topic="events", failOnDataLoss="false")
-        assert lenient.latestOffset(stored(start), ReadAllAvailable()) == start
+        end = lenient.latestOffset(stored(start), ReadAllAvailable())
+        assert end == lenient.reportLatestOffset()
+        assert batch(lenient, start, end) == []
+        add(cluster, 10, 12)
+        newest = lenient.latestOffset(stored(end), ReadAllAvailable())
+        assert sorted(batch(lenient, end, newest)) == rows(10, 12)
+
+
+def follow(reader: StreamReader, start: Offsets) -> tuple[list[tuple[str, int, bytes]], Offsets]:
+    """What the next micro-batch reads, with the topics of its records, and where it ends."""
+    end = reader.latestOffset(stored(start), ReadAllAvailable())
+    found = table(reader, reader.partitions(stored(start), stored(end)))
+    columns = [found.column(name).to_pylist() for name in ("topic", "partition", "value")]
+    return sorted(zip(*columns, strict=True)), stored(end)
+
+
+@pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
+def test_a_topic_that_appears_or_is_added_later_is_read_from_its_first_record(by: str) -> None:
+    cluster = topic_in_memory(1)
+    put(cluster, "events", {0: [b"a"]})
+    cluster.controller.create_topic("eve", 1)
+    put(cluster, "eve", {0: [b"of no matching name"]})
+    with on(cluster):
+        reader = stream_reader(**{by: "events" if by == "subscribe" else "events.*"})
+        start = reader.initialOffset()
+        assert set(start) == {"events"}
+        cluster.controller.create_topic("events2", 2)
+        put(cluster, "events2", {1: [b"before"]})
+        put(cluster, "events", {0: [b"b"]})
+        if by == "subscribe":
+            reader = stream_reader(subscribe="events2,events")
+        found, end = follow(reader, start)
+        assert found == [("events", 0, b"b"), ("events2", 1, b"before")]
+        cluster.controller.create_topic("events3", 1)
+        put(cluster, "events3", {0: [b"later"]})
+        again = reader.partitions(stored(start), end)  # a replay reads what was planned
+        assert sorted(rows_of(table(reader, again))) == [(0, 1, b"b"), (1, 0, b"before")]
+        found, end = follow(reader, end)
+        assert found == ([] if by == "subscribe" else [("events3", 0, b"later")])
+
+
+def test_a_pattern_may_match_nothing_yet_and_with_available_now_only_what_was_there() -> None:
+    cluster = topic_in_memory(1)
+    with on(cluster):
+        reader = stream_reader(subscribePattern="clicks-.*")
+        start = reader.initialOffset()
+        assert start == reader.latestOffset(start, ReadAllAvailable()) == {}
+        assert reader.partitions(start, start) == []
+        reader.prepareForTriggerAvailableNow()
+        cluster.controller.create_topic("clicks-eu", 1)
+        put(cluster, "clicks-eu", {0: [b"x"]})
+        assert follow(reader, start)[0] == []
+        assert follow(stream_reader(subscribePattern="clicks-.*"), start)[0] == [("clicks-eu", 0, b"x")]
+        with pytest.raises(UsageError, match="names topic 'events', which option subscribePattern does not match"):
+            stream_reader(subscribePattern="c.*", startingOffsets='{"events":{"0":1}}').initialOffset()
+
+
+@pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_query_that_accepts_a_loss_goes_on_after_a_topic_was_deleted_or_created_again(by: str, again: bool) -> None:
+    cluster = topic_in_memory(3)
+    cluster.controller.create_topic("other", 1)
+    add(cluster, 0, 10)
+    options = {by: "events,other" if by == "subscribe" else "events|other"}
+    with on(cluster):
+        reader = stream_reader(**options, failOnDataLoss="false", startingOffsets='{"events":{"0":-2}}')
+        start = reader.initialOffset()
+        planned = reader.latestOffset(stored(start), ReadAllAvailable())
+        tasks = reader.partitions(start, planned)
+        delete_topic(cluster, "events")
+        if again:
+            cluster.controller.create_topic("events", 2)
+            put(cluster, "events", {1: [b"new"]})
+        put(cluster, "other", {0: [b"o"]})
+        assert table(reader, tasks).num_rows == 0
+        assert reader.partitions(start, planned) == []
+        for position in (start, planned):
+            found, end = follow(reader, position)
+            assert found == [*([("events", 1, b"new")] if again else []), ("other", 0, b"o")]
+            assert follow(reader, end) == ([], end)
+        strict = stream_reader(**options)
+        with pytest.raises((OffsetOutOfRangeError, TopicNotFoundError)):
+            strict.latestOffset(stored(planned), ReadAllAvailable())
+        with pytest.raises((OffsetOutOfRangeError, TopicNotFoundError)):
+            strict.partitions(stored(start), stored(planned))
+        with pytest.raises(PartitionClosedError):
+            table(strict, tasks)
+
+
+def test_a_topic_that_is_not_there_when_a_query_begins_is_an_error_even_if_a_loss_is_accepted() -> None:
+    with on(topic_in_memory(1)), pytest.raises(TopicNotFoundError):
+        stream_reader(subscribe="events,evnts", failOnDataLoss="false").initialOffset()
 
 
 def test_a_stream_of_several_topics_reads_all_of_them() -> None:
