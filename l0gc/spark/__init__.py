@@ -14,27 +14,36 @@ __all__ = ["register"]
 def register(spark: SparkSession, *, profile: str | None = None, send_credentials: bool | None = None) -> None:
     """Make `format("l0gc")` known to a session, as a source and a sink, and a cluster's executors fit for it.
 
-    Executors of a cluster are sent l0gc itself, and the driver's credentials where these do not come with the machine.
+    Executors of a cluster are sent l0gc itself, and the driver's credentials where these do not come with the machine. With
+    Spark Connect nothing is sent, since there the driver is the server: it and its executors have l0gc and credentials.
 
     Args:
         profile: the AWS profile whose credentials are sent.
         send_credentials: whether to send them; by default only those that an executor cannot get on its own.
 
     Raises:
-        UsageError: this Spark is older than 4.2.
+        UsageError: this Spark is older than 4.2, or credentials are to be sent through Spark Connect.
         ExecutorsUnfitError: the executors' Python cannot run l0gc.
         AccessDeniedError: credentials are to be sent, but none were found.
     """
     from l0gc.errors import UsageError
-    from l0gc.spark.handles import CORES
-    from l0gc.spark.ship import make_ready
 
     try:
         from l0gc.spark.source.source import L0gcDataSource
     except ImportError as e:
         raise UsageError(f'format("l0gc") needs Spark 4.2 or newer, and this is {spark.version} ({e})') from e
-    from l0gc.storage.config import StoreConfig
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        if profile is not None or send_credentials:
+            raise UsageError(
+                "Spark Connect cannot send credentials: give them to the server and its executors, as a role or in their "
+                "environment, and name a profile of theirs with option profile"
+            )
+    else:
+        from l0gc.spark.handles import CORES
+        from l0gc.spark.ship import make_ready
+        from l0gc.storage.config import StoreConfig
 
-    make_ready(spark, StoreConfig("", profile=profile), send_credentials)
-    spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)  # known once executors are there
+        make_ready(spark, StoreConfig("", profile=profile), send_credentials)
+        # Known once executors are there.
+        spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
     spark.dataSource.register(L0gcDataSource)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest import mock
+
+import pytest
 
 import l0gc.spark
+from l0gc.errors import UsageError
 
 
 def test_importing_l0gc_spark_imports_nothing_heavy() -> None:
@@ -13,3 +17,14 @@ def test_importing_l0gc_spark_imports_nothing_heavy() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
     assert l0gc.spark.__all__ == ["register"]
+
+
+def test_a_client_of_spark_connect_registers_the_format_and_sends_nothing() -> None:
+    kind = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "dataSource": mock.Mock()})
+    spark = kind()
+    for wanted in ({"send_credentials": True}, {"profile": "p"}):
+        with pytest.raises(UsageError, match="Spark Connect cannot send credentials"):
+            l0gc.spark.register(spark, **wanted)
+    assert not spark.dataSource.register.called
+    l0gc.spark.register(spark)
+    assert [c.args[0].name() for c in spark.dataSource.register.call_args_list] == ["l0gc"]
