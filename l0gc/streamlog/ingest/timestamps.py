@@ -25,7 +25,7 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
     """The same placement, and each record's create time: a number of milliseconds since 1970, or a time as ISO 8601 has it,
     in UTC where it names no zone."""
     shape = msgspec.defstruct("Timed", [("time", int | float | datetime)], rename={"time": field}, gc=False)
-    decoder = msgspec.json.Decoder(shape)
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(shape)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         place, number = spread.start(name), 0

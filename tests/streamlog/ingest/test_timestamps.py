@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Pa
     def upload(count: int, timestamp_field: str | None = None) -> tuple[int, int]:
         file.write_bytes(b"\n".join(lines[:count] if count == 50 else [*lines[:count], b"{}"]))
         with ExitStack() as stack:
-            given = {"producer": "p", "timestamp_field": timestamp_field}
+            given: dict[str, Any] = {"producer": "p", "timestamp_field": timestamp_field}
             uploader, inputs = open_upload(cluster, "events", [file], stack, batch_bytes=200, **given)
             result = uploader.run(inputs)
         return result.records, result.skipped

@@ -106,8 +106,9 @@ def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) 
 def test_an_object_of_records_without_them_has_the_bytes_that_it_would_have_alone() -> None:
     """Other partitions of the same batch have some."""
     clusters = [topic_in_memory(2) for _ in range(2)]
-    for cluster, other in zip(clusters, (HEADED + TIMED, PLAIN + PLAIN), strict=True):
-        put(cluster, "events", {0: PLAIN, 1: [*other]})
+    others: list[list[bytes]] = [[*HEADED, *TIMED], [*PLAIN, *PLAIN]]
+    for cluster, other in zip(clusters, others, strict=True):
+        put(cluster, "events", {0: PLAIN, 1: other})
         reconcile(cluster)
     first, second = (l1_files(c)[0] for c in clusters)
     assert len(first) == len(second)
