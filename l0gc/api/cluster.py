@@ -135,6 +135,7 @@ class DailyWork:
         *sources: Source,
         key_field: str | None = None,
         partition: int | None = None,
+        timestamp_field: str | None = None,
         producer: str | None = None,
         batch_bytes: int = 4 << 20,
         format: str = AUTO,
@@ -146,6 +147,7 @@ class DailyWork:
             sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
             key_field: each record goes to the partition that this field of its JSON hashes to; the field is its key.
             partition: all records go there. Without either, they are spread round-robin over the partitions.
+            timestamp_field: this field of its JSON is a record's create time: milliseconds since 1970, or ISO 8601.
             producer: the name under which a repeated upload lands nothing twice.
             batch_bytes: about so many bytes of records become one L0 object.
             format: `auto` unpacks gzip and zstd, and refuses anything but lines; `raw` takes any bytes as they are.
@@ -157,8 +159,7 @@ class DailyWork:
 
         def landed(_: int, __: int) -> None:
             r = uploader.result
-            done = r.records + r.bytes  # what ends a record is a byte of its file; the last one may lack it
-            done = done if total is None else min(done, total)
+            done = min(r.records + r.bytes, total or r.records + r.bytes)  # the last record's newline may be missing
             progress(f"{count(r.records, 'record')}, {size(r.bytes)}", done=done, total=total)
 
         with ExitStack() as stack:
@@ -169,6 +170,7 @@ class DailyWork:
                 stack,
                 partition=partition,
                 key_field=key_field,
+                timestamp_field=timestamp_field,
                 producer=producer,
                 batch_bytes=batch_bytes,
                 form=format,
@@ -177,8 +179,7 @@ class DailyWork:
             sizes = [
                 i.size if i.size is not None else plain_size(s, format) for s, i in zip(sources, inputs, strict=True)
             ]
-            known = [n for n in sizes if n is not None]
-            total = sum(known) if len(known) == len(sizes) else None
+            total = None if None in sizes else sum(n or 0 for n in sizes)
             try:
                 return uploader.run(inputs)
             except BaseException as e:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 @click.option("--partition", type=int, metavar="N", help="Everything to partition N.")
 @click.option("--key-field", metavar="F", help="To the partition that field F of the JSON record hashes to; its key.")
 @click.option(
+    "--timestamp-field", metavar="F",
+    help="Field F of the JSON record is its create time: milliseconds since 1970, or ISO 8601.",
+)  # fmt: skip
+@click.option(
     "--producer", shell_complete=PRODUCER, metavar="NAME",
     help="Makes a cut-off upload repeatable: no record twice, none lost.",
 )  # fmt: skip

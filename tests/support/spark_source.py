@@ -16,7 +16,7 @@ from l0gc.spark.source import readers, writers
 from l0gc.spark.source.commit import SinkCommit
 from l0gc.spark.source.options import write_options
 from l0gc.spark.source.readers import BatchReader, RefusingStreamReader, StreamReader
-from l0gc.spark.source.source import SCHEMA, L0gcDataSource
+from l0gc.spark.source.source import SCHEMA, WRITTEN, L0gcDataSource
 from l0gc.spark.source.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Cluster
@@ -25,6 +25,7 @@ from l0gc.streamlog.journal.handle import JournalHandle
 URL = "s3://bucket/prefix"
 Rows = Mapping[str, Sequence[Any]]
 """Rows to write, by column."""
+_HEADERS = to_arrow_schema(WRITTEN, timezone="UTC").field("headers").type
 Row = tuple[int, int, bytes]
 """Partition, offset and value."""
 
@@ -93,7 +94,8 @@ def read(cluster: Cluster, filters: Iterable[Filter] = (), /, **options: str) ->
 
 def arrow(rows: Rows) -> pa.RecordBatch:
     """Rows to write, as Spark hands them over."""
-    types = {"value": pa.binary(), "key": pa.binary(), "partition": pa.int32(), "topic": pa.string()}
+    times = dict.fromkeys(("create_time", "timestamp"), pa.timestamp("us", tz="UTC"))
+    types = {"partition": pa.int32(), "topic": pa.string(), "headers": _HEADERS, **times}
     arrays = [pa.array(list(values), types.get(name, pa.binary())) for name, values in rows.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(rows))
 
@@ -102,8 +104,8 @@ def columns_of(rows: Rows) -> StructType:
     """The same rows' schema in Spark."""
     found = StructType()
     for name in rows:
-        kind = {"partition": "integer", "topic": "string"}.get(name, "binary")
-        found = found.add(name, kind)
+        kinds = {"partition": "integer", "topic": "string", "create_time": "timestamp", "timestamp": "timestamp"}
+        found = found.add(name, WRITTEN["headers"].dataType if name == "headers" else kinds.get(name, "binary"))
     return found
 
 

@@ -31,7 +31,6 @@ _WITHOUT_EFFECT: Final = {
 _INSTEAD: Final = {
     "path": "a topic has no path: name it with option topic",
     "paths": "a topic has no path: name several with option subscribe",
-    "includeheaders": "records have no headers",
     "maxrecordsperpartition": "option minPartitions says how many tasks read at least",
     "kafka.bootstrap.servers": "option url says where the cluster is",
     "kafka.group.id": "the checkpoint holds how far a query has read",
@@ -64,7 +63,7 @@ class GivenOptions:
         self._given = {name.lower(): value for name, value in given.items()}
         by_lower = {name.lower(): name for name in known}
         for name in sorted(self._given.keys() - by_lower.keys() - _SPARKS - _WITHOUT_EFFECT):
-            if name.startswith("option.") or (name == "includeheaders" and self._given[name].lower() == "false"):
+            if name.startswith("option."):
                 continue
             if name in _INSTEAD or name.startswith(_KAFKAS):
                 raise UsageError(f"option {name} is not supported: {_INSTEAD.get(name, _KAFKA_CLIENT)}")

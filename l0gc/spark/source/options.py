@@ -35,6 +35,7 @@ _READ: Final = (
     "minPartitions",
     "failOnDataLoss",
     "pushFilters",
+    "includeHeaders",
     "minOffsetsPerTrigger",
     "maxOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -86,6 +87,7 @@ class ReadOptions:
         assigned: of some topics the only partitions that are read.
         cores: of the executors, as far as this process was told (`handles.CORES`).
         push_filters: whether Spark's filters are taken.
+        include_headers: whether the columns are there, by default, that only some records have.
         min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
     """
 
@@ -99,6 +101,7 @@ class ReadOptions:
     cores: int
     fail_on_data_loss: bool
     push_filters: bool
+    include_headers: bool
     min_offsets: int | None
     max_offsets: int | None
     max_bytes: int | None
@@ -198,15 +201,15 @@ class _Options(GivenOptions):
         return topics, None, {}
 
 
-def columns_wanted(given: Mapping[str, str], known: Sequence[str]) -> list[str]:
-    """The columns that option `columns` names, in its order; all of them without it.
+def columns_wanted(given: Mapping[str, str], known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """The columns that option `columns` names, in its order; the default without it.
 
     Raises:
         UsageError: it names one that a topic does not have.
     """
     text = _Options(given, _READ).text("columns")
     if text is None:
-        return list(known)
+        return list(default)
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if not set(names) <= set(known):
         raise UsageError(f"option columns is {text!r}: name some of {', '.join(known)}, with commas between")
@@ -239,6 +242,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         int(os.environ.get(CORES, "1")),
         o.flag("failOnDataLoss", True),
         o.flag("pushFilters", False),
+        o.flag("includeHeaders", False),
         o.number("minOffsetsPerTrigger", 1),
         o.number("maxOffsetsPerTrigger", 1),
         o.number("maxBytesPerTrigger", 1),

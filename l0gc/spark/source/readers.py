@@ -99,8 +99,10 @@ def _as_rows(topic: str, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(pa.repeat(scalar(topic), records))
         else:
             arrays.append(piece.batch.column(f.name))
-        if f.name == "timestamp":
+        if f.name in {"timestamp", "create_time"}:
             arrays[-1] = arrays[-1].cast(_TIME)
+        elif f.name == "headers":
+            arrays[-1] = arrays[-1].cast(f.type)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -41,14 +42,22 @@ SCHEMA: Final = StructType(
     ]
 )
 """The columns of a source: those of Spark's Kafka connector, and the epoch of the L0 object that a record came in."""
+WRITTEN: Final = StructType(
+    [
+        StructField("create_time", TimestampType(), True),
+        StructField("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())), True),
+    ]
+)
+"""What a record's writer may have given it besides; with option `includeHeaders`, or in a schema."""
+_ALL: Final = StructType([*SCHEMA, *WRITTEN])
 _WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "value": (BinaryType, StringType),
     "key": (BinaryType, StringType),
     "partition": (IntegerType, LongType),
     "topic": (StringType,),
+    "create_time": (TimestampType,),
+    "timestamp": (TimestampType,),
 }
-_LOST: Final = ("headers", "timestamp")
-"""What Spark's Kafka sink writes, too; it ignores all other columns, as this one does."""
 
 
 class L0gcDataSource(DataSource):
@@ -60,8 +69,9 @@ class L0gcDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
-        read_options(self.options, streaming=None)
-        return StructType([SCHEMA[name] for name in columns_wanted(self.options, SCHEMA.names)])
+        options = read_options(self.options, streaming=None)
+        default = (_ALL if options.include_headers else SCHEMA).names
+        return StructType([_ALL[name] for name in columns_wanted(self.options, _ALL.names, default)])
 
     def reader(self, schema: StructType) -> BatchReader:
         from l0gc.spark.source.readers import BatchReader, FilteringReader
@@ -93,16 +103,17 @@ class L0gcDataSource(DataSource):
             raise UsageError(f"a topic is added to and never overwritten: write with {how}")
         options = write_options(self.options, streaming=streaming)
         columns = {f.name.lower(): f for f in schema.fields}
-        for name in _LOST:
-            if name in columns:
-                raise UsageError(
-                    f"column {columns[name].name!r} would be lost: a record has no such field, so leave it out"
-                )
         for name, types in _WRITABLE.items():
             f = columns.get(name)
             if f is not None and not isinstance(f.dataType, types):
                 wanted = " or ".join(t.typeName() for t in types)
                 raise UsageError(f"column {f.name!r} is of type {f.dataType.simpleString()} and must be {wanted}")
+        headers = columns.get("headers")
+        if headers is not None and headers.dataType.simpleString() != WRITTEN["headers"].dataType.simpleString():
+            wanted = WRITTEN["headers"].dataType.simpleString()
+            raise UsageError(
+                f"column {headers.name!r} is of type {headers.dataType.simpleString()} and must be {wanted}"
+            )
         if "value" not in columns:
             raise UsageError("column value is missing: it holds the records")
         if options.topic is None and "topic" not in columns:
@@ -112,10 +123,10 @@ class L0gcDataSource(DataSource):
 
 def _checked(schema: StructType) -> StructType:
     """A schema that a user gave, if it has some of the source's columns."""
-    known = {f.name: f.dataType for f in SCHEMA.fields}
+    known = {f.name: f.dataType for f in _ALL.fields}
     for f in schema.fields:
         if known.get(f.name) != f.dataType:
             raise UsageError(
-                f"a topic has no column {f.name} of type {f.dataType.simpleString()}: {SCHEMA.simpleString()}"
+                f"a topic has no column {f.name} of type {f.dataType.simpleString()}: {_ALL.simpleString()}"
             )
     return schema

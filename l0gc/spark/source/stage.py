@@ -29,6 +29,16 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
+from l0gc.streamlog.ingest.optional import (
+    MAX_TIME_MS,
+    NO_TIME,
+    as_headers,
+    header_bytes,
+    headers_of,
+    sums,
+    times_column,
+    times_of,
+)
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import Rows
 
@@ -45,7 +55,8 @@ _PADS: Final = pa.BinaryArray.from_buffers(
 )
 """What fills a value up to whole words. `pa.array` would import pandas."""
 _HELD: Final = ("key", "value", "partition", "named")
-"""The columns of rows that wait: `named` has the partition that a row names, -1 where it names none."""
+"""The columns of rows that wait: `named` has the partition that a row names, -1 where it names none. `create_time` and
+`headers` follow where the rows have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +151,18 @@ class Stager:
         if value.null_count:
             raise BadRecordError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
+        more = _optional(topic, batch)
         sizes = _lengths(value)
+        if "headers" in more:
+            sizes += header_bytes(more["headers"])
         if len(sizes) and sizes.max() > MAX_RECORD_BYTES:
+            what = "a value with its headers" if "headers" in more else "a value"
             raise BadRecordError(
-                f"a value of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
+                f"{what} of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
             )
         named = self._named(topic, batch)
         placed = [columns.numbers(n) for n in (self._partitions(topic, named, keys), named)]
-        rows = pa.RecordBatch.from_arrays([keys, value, *placed], names=_HELD)
+        rows = pa.RecordBatch.from_arrays([keys, value, *placed, *more.values()], names=[*_HELD, *more])
         ends = np.cumsum(sizes + RECORD_OVERHEAD + _lengths(keys))
         first, before = 0, 0
         while first < rows.num_rows:
@@ -202,14 +217,45 @@ class Stager:
         order = np.argsort(_numbers(rows, "partition"), kind="stable")
         rows = rows.take(columns.numbers(order))
         values, keys = rows.column("value").to_pylist(), rows.column("key").to_pylist()
-        packed = pack_records(topic, Records(_numbers(rows, "partition"), _lengths(rows.column("value")), values, keys))
+        times, headers = _times(rows), _column(rows, "headers")
+        sizes = _lengths(rows.column("value"))
+        packed = pack_records(topic, Records(_numbers(rows, "partition"), sizes, values, keys, times, headers))
         epoch = self._cluster.controller.epoch(at_least=topic.revision)
         key = self._cluster.write_l0(packed.body, epoch)
         runs = topic.runs()
         parts = {runs[n].journal: part.placeholder(key, epoch) for n, part in packed.parts.items()}
         parts_of = (rows.slice(at, _DIGESTED) for at in range(0, len(values), _DIGESTED))
-        digest = sum(digest_of(topic.name, p.column("value"), p.column("key"), _numbers(p, "named")) for p in parts_of)
+        digest = sum(_digest(topic.name, p) for p in parts_of)
         return StagedObject(key, epoch, topic.name, len(values), parts, digest)
+
+
+def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`."""
+    found: dict[str, pa.Array] = {}
+    time, headers = _column(batch, "create_time"), _column(batch, "headers")
+    time = time if time is not None else _column(batch, "timestamp")
+    if time is not None:
+        here = columns.is_valid(time)
+        times = np.frombuffer(columns.raw(time.cast(pa.timestamp("us", tz="UTC"))), np.int64) // 1000
+        if (here & ((times < 0) | (times > MAX_TIME_MS))).any():
+            raise BadRecordError(f"a row for topic {topic.name!r} has a time that is not in the years 1970 to 9999")
+        found["create_time"] = times_column(np.where(here, times, NO_TIME))
+    if headers is not None:
+        try:
+            found["headers"] = as_headers(headers)
+        except ValueError as e:
+            raise BadRecordError(f"a row for topic {topic.name!r} has headers of which one has no key") from e
+    return found
+
+
+def _times(rows: pa.RecordBatch) -> Rows | None:
+    times = _column(rows, "create_time")
+    return None if times is None else times_of(times)
+
+
+def _digest(topic: str, rows: pa.RecordBatch) -> int:
+    of_record = rows.column("value"), rows.column("key"), _numbers(rows, "named")
+    return digest_of(topic, *of_record, _times(rows), _column(rows, "headers"))
 
 
 def _numbers(rows: pa.RecordBatch, name: str) -> Rows:
@@ -236,22 +282,44 @@ def _lengths(column: pa.Array) -> Rows:
 # -- the digest of rows ---------------------------------------------------------------------------------------------------
 
 
-def digest_of(topic: str, values: pa.Array, keys: pa.Array, named: Rows) -> int:
+def digest_of(
+    topic: str,
+    values: pa.Array,
+    keys: pa.Array,
+    named: Rows,
+    times: Rows | None = None,
+    headers: pa.Array | None = None,
+) -> int:
     """The digest of these rows of a topic, by which a batch that is repeated under its number is compared with the one that
     landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
 
     It is the sum of a hash of each row, modulo 2^64: the same rows have the same digest, in whatever order they come and
-    however they are cut into tasks and objects. A row's hash covers its topic, value and key, and the partition that it
-    names, but not the one that it was dealt to, which may differ in a replay. A function that is called for each row would
-    cost a third of what the rest of a task's work costs.
+    however they are cut into tasks and objects. A row's hash covers its topic, value and key, the partition that it
+    names, its create time and its headers, but not the partition that it was dealt to, which may differ in a replay. A
+    function that is called for each row would cost a third of what the rest of a task's work costs.
 
     Args:
         named: the partition that each row names, -1 where it names none.
+        times, headers: without them, or where a row has none, its hash is that of a version that knew none.
     """
-    without_key = keys.is_null().to_numpy(zero_copy_only=False)
-    value_lengths, key_lengths = _lengths(values), np.where(without_key, 0, _lengths(keys))
-    hashes = _mixed(np.uint64(zlib.crc32(topic.encode()) << 32 | len(topic)) + named.astype(np.uint64))
-    for of_row in (np.where(without_key, -1, key_lengths), value_lengths):
+    hashes = _hashes(np.uint64(zlib.crc32(topic.encode()) << 32 | len(topic)) + named.astype(np.uint64), values, keys)
+    if times is not None:
+        hashes += np.where(times == NO_TIME, np.uint64(0), _mixed(times.astype(np.uint64) + np.uint64(1)))
+    if headers is not None:
+        counts, header_keys, header_values = headers_of(headers)
+        ends = np.cumsum(counts)
+        places = np.arange(len(header_keys)) - np.repeat(ends - counts, counts)
+        each = _mixed(_hashes(places.astype(np.uint64), header_keys.cast(pa.binary()), header_values))
+        hashes = np.where(counts > 0, _mixed(hashes) + sums(each, counts), hashes)
+    return int(_mixed(hashes).sum(dtype=np.uint64))
+
+
+def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
+    """A hash of each value with its key, either of which may be null."""
+    hashes = _mixed(seeds)
+    without_key, without_value = ~columns.is_valid(keys), ~columns.is_valid(values)
+    value_lengths, key_lengths = np.where(without_value, 0, _lengths(values)), np.where(without_key, 0, _lengths(keys))
+    for of_row in (np.where(without_key, -1, key_lengths), np.where(without_value, -1, value_lengths)):
         hashes = _mixed(hashes + of_row.astype(np.uint64))
     joined = [values, _PADS.take(columns.numbers(-value_lengths & 7))]
     if key_lengths.any():
@@ -259,7 +327,7 @@ def digest_of(topic: str, values: pa.Array, keys: pa.Array, named: Rows) -> int:
     filled = pc.binary_join_element_wise(*joined, _PADS[0], null_handling="replace", null_replacement="")
     ends = np.cumsum(_lengths(filled) >> 3)
     hashes += _polynomials(np.frombuffer(filled.buffers()[2] or b"", "<u8", int(ends[-1]) if len(ends) else 0), ends)
-    return int(_mixed(hashes).sum(dtype=np.uint64))
+    return hashes
 
 
 def _polynomials(words: _Hashes, ends: Rows) -> _Hashes:

@@ -76,6 +76,8 @@ class Batch:
     keys: list[bytes | None] = field(default_factory=list)
     partitions: list[Rows] = field(default_factory=list)
     sizes: list[Rows] = field(default_factory=list)
+    times: list[Rows] = field(default_factory=list)
+    """Create times, where the records have them."""
     size: int = 0
 
     def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
@@ -94,7 +96,8 @@ class Batch:
         order = np.argsort(partitions, kind="stable")
         at: list[int] = order.tolist()
         values, keys = map(self.values.__getitem__, at), map(self.keys.__getitem__, at)
-        return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys))
+        times = np.concatenate(self.times)[order] if self.times else None
+        return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys), times)
 
 
 class BatchBuilder:
@@ -121,6 +124,8 @@ class BatchBuilder:
             batch.keys += placed.keys[first:end]
             batch.partitions.append(partitions)
             batch.sizes.append(sizes[first:end])
+            if placed.times is not None:
+                batch.times.append(placed.times[first:end])
             if position is not None:
                 batch.add_spans(position.spans(partitions))
             batch.size += int(ends[end - 1]) - before

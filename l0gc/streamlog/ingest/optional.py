@@ -92,6 +92,28 @@ def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
     )
 
 
+def header_bytes(column: pa.Array) -> Rows:
+    """How many bytes the headers of each record have."""
+    counts, keys, values = headers_of(column)
+    sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0)
+    return sums(sizes, counts)
+
+
+def sums(numbers: Any, counts: Rows) -> Any:
+    """The sum of as many of the numbers for each record as `counts` says."""
+    totals = np.concatenate(([0], np.cumsum(numbers, dtype=numbers.dtype))).astype(numbers.dtype)
+    ends = np.cumsum(counts)
+    return totals[ends] - totals[ends - counts]
+
+
+def as_headers(column: pa.Array) -> pa.Array:
+    """Headers as this module has them, from a column of lists of keys and values. Raises `ValueError`: a key is null."""
+    counts, keys, values = headers_of(column)
+    if keys.null_count:
+        raise ValueError("a header has no key")
+    return _listed(counts, keys, values)
+
+
 def headers_list(column: pa.Array) -> list[Headers]:
     """The headers of each record."""
     counts, keys, values = headers_of(column)

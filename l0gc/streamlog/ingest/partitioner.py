@@ -24,11 +24,13 @@ _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class PlacedRecords(NamedTuple):
-    """The partition and the key of each record, up to the first that cannot be placed; `error` says why it cannot."""
+    """The partition and the key of each record, up to the first that cannot be placed; `error` says why it cannot. `times`
+    are their create times, None where nobody asked for them."""
 
     partitions: Rows
     keys: Sequence[bytes | None]
     error: BadRecordError | None = None
+    times: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ def by_field(field: str, partitions: int) -> Partitioner:
                     values.append(bytes(record.key))
             except _UNPLACED as e:
                 line = f"{name} line {before + len(values) + 1}"
-                return of_values.place(values)._replace(error=_bad(line, field, records[len(values)], e))
+                return of_values.place(values)._replace(
+                    error=bad_record(line, "--key-field", field, records[len(values)], e)
+                )
             return of_values.place(values)
 
         return place
@@ -103,12 +107,13 @@ def by_field(field: str, partitions: int) -> Partitioner:
     return Partitioner(f"field={field}/{partitions}", start)
 
 
-def _bad(line: str, field: str, record: bytes, e: Exception) -> BadRecordError:
+def bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> BadRecordError:
+    """The error for a record that has not the field which an option asks for."""
     if not record.strip():
-        return BadRecordError(f"{line} is blank, and --key-field needs a JSON object: leave such lines out")
+        return BadRecordError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
     if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
-        return BadRecordError(f"{line} has no field {field!r}, which --key-field asks for")
-    return BadRecordError(f"{line} is not a JSON object ({e}), which --key-field needs")
+        return BadRecordError(f"{line} has no field {field!r}, which {option} asks for")
+    return BadRecordError(f"{line} is not a JSON object ({e}), which {option} needs")
 
 
 def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:

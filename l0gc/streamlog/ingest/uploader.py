@@ -39,6 +39,7 @@ from l0gc.streamlog.ingest.formats import AUTO
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
 from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
 from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
+from l0gc.streamlog.ingest.timestamps import with_times
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
 from l0gc.streamlog.journal.handle import Appended, JournalHandle, deleted_while
 from l0gc.streamlog.journal.producers import landed_of
@@ -70,6 +71,7 @@ def open_upload(
     *,
     partition: int | None = None,
     key_field: str | None = None,
+    timestamp_field: str | None = None,
     producer: str | None = None,
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     form: str = AUTO,
@@ -103,6 +105,8 @@ def open_upload(
         spread = fixed_partition(partition, target.partitions)
     elif key_field is not None:
         spread = by_field(key_field, target.partitions)
+    if timestamp_field is not None:
+        spread = with_times(spread, timestamp_field)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
     place = f"{target.topic_id} {spread.describe}" if producer is not None else None
     inputs = open_inputs(sources, place, stack, form)
@@ -235,7 +239,8 @@ class Uploader:
                 at: list[int] = new.tolist()
                 self._skipped += len(values) - len(at)
                 values = [values[i] for i in at]  # noqa: PLW2901 - those that have not landed
-                placed = PlacedRecords(placed.partitions[new], [placed.keys[i] for i in at])
+                times = None if placed.times is None else placed.times[new]
+                placed = PlacedRecords(placed.partitions[new], [placed.keys[i] for i in at], times=times)
             for batch in building.add(values, placed, position):
                 self._send(batch)
             if error is not None:

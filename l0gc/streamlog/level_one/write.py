@@ -267,7 +267,7 @@ class L1Writer:
         self._file_bytes = file_bytes
         self._epoch, self._runtime, self._directory, self._uploads = epoch, runtime, directory, uploads
         self._base = base
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: Any = None  # of Parquet, where a file is begun
         self._schema = L1_SCHEMA
         self._sink: Path | pa.BufferOutputStream = directory
         self._held: list[pa.RecordBatch] = []
@@ -306,10 +306,10 @@ class L1Writer:
             )
         if self._writer is None:
             self._begin(table.column_names, small=self._held_bytes < _ROW_GROUP_BYTES)
-        table = self._with_its_columns(table)
+        self._widen(table.column_names)
         times = (_numbers(c) for c in table.column("timestamp").chunks if len(c))
         self._max_timestamp = max(self._max_timestamp, *(int(t.max()) for t in times))
-        self._writer.write_table(table)
+        self._add(table)
         self._bytes += self._held_bytes
         self._held, self._held_bytes = [], 0.0
 
@@ -319,22 +319,25 @@ class L1Writer:
         self._schema = pa.schema([f for f in L1_COLUMNS if f.name in names])
         self._writer = pq.ParquetWriter(self._sink, self._schema, **_PARQUET)
 
-    def _with_its_columns(self, table: pa.Table) -> pa.Table:
-        """A table with the file's columns. If it has one more, the file is begun again with it."""
-        new = set(table.column_names) - set(self._schema.names)
-        if new:
-            assert self._writer is not None
-            self._writer.close()
-            written = self._sink
-            small = not isinstance(written, Path)
-            file = pq.ParquetFile(pa.BufferReader(written.getvalue()) if small else written, pre_buffer=False)
+    def _widen(self, names: Sequence[str]) -> None:
+        """Begin the file again with more columns, if it lacks one, and with the row groups that it has."""
+        new = set(names) - set(self._schema.names)
+        if not new or self._writer is None:
+            return
+        self._writer.close()
+        written, small = self._sink, not isinstance(self._sink, Path)
+        source: Any = pa.BufferReader(written.getvalue()) if not isinstance(written, Path) else written
+        with pq.ParquetFile(source, pre_buffer=False) as file:
             self._begin([*self._schema.names, *new], small=small)
-            with file:
-                for number in range(file.num_row_groups):
-                    self._writer.write_table(self._with_its_columns(file.read_row_group(number, use_threads=False)))
-            if isinstance(written, Path):
-                written.unlink()
-        return pa.table([column_of(table, f) for f in self._schema], schema=self._schema)
+            for number in range(file.num_row_groups):
+                self._add(file.read_row_group(number, use_threads=False))
+        if isinstance(written, Path):
+            written.unlink()
+
+    def _add(self, table: pa.Table) -> None:
+        """Write a row group; columns that it lacks are null."""
+        arrays = [column_of(table, f) for f in self._schema]
+        self._writer.write_table(pa.table(arrays, schema=self._schema))
 
     def _close(self) -> None:
         if self._writer is None:

@@ -116,7 +116,6 @@ def test_ranges_and_limits_that_cannot_be_meant_are_refused(options: dict[str, s
         ("kafka.isolation.level", "what is in a topic is committed"),
         ("kafka.session.timeout.ms", "options that begin with kafka. are for Kafka's clients"),
         ("maxRecordsPerPartition", "option minPartitions says"),
-        ("includeHeaders", "records have no headers"),
         ("path", "name it with option topic"),
         ("paths", "with option subscribe"),
     ],

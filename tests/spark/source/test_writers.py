@@ -118,8 +118,12 @@ def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
     [
         (StructType().add("key", "binary"), {}, "column value is missing"),
         (StructType().add("value", "integer"), {}, "'value' is of type int and must be binary or string"),
-        (StructType().add("value", "binary").add("headers", "string"), {}, "column 'headers' would be lost"),
-        (StructType().add("value", "binary").add("TIMESTAMP", "timestamp"), {}, "column 'TIMESTAMP' would be lost"),
+        (
+            StructType().add("value", "binary").add("headers", "string"),
+            {},
+            "'headers' is of type string and must be array<",
+        ),
+        (StructType().add("value", "binary").add("TIMESTAMP", "long"), {}, "'TIMESTAMP' is of type bigint and must be"),
         (StructType().add("value", "binary"), {"topic": ""}, "name the topic"),
         (StructType().add("value", "binary"), {"producerName": "x"}, "go together"),
         (StructType().add("value", "binary"), {"batchId": "1"}, "go together"),

@@ -88,7 +88,7 @@ def test_an_l1_object_has_the_columns_of_which_it_has_any(what: str, small: bool
 @pytest.mark.parametrize("small", [True, False])
 def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) -> None:
     cluster = topic_in_memory(1)
-    of_objects = [*SETS[what], PLAIN, PLAIN]
+    of_objects: list[Sequence[bytes]] = [*SETS[what], PLAIN, PLAIN]
     for values in of_objects:
         put(cluster, "events", {0: values})
         reconcile(cluster)
@@ -106,7 +106,8 @@ def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) 
 def test_an_object_of_records_without_them_has_the_bytes_that_it_would_have_alone() -> None:
     """Other partitions of the same batch have some."""
     clusters = [topic_in_memory(2) for _ in range(2)]
-    for cluster, other in zip(clusters, (HEADED + TIMED, PLAIN + PLAIN), strict=True):
+    others: list[list[bytes]] = [[*HEADED, *TIMED], [*PLAIN, *PLAIN]]
+    for cluster, other in zip(clusters, others, strict=True):
         put(cluster, "events", {0: PLAIN, 1: other})
         reconcile(cluster)
     first, second = (l1_files(c)[0] for c in clusters)

@@ -1,0 +1,107 @@
+"""Create times from a field of the record: every form of a time, and a record without one is named."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from l0gc.errors import BadRecordError
+from l0gc.streamlog.ingest.optional import MAX_TIME_MS
+from l0gc.streamlog.ingest.partitioner import by_field, in_turn
+from l0gc.streamlog.ingest.timestamps import with_times
+from l0gc.streamlog.ingest.uploader import open_upload
+from l0gc.streamlog.reader import read_topic
+from tests.support.memory_store import topic_in_memory
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (b"0", 0),
+        (b"1704067200000", 1704067200000),
+        (b"5.7", 5),
+        (b"%d" % MAX_TIME_MS, MAX_TIME_MS),
+        (b'"2024-01-01T00:00:00Z"', 1704067200000),
+        (b'"2024-01-01T02:00:00+02:00"', 1704067200000),
+        (b'"2024-01-01T00:00:00"', 1704067200000),
+        (b'"2024-01-01T00:00:00.123456Z"', 1704067200123),
+    ],
+)
+def test_a_number_or_a_time_is_the_create_time(time: bytes, expected: int) -> None:
+    placed = with_times(in_turn(2), "at").start("in")([b'{"at":%b}' % time, b'{"n":1,"at":7}'])
+    assert placed.error is None
+    assert placed.times is not None
+    assert placed.times.tolist() == [expected, 7]
+    assert placed.partitions.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"n":1}', "day-1 line 4 has no field 'at', which --timestamp-field asks for"),
+        (b"", "day-1 line 4 is blank, and --timestamp-field needs a JSON object"),
+        (b"ada", "day-1 line 4 is not a JSON object"),
+        (b"[1]", "day-1 line 4 is not a JSON object"),
+        (b"5", "day-1 line 4 is not a JSON object"),
+        (b'{"at":1', "day-1 line 4 is not a JSON object"),
+        (b"[" * 100_000, "day-1 line 4 is not a JSON object"),
+        *(
+            (b'{"at":%b}' % wrong, "day-1 line 4 has a field 'at' that is not a time (")
+            for wrong in (
+                b"null",
+                b"true",
+                b'"yesterday"',
+                b'"2024-01-01"',
+                b"-1",
+                b"%d" % (MAX_TIME_MS + 1),
+                b"1e300",
+                b"{}",
+            )
+        ),
+        (b'{"at":"0001-01-01T00:00:00+14:00"}', "day-1 line 4 has a field 'at' that is not a time ("),
+    ],
+)
+def test_a_record_without_a_time_is_named_and_those_before_it_are_placed(record: bytes, message: str) -> None:
+    place = with_times(in_turn(2), "at").start("day-1")
+    assert place([b'{"at":1}', b'{"at":2}']).error is None
+    placed = place([b'{"at":3}', record, b'{"at":5}'])
+    assert placed.error is not None
+    assert re.match(re.escape(message), str(placed.error))
+    assert placed.error.exit_code == 2
+    assert placed.times is not None
+    assert (placed.times.tolist(), placed.partitions.tolist(), len(placed.keys)) == ([3], [0], 1)
+
+
+def test_the_first_record_that_is_wrong_is_named_whichever_field_it_lacks() -> None:
+    place = with_times(by_field("user", 2), "at").start("in")
+    assert "line 1 has no field 'at'" in str(place([b'{"user":"a"}', b'{"at":1}']).error)
+    assert "line 3 has no field 'user'" in str(place([b'{"at":1}', b'{"user":"a"}']).error)
+
+
+def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Path) -> None:
+    """Some landed before; with another field it is another input."""
+    cluster = topic_in_memory(3, 2)
+    file = tmp_path / "in.ndjson"
+    lines = [b'{"at":%d,"other":%d}' % (n, n + 1000) for n in range(50)]
+
+    def upload(count: int, timestamp_field: str | None = None) -> tuple[int, int]:
+        file.write_bytes(b"\n".join(lines[:count] if count == 50 else [*lines[:count], b"{}"]))
+        with ExitStack() as stack:
+            given: dict[str, Any] = {"producer": "p", "timestamp_field": timestamp_field}
+            uploader, inputs = open_upload(cluster, "events", [file], stack, batch_bytes=200, **given)
+            result = uploader.run(inputs)
+        return result.records, result.skipped
+
+    assert upload(50, timestamp_field="at") == (50, 0)
+    assert upload(50, timestamp_field="at") == (0, 50)
+    assert upload(50, timestamp_field="other") == (50, 0)
+    assert upload(50) == (50, 0)
+    found = [(r.value, r.create_time_ms) for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))]
+    assert Counter(found) == Counter((v, t) for n, v in enumerate(lines) for t in (n, n + 1000, None))
+    with pytest.raises(BadRecordError, match="line 4 has no field 'at'"):
+        upload(3, timestamp_field="at")
