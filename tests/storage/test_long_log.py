@@ -20,7 +20,7 @@ AS_OF = 5
 PAGE = 20
 
 
-class Disordered(MemoryStore):
+class ListsInAnyOrder(MemoryStore):
     by: Callable[[str], Any]
 
     def order(self, keys: list[str]) -> list[str]:
@@ -99,7 +99,7 @@ def by_age(key: str) -> tuple[bool, int]:
 
 @pytest.mark.parametrize("order", [by_age, lambda key: key[::-1], lambda key: zlib.crc32(key.encode())])
 def test_a_store_that_lists_in_another_order_is_slower_and_never_wrong(order: Callable[[str], Any]) -> None:
-    store = Disordered()
+    store = ListsInAnyOrder()
     store.by = order
     held_log(store, 200)
     assert replayed(store) == (b"state 193", list(range(194, 200)))
