@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Pins, Producers, Runs, Topics, checked
+from l0gc.api.reading import Reads
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
@@ -40,7 +41,7 @@ Spark after 86 s, of which its start took 47 s. A key took both as long there, s
 """
 
 
-class DailyWork:
+class DailyWork(Reads):
     """The part of a cluster that takes records in, keeps them, and computes M."""
 
     topics: Topics
@@ -187,51 +188,6 @@ class DailyWork:
                 raise
             finally:
                 uploader.result.fence = sum_of([journal.fence.counters for journal in uploader.journals])
-
-    def read(
-        self, topic: str, partition: int | None = None, start: int | None = None, *, skip_holes: bool = False
-    ) -> Iterator[Record]:
-        """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
-
-        Args:
-            start: begin at this offset, in each partition; by default at the first one that is there.
-            skip_holes: leave out records that were given up, with a warning; without it, they end the reading.
-        """
-        from l0gc.streamlog.reader import read_topic
-
-        target, partitions = self._partitions_of(topic, partition)
-        return read_topic(self.handles(), target, partitions, start, skip_holes=skip_holes)
-
-    def read_lines(
-        self,
-        topic: str,
-        partition: int | None = None,
-        start: int | None = None,
-        *,
-        skip_holes: bool = False,
-        progress: Progress = quiet,
-    ) -> Iterator[RecordLines]:
-        """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
-
-        Args:
-            skip_holes: see `read`.
-            progress: called as it goes. If somebody follows it, the records are counted first.
-        """
-        from l0gc.streamlog.reader import count_records, read_record_lines
-
-        target, partitions = self._partitions_of(topic, partition)
-        cluster, total, records, written = self.handles(), 0, 0, 0
-        if progress is not quiet:
-            progress("reading the journals")
-            total = count_records(cluster, target, partitions, start)
-        for some in read_record_lines(cluster, target, partitions, start, skip_holes=skip_holes):
-            records, written = records + some.records, written + len(some.lines)
-            yield some
-            progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
-
-    def _partitions_of(self, topic: str, partition: int | None) -> tuple[Topic, list[int] | None]:
-        target = self.handles().controller.snapshot().topic(topic)
-        return target, None if partition is None else [target.id(partition).partition]
 
     def give_up(
         self, topic: str, partition: int, offsets: tuple[int, int], *, force_readable: bool = False

@@ -34,6 +34,7 @@ _STDOUT: Final = "-"
     help="Begin at this offset.  [default: the first one that is there]",
 )  # fmt: skip
 @click.option("--skip-holes", is_flag=True, help="Leave out records that were given up, with a warning.")
+@click.option("--pin", is_flag=True, help="Have a pin keep what there is until it is read, also from retention.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Write them into this file, in place of what is there; - for stdout."
 )
@@ -45,6 +46,7 @@ def read_command(
     partition: int | None,
     start: int | None,
     skip_holes: bool,
+    pin: bool,
     output: str | None,
 ) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
@@ -58,14 +60,14 @@ def read_command(
       l0gc read events --json
     """
     if output is not None and output != _STDOUT:
-        lines = partial(cluster.read_lines, topic, partition, start, skip_holes=skip_holes)
+        lines = partial(cluster.read_lines, topic, partition, start, skip_holes=skip_holes, pin=pin)
         _write_file(out, topic, lines, Path(output))
         return
     with writing_stdout():
         if out.json:
-            _print_json(topic, cluster.read(topic, partition, start, skip_holes=skip_holes))
+            _print_json(topic, cluster.read(topic, partition, start, skip_holes=skip_holes, pin=pin))
         else:
-            for some in cluster.read_lines(topic, partition, start, skip_holes=skip_holes):
+            for some in cluster.read_lines(topic, partition, start, skip_holes=skip_holes, pin=pin):
                 sys.stdout.buffer.write(some.lines)
 
 

@@ -10,6 +10,7 @@ appended or read.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -50,11 +51,13 @@ class Folder:
     """What a listing shows of a log: its entries with the times of their writing, and its checkpoints in order.
 
     `date_ms` is the store's clock as the listing began. However old a listing is, what it allows to truncate may go.
+    Entries from `skipped` on, up to the newest checkpoint, were left out if that is not None.
     """
 
     entries: dict[int, int] = field(default_factory=dict)
     checkpoints: list[int] = field(default_factory=list)
     date_ms: int = 0
+    skipped: int | None = None
 
     @classmethod
     def of(cls, listing: Listing, folder: str) -> Folder:
@@ -70,11 +73,45 @@ class Folder:
                 checkpoints.append(int(m[2]))
         return cls(entries, sorted(checkpoints), listing.date_ms)
 
+    @classmethod
+    def for_replay(cls, store: ObjectStore, folder: str, *, whole: bool = False) -> Folder:
+        """All checkpoints of the log below `folder`, and the entries after the newest: what a replay needs.
+
+        A log of one page is listed whole. Of a longer one, which a pin may hold, the first page shows all checkpoints, whose
+        keys come first, and the listing goes on after the newest. Whoever finds a gap after that lists all: the store lists
+        in another order, or the log was truncated between the pages. The newest entry always stays, so a gap shows either.
+
+        Args:
+            whole: list all of it in any case.
+        """
+        if whole:
+            return cls.of(store.list(folder), folder)
+        first = store.list(folder, one_page=True)
+        found = cls.of(first, folder)
+        if not first.more:
+            return found
+        if not found.checkpoints or not found.entries:
+            return cls.of(store.list(folder), folder)
+        last, newest = max(found.entries), found.checkpoints[-1]
+        skipped = last + 1 if last < newest else None
+        rest = {
+            k: ms
+            for page in store.scan(f"{folder}log/", f"{folder}log/{max(last, newest):020}")
+            for k, ms in zip(page.keys, page.modified_ms, strict=True)
+        }
+        entries = found.entries | cls.of(Listing(rest, 0), folder).entries
+        return cls(entries, found.checkpoints, found.date_ms, skipped)
+
     def needed_from(self, as_of: int | None) -> int:
         """The offset of the checkpoint that a replay as of `as_of` begins with, of the newest one if that is None; what is
         older may go. -1 if a replay begins with the first entry."""
         older = (c for c in self.checkpoints if as_of is None or c <= as_of)
         return max(older, default=-1)
+
+    def spent(self, kept: int, as_of: Collection[int]) -> list[int]:
+        """The checkpoints that may go: but for the `kept` newest, those with which a replay as of none of `as_of` begins."""
+        needed = {self.needed_from(offset) for offset in as_of}
+        return [c for c in self.checkpoints[:-kept] if c not in needed]
 
     def ripe(self, min_age_ms: int, as_of: int | None = None) -> list[int]:
         """The entries that may go: those that a checkpoint covers, up to the first that is too young.
@@ -83,6 +120,8 @@ class Folder:
             as_of: see `needed_from`.
         """
         boundary = self.needed_from(as_of)
+        if self.skipped is not None:
+            boundary = min(boundary, self.skipped)
         for offset, modified in self.entries.items():
             if offset < boundary and self.date_ms - modified < min_age_ms:
                 boundary = offset

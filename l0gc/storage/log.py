@@ -18,6 +18,7 @@ be gone).
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -117,8 +118,11 @@ class SharedLog:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def replay(self) -> Replay:
+    def replay(self, as_of: int | None = None) -> Replay:
         """All that a state is built from: the newest checkpoint and every entry after it.
+
+        Args:
+            as_of: the state after this entry, which a pin keeps readable, in place of the newest.
 
         Raises:
             CorruptObjectError: an entry is missing between two others, or does not parse.
@@ -128,16 +132,17 @@ class SharedLog:
             if attempt:
                 self._runtime.clock.sleep(self._runtime.jitter(_BACKOFF_S * attempt))
             began = self._runtime.clock.monotonic()
-            folder = self.list_folder()
-            checkpoint = folder.checkpoints[-1] if folder.checkpoints else None
-            start = -1 if checkpoint is None else checkpoint
+            folder = self.list_folder(whole=attempt > 0)
+            start = folder.needed_from(as_of)
             offsets = sorted(o for o in folder.entries if o > start)
+            if as_of is not None:
+                offsets = list(range(start + 1, as_of + 1))
             if offsets != list(range(start + 1, start + 1 + len(offsets))):
                 missing = next(o for i, o in enumerate(range(start + 1, offsets[-1])) if offsets[i] != o)
                 gap = f"{self.entry_key(missing)} is missing, though a later entry exists"
                 continue
             try:
-                kept = None if checkpoint is None else self.get_checkpoint(checkpoint)
+                kept = None if start < 0 else self.get_checkpoint(start)
                 entries = self._parallel.map(self.get, offsets)
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
@@ -203,9 +208,9 @@ class SharedLog:
         e = decode_entry(key, stored.body, limit)
         return Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
 
-    def list_folder(self) -> Folder:
-        """What the log's folder holds now."""
-        return Folder.of(self._store.list(self.folder), self.folder)
+    def list_folder(self, *, whole: bool = True) -> Folder:
+        """What the log's folder holds now, or what a replay needs of that."""
+        return Folder.for_replay(self._store, self.folder, whole=whole)
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -360,18 +365,17 @@ class SharedLog:
             return None
         return kept[-1], self._store.head(self.checkpoint_key(kept[-1])).size
 
-    def truncate(self, folder: Folder | None = None, as_of: int | None = None) -> int:
+    def truncate(self, folder: Folder | None = None, as_of: Collection[int] = ()) -> int:
         """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries.
 
         Args:
-            as_of: a replay as of this offset stays possible.
+            as_of: a replay as of each of these offsets stays possible.
         """
         folder = folder if folder is not None else self.list_folder()
-        old = folder.ripe(self.min_age_ms, as_of)
+        old = folder.ripe(self.min_age_ms, min(as_of, default=None))
         if old and self.boundary.lift(old[-1] + 1) < folder.date_ms - CLOCKS_DIFFER_MS:
             return 0  # the listing's clock, by which they were old, was ahead
-        kept = folder.needed_from(as_of)
-        spent = [c for c in folder.checkpoints[:-KEPT_CHECKPOINTS] if c < kept]
+        spent = folder.spent(KEPT_CHECKPOINTS, as_of)
         keys = [self.entry_key(o) for o in old] + [self.checkpoint_key(o) for o in spent]
         for at in range(0, len(keys), PAGE_SIZE):
             failures = self._store.delete(keys[at : at + PAGE_SIZE])
@@ -379,7 +383,7 @@ class SharedLog:
                 raise StoreError(f"{failures[0].key} could not be deleted: {failures[0].why}")
         for o in old:
             del folder.entries[o]
-        del folder.checkpoints[: len(spent)]
+        folder.checkpoints[:] = [c for c in folder.checkpoints if c not in spent]
         return len(old)
 
 

@@ -64,10 +64,14 @@ class ListedPage:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A whole folder: each key with the time of its last change; `date_ms` is the store's clock as the listing began."""
+    """A folder: each key with the time of its last change; `date_ms` is the store's clock as the listing began.
+
+    `more`: there is more of it, since only the first page was asked for.
+    """
 
     modified_ms: dict[str, int]
     date_ms: int
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +183,8 @@ class ObjectStore(Protocol):
     def discard(self, folder: str) -> None:
         """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
 
-    def list(self, folder: str) -> Listing:
-        """All keys of a small folder, and the store's clock before the listing began."""
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
+        """All keys of a small folder, or its first page; and the store's clock before the listing began."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         """The keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
@@ -235,7 +239,7 @@ class LocalFolder:
         except OSError as e:
             raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
 
-    def list(self, prefix: str) -> Listing:
+    def list(self, prefix: str, *, one_page: bool = False) -> Listing:
         return Listing({key: self.head(key).modified_ms for key in self.files(prefix)}, 0)
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -73,8 +73,9 @@ class Replica(Generic[S]):
     No thread waits for others' appends while it holds `lock`.
     """
 
-    def __init__(self, log: SharedLog, machine: StateMachine[S], runtime: Runtime) -> None:
-        self.log = log
+    def __init__(self, log: SharedLog, machine: StateMachine[S], runtime: Runtime, *, as_of: int | None = None) -> None:
+        """With `as_of`, it holds the state after that entry, which a pin keeps readable, and never any other."""
+        self.log, self._as_of = log, as_of
         self.lock = threading.RLock()
         self._machine = machine
         self._runtime = runtime
@@ -108,7 +109,7 @@ class Replica(Generic[S]):
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
-            r = self.log.replay()
+            r = self.log.replay(self._as_of)
             kept = r.checkpoint or Landed(-1, 0, b"", 0)
             state = self._machine.initial()
             if r.checkpoint is not None:
@@ -126,9 +127,8 @@ class Replica(Generic[S]):
             hasty: the writer whose turn is before ours may have ended it, and that is all there is to know.
         """
         with self.lock:
-            if not self._whole:
-                self.replay()
-                return self._state
+            if not self._whole or self._as_of is not None:
+                return self.state
             assert self.as_of_ms is not None
             now = self._runtime.clock.monotonic()
             # Where much time has passed by this machine's clock, a store's clock that jumped must not say otherwise.
@@ -157,6 +157,7 @@ class Replica(Generic[S]):
             ProtocolError: other writers were always first, or the entry is too large.
             Whatever `decide` raises to refuse.
         """
+        assert self._as_of is None
         clock = self._runtime.clock
         deadline = clock.monotonic() + PROPOSE_DEADLINE_S
         conflicts = 0
@@ -296,20 +297,23 @@ class Replica(Generic[S]):
         self._behind = sum(self._charges)
         self.checkpoint_offset, self.checkpoint_weight = offset, weight
 
-    def truncate(self, pinned_at: Callable[[], int | None] = lambda: None) -> int:
+    def truncate(self, pinned_at: Callable[[], Collection[int]] = tuple) -> int:
         """Delete what a checkpoint covers and what is old enough, if it is worth the requests; returns how many entries.
 
         What the replay's listing showed is enough to know, so a log with nothing to delete costs no request.
 
         Args:
-            pinned_at: gives the offset as of which a replay stays possible, None if any may go. It is asked after the
-                listing: a pin that it does not know of yet is then newer than all that goes (hazard 36).
+            pinned_at: gives the offsets as of which a replay stays possible. It is asked after the listing: a pin that it
+                does not know of yet is then newer than all that goes (hazard 36).
         """
         with self.lock:
             _ = self.state
             assert self.as_of_ms is not None
             unlisted = self.checkpoint_offset - max(self._folder.entries, default=-1)
             if unlisted >= _SMALL_CHECKPOINT_ENTRIES and self.as_of_ms - self._folder.date_ms >= self.log.min_age_ms:
+                self._folder = self.log.list_folder(whole=False)
+            skipped = self._folder.skipped
+            if skipped is not None and self._folder.needed_from(min(pinned_at(), default=None)) > skipped:
                 self._folder = self.log.list_folder()
             spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,10 +161,10 @@ class S3Store(Connection):
                 for page in self.versions(folder):
                     self.delete_versions([VersionedKey(*v) for v in zip(page.keys, page.version_ids, strict=True)])
 
-    def list(self, folder: str) -> Listing:
-        pages = list(self._list_plain(folder, ""))
-        modified = {k: ms for _, page in pages for k, ms in zip(page.keys, page.modified_ms, strict=True)}
-        return Listing(modified, pages[0][0])
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
+        pages = list(islice(self._list_plain(folder, ""), 1 if one_page else None))
+        modified = {k: ms for _, page, _ in pages for k, ms in zip(page.keys, page.modified_ms, strict=True)}
+        return Listing(modified, pages[0][0], pages[-1][2])
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         from obstore.exceptions import BaseError, InvalidPathError
@@ -183,10 +184,10 @@ class S3Store(Connection):
             except BaseError as e:
                 again = partial(self.client.list_objects_v2, Bucket=self.config.bucket, Prefix=full, MaxKeys=1)
                 raise self._bulk_error(e, "list", prefix, again) from None
-        yield from (page for _, page in self._list_plain(prefix, last) if len(page))
+        yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
 
-    def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage]]:
-        """The pages, and the store's clock at each; one without keys, too."""
+    def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage, bool]]:
+        """The pages, the store's clock at each, and whether another one follows; one without keys, too."""
         cut = len(self.config.prefix)
         goes_on = {"ContinuationToken": "NextContinuationToken"}
         at = {"StartAfter": self.full_key(start_after)} if start_after else {}
@@ -197,7 +198,7 @@ class S3Store(Connection):
                 [o["Size"] for o in found],
                 [int(o["LastModified"].timestamp() * 1000) for o in found],
             )
-            yield date_ms(answer), page
+            yield date_ms(answer), page, bool(answer.get("IsTruncated"))
 
     def _bulk_error(self, e: Exception, kind: str, key: str, again: Callable[[], Any]) -> Exception:
         """Ask once more through boto3, which names the cause.

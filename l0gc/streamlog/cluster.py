@@ -101,10 +101,14 @@ class Cluster:
             return self._new_handle(number)
         return self.journal(number)
 
-    def _new_handle(self, number: int) -> JournalHandle:
+    def journal_as_of(self, number: int, offset: int) -> JournalHandle:
+        """A journal as it was after an entry, to read only: a pin has to keep that state."""
+        return self._new_handle(number, offset)
+
+    def _new_handle(self, number: int, as_of: int | None = None) -> JournalHandle:
         from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without
 
-        return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime)
+        return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime, as_of=as_of)
 
     def write_l0(self, body: bytes, epoch: int) -> str:
         """Write an L0 object, which no journal names yet, at an epoch of at most the cluster's; its key."""

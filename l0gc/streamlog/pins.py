@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import L0gcError, StoreError
+from l0gc.errors import AccessDeniedError, L0gcError, StoreError
 from l0gc.formatting import Outcome, moment
+from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import ControllerState, Pin
 from l0gc.watermark.compute import compute
@@ -95,6 +96,23 @@ def create_pin(cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = Fa
         with suppress(L0gcError):
             cluster.controller.delete_pin(name, pin.revision)
         raise
+
+
+def pin_for_reader(cluster: Cluster, what: str, ttl_ms: int = PIN_TTL_S * 1000) -> Pin:
+    """A pin under a name of its own, for somebody who reads; `what` they read is its reason.
+
+    Raises as `create_pin`, and:
+        AccessDeniedError: the credentials may only read.
+    """
+    try:
+        return create_pin(
+            cluster, f"read-{cluster.runtime.new_id()[:8]}", ttl_ms, why=f"{user_at_host()} reads {what}"[:200]
+        )
+    except AccessDeniedError as e:
+        raise AccessDeniedError(
+            "a reader that pins appends to the logs, and these credentials may not: read without a pin, or with a pinner's "
+            f"permissions ({e})"
+        ) from e
 
 
 def _take_effect(cluster: Cluster, pin: Pin) -> Pin:

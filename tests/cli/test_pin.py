@@ -9,7 +9,7 @@ import pytest
 import l0gc as library
 from l0gc.errors import NotFoundError, PinExistsError
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import ended_here, founded, l0gc, text_of
+from tests.support.cli import ended_here, founded, l0gc, printed, text_of
 
 pytestmark = pytest.mark.weed
 
@@ -98,3 +98,28 @@ def test_a_pin_is_a_with_block(cluster: StoreConfig) -> None:
         assert opened.pins.list() == []
         with pytest.raises(NotFoundError), opened.pin("read"):
             opened.pins.delete("read")
+
+
+def test_a_read_that_pins_keeps_what_it_reads_and_ends_its_pin(
+    cluster: StoreConfig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("pin") / "records"
+    file.write_bytes(b"a\nb\nc\nd\n")
+    l0gc("upload", "events", str(file))
+    assert printed("read", "events", "--pin") == printed("read", "events")
+    with library.open(cluster.url) as opened, library.open(cluster.url) as other:
+        records = opened.read("events", pin=True)
+        assert other.pins.list() == []
+        first = next(records)
+        (pin,) = other.pins.list()
+        assert pin.name.startswith("read-")
+        assert "reads topic events" in pin.why
+        other.reconcile()
+        other.topics.delete("events")
+        for _ in range(3):
+            other.advance_epoch()
+        other.compute_watermark()
+        other.sweep()
+        other.vacuum(l1_grace_s=0, orphan_age_s=0)
+        assert {r.value for r in (first, *records)} == {b"a", b"b", b"c", b"d"}
+        assert other.pins.list() == []

@@ -357,11 +357,10 @@ class Keeper(Actor):
                 (as_of,) = at.read[self._order.index("pins")]
                 first, last, checkpoints = at.read[self._order.index("list")]
                 folder = Folder(dict.fromkeys(range(first, last + 1), 0), list(checkpoints), AGE_MS)
-                ripe = folder.ripe(1, as_of)
-                if ripe:
-                    oldest = folder.needed_from(as_of)
-                    left = tuple(c for c in w.checkpoints if c >= oldest)
-                    yield "truncates", w._replace(first=max(w.first, ripe[-1] + 1), checkpoints=left), ENDED
+                ripe, spent = folder.ripe(1, min(as_of, default=None)), folder.spent(1, as_of)
+                if ripe or spent:
+                    left = tuple(c for c in w.checkpoints if c not in spent)
+                    yield "truncates", w._replace(first=max([w.first, *(o + 1 for o in ripe)]), checkpoints=left), ENDED
 
 
 @dataclass(frozen=True)

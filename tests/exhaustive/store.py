@@ -110,7 +110,7 @@ class AnsweredStore:
         self._ask("delete", tuple(keys))
         return []
 
-    def list(self, folder: str) -> Listing:
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
         answer = self._ask("list", folder)
         assert isinstance(answer, Listed)
         return Listing(dict(answer.modified_ms), answer.date_ms)

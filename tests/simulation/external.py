@@ -94,7 +94,7 @@ class _Below:
     def head(self, key: str) -> Head:
         return self._store.head(self._prefix + key)
 
-    def list(self, folder: str) -> Listing:
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
         listing = self._store.list(self._prefix + folder)
         mine = {k.removeprefix(self._prefix): at for k, at in listing.modified_ms.items()}
         return Listing(mine, listing.date_ms)

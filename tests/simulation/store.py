@@ -55,8 +55,9 @@ class SimulatedStore(MemoryStore):
         ahead = self._world.date_ahead_ms()
         return replace(head, date_ms=head.date_ms + ahead) if ahead else head
 
-    def list(self, folder: str) -> Listing:
-        listing = super().list(folder)
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
+        """In pages only where pins keep logs long: the other seeds take the same steps whether a log is listed in pages."""
+        listing = super().list(folder, one_page=one_page and self._world.weather.pins)
         return replace(listing, date_ms=listing.date_ms + self._world.date_ahead_ms())
 
     def now_ms(self) -> int:

@@ -107,6 +107,7 @@ class Weather:
     no_writes: bool
     external_log: bool
     l1_records: int
+    pins: bool = False
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:

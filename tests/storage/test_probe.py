@@ -111,7 +111,7 @@ class ListsTheDeleted(MemoryStore):
         self.ghosts = dict.fromkeys(keys, 0)
         return super().delete(keys)
 
-    def list(self, folder: str) -> Listing:
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
         return Listing(super().list(folder).modified_ms | self.ghosts, self.clock.ms)
 
 

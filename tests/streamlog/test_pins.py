@@ -502,7 +502,11 @@ def busy(cluster: Cluster, rounds: int = 8) -> int:
     return gone
 
 
-def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended(cluster: Cluster) -> None:
+@pytest.mark.parametrize("page_size", [8, 1000])
+def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended(
+    cluster: Cluster, page_size: int
+) -> None:
+    store_of(cluster).page_size = page_size
     assert busy(cluster)
     pin = create_pin(cluster, "backup", 3 * DAY_MS)
     assert pin.ends is not None
@@ -514,6 +518,7 @@ def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_i
     assert busy(cluster)
     at = dict(pin.ends)[0]
     assert f"{journal_log(0)}log/{at:020}" not in store_of(cluster).objects
+    assert len(list_of(cluster, journal_log(0))) < 20
 
 
 def test_a_truncation_asks_for_pins_after_its_listing(cluster: Cluster) -> None:

@@ -162,12 +162,14 @@ class MemoryStore:
     def discard(self, folder: str) -> None:
         self.delete([*self.list(folder).modified_ms])
 
-    def list(self, folder: str) -> Listing:
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
         self._enter("list", folder)
-        found = {k: self.objects[k].modified_ms for k in sorted(self.objects) if k.startswith(folder)}
+        keys = self.order([k for k in sorted(self.objects) if k.startswith(folder)])
+        some = keys[: self.page_size] if one_page else keys
+        found = {k: self.objects[k].modified_ms for k in some}
         date = self.clock.ms
         self._leave("list", folder)
-        return Listing(found, date)
+        return Listing(found, date, len(some) < len(keys))
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         after = start_after

@@ -35,9 +35,9 @@ class MisdatedStore(MemoryStore):
             raise
         return replace(stored, date_ms=stored.date_ms + by_ms)
 
-    def list(self, folder: str) -> Listing:
+    def list(self, folder: str, *, one_page: bool = False) -> Listing:
         by_ms = self._wrong_by("list")
-        listing = super().list(folder)
+        listing = super().list(folder, one_page=one_page)
         return replace(listing, date_ms=listing.date_ms + by_ms)
 
     def put_if_absent(self, key: str, body: bytes) -> Written:

@@ -18,6 +18,7 @@ from l0gc.errors import UsageError
 from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.spark.source.given import EARLIEST, LATEST, GivenOptions
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
+from l0gc.streamlog.pins import PIN_TTL_S
 
 _PLACE: Final = ("url", "endpointUrl", "region", "profile", "clusterId")
 _TOPICS: Final = ("topic", "subscribe", "subscribePattern", "assign")
@@ -36,6 +37,7 @@ _READ: Final = (
     "failOnDataLoss",
     "pushFilters",
     "includeHeaders",
+    "pin",
     "minOffsetsPerTrigger",
     "maxOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -88,6 +90,7 @@ class ReadOptions:
         cores: of the executors, as far as this process was told (`handles.CORES`).
         push_filters: whether Spark's filters are taken.
         include_headers: whether the columns are there, by default, that only some records have.
+        pin_ms: how long the pin lives that keeps what a batch reads; without it, nothing keeps that.
         min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
     """
 
@@ -106,6 +109,7 @@ class ReadOptions:
     max_offsets: int | None
     max_bytes: int | None
     trigger_delay_ms: int
+    pin_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,13 @@ class _Options(GivenOptions):
         region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
         config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=self.text("profile"))
         return ClusterAddress(config, self.text("clusterId"))
+
+    def pin_ms(self) -> int | None:
+        """How long a pin lives that keeps what is read; None without one."""
+        wanted = (self.text("pin") or "false").lower()
+        if wanted in ("true", "false"):
+            return PIN_TTL_S * 1000 if wanted == "true" else None
+        return self.milliseconds("pin", 0)
 
     def bound(self, end: str, default: int, wrong: int | None) -> Bound:
         """Where reading begins (`starting`) or ends (`ending`).
@@ -247,7 +258,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         o.number("maxOffsetsPerTrigger", 1),
         o.number("maxBytesPerTrigger", 1),
         o.milliseconds("maxTriggerDelay", _TRIGGER_DELAY_MS),
+        o.pin_ms(),
     )
+    if streaming and options.pin_ms is not None:
+        raise UsageError("a stream reads what is there when it reads: option pin is a batch's")
     least, most = options.min_offsets, options.max_offsets
     if least is not None and most is not None and least > most:
         raise UsageError(f"option minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger is less: {most}")

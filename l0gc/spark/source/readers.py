@@ -10,7 +10,8 @@ import functools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from l0gc.columns import scalar
-from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
+from l0gc.errors import L0gcError, NotFoundError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
 from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.filters import PushedFilters
@@ -36,8 +37,10 @@ from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner
 from l0gc.spark.source.split import Slice, split
 from l0gc.spark.source.stream import Stream
+from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.level_one.parquet import Times
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
+from l0gc.streamlog.pins import pin_for_reader
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
@@ -51,11 +54,12 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
     """The records of a slice, as Arrow batches of these columns."""
     if not isinstance(wanted, Slice):
         return  # the task that Spark makes of a plan without slices
-    journal, columns = cluster_at(options.place).journal(wanted.journal), to_arrow_schema(schema, timezone="UTC")
-    journal.catch_up()
-    with ThreadPoolExecutor(_THREADS, "fetch") as pool:
+    cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
+    journal = cluster.journal_as_of(wanted.journal, wanted.as_of) if wanted.pin else cluster.journal(wanted.journal)
+    with _while_pinned(cluster, wanted), ThreadPoolExecutor(_THREADS, "fetch") as pool:
+        journal.catch_up()
         reader = OffsetReader(
-            cluster_at(options.place),
+            cluster,
             journal,
             wanted.topic,
             wanted.ranges(),
@@ -76,6 +80,19 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             _log.warning("%s; what was left of it is left out", e, extra=event("data_loss"))
     counters = asdict(reader.counters)
     _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
+
+
+@contextmanager
+def _while_pinned(cluster: Cluster, wanted: Slice) -> Iterator[None]:
+    """What goes wrong inside is the end of the pin, if that has ended. Raises `NotFoundError`."""
+    try:
+        yield
+    except L0gcError as e:
+        if not wanted.pin or wanted.pin in cluster.controller.snapshot().pins:
+            raise
+        raise NotFoundError(
+            f"pin {wanted.pin!r}, as of which this data frame reads, has ended: call load() again"
+        ) from e
 
 
 def _on_deleted(
@@ -115,7 +132,13 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
         cluster = cluster_at(o.place)
-        return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions, o.cores)
+        if o.pin_ms is None:
+            return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions, o.cores)
+        pin = pin_for_reader(cluster, f"{', '.join(o.topics) or o.pattern} on Spark", o.pin_ms)
+        ends = dict(pin.ends or ())
+        planner = Planner(cluster, o, lambda journal: cluster.journal_as_of(journal, ends.get(journal, -1)))
+        slices = split(planner.batch(self._wanted), o.min_partitions, o.cores)
+        return [replace(s, pin=pin.name, as_of=ends.get(s.journal, -1)) for s in slices]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_slice(self._options, self._schema, partition, self._wanted.times)

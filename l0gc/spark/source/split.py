@@ -27,11 +27,16 @@ _ROUNDING: Final = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """What a task reads: of some partitions of a topic in one journal a range each, packed as rows of `RANGE`."""
+    """What a task reads: of some partitions of a topic in one journal a range each, packed as rows of `RANGE`.
+
+    With the name of a `pin` it reads the journal as it was after the entry `as_of`.
+    """
 
     topic: Topic
     journal: int
     rows: bytes
+    pin: str = ""
+    as_of: int = -1
 
     def ranges(self) -> Rows:
         return unpack(self.rows, RANGE)

@@ -278,15 +278,13 @@ class ControllerState(msgspec.Struct, array_like=True):
         """
         return min((p.revision for p in self.pins.values()), default=None)
 
-    def pinned_at(self, journal: int | None) -> int | None:
-        """The offset of a journal's log, or of this one (None), as of which a pin may need a replay; None without a pin.
+    def pinned_at(self, journal: int | None) -> frozenset[int]:
+        """The offsets of a journal's log, or of this one (None), as of which a pin may need a replay.
 
         -1 if all of the log may be needed: the pin has not taken effect, or the journal was not in use then.
         """
-        return min(
-            (p.offset if journal is None else dict(p.ends or ()).get(journal, -1) for p in self.pins.values()),
-            default=None,
-        )
+        ends = (p.offset if journal is None else dict(p.ends or ()).get(journal, -1) for p in self.pins.values())
+        return frozenset(ends)
 
     # -- topics and their journals ------------------------------------------------------------------------------------
 

@@ -99,10 +99,12 @@ class _Request:
 class JournalHandle(L1Handle):
     """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends."""
 
-    def __init__(self, journal: int, log: SharedLog, controller: Controller, runtime: Runtime) -> None:
+    def __init__(
+        self, journal: int, log: SharedLog, controller: Controller, runtime: Runtime, *, as_of: int | None = None
+    ) -> None:
         self.journal = journal
         self._controller = controller
-        self.replica = Replica(log, JournalMachine(journal), runtime)
+        self.replica = Replica(log, JournalMachine(journal), runtime, as_of=as_of)
         self.unread, self.judged = "", False
         self.fence = EpochFence(journal, self._applied_window)
         self._runtime = runtime

@@ -73,7 +73,7 @@ def pin_without_windows() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def pinned_truncated() -> AbstractContextManager[Any]:
-    return method(Replica, "truncate", lambda self, pinned_at=None: _truncate(self))
+    return method(Replica, "truncate", lambda self, pinned_at=tuple: _truncate(self))
 
 
 @mutant(

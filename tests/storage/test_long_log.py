@@ -1,0 +1,119 @@
+"""A log of which a pin holds a long tail: a replay lists what it needs of it, and a listing in pages misleads nobody."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from l0gc.runtime import Runtime
+from l0gc.storage.boundary import Folder
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
+from tests.support.memory_store import MemoryStore, once
+
+FOLDER = "l0gc/x/"
+AS_OF = 5
+"""What a pin holds."""
+PAGE = 20
+
+
+class ListsInAnyOrder(MemoryStore):
+    by: Callable[[str], Any]
+
+    def order(self, keys: list[str]) -> list[str]:
+        return sorted(keys, key=self.by)
+
+
+def a_log(store: MemoryStore, seed: int = 0) -> SharedLog:
+    return SharedLog(store, FOLDER, Runtime(store.clock, random.Random(seed)))
+
+
+def held_log(store: MemoryStore, count: int) -> SharedLog:
+    """A log of so many old entries, with a checkpoint for each ten of them, truncated as far as the pin allows."""
+    store.page_size, log = 1 << 30, a_log(store)
+    for offset in range(count):
+        log.append(offset, b"x", time_ms=store.clock.ms, as_of_ms=store.clock.ms)
+        if offset % 10 == 3:
+            log.write_checkpoint(offset, b"state %d" % offset, store.clock.ms)
+    store.clock.ms += TRUNCATE_MIN_AGE_MS
+    log.truncate(as_of={AS_OF})
+    store.page_size = PAGE
+    store.requests.clear()
+    return log
+
+
+def replayed(store: MemoryStore) -> tuple[bytes, list[int]]:
+    """The checkpoint and the entries that a process begins with."""
+    found = a_log(store, seed=1).replay()
+    assert found.checkpoint is not None
+    return found.checkpoint.payload, [e.offset for e in found.entries]
+
+
+def test_a_replay_costs_the_same_however_long_a_pin_holds_the_log() -> None:
+    costs = []
+    for count in (100, 1000):
+        store = MemoryStore()
+        held_log(store, count)
+        assert replayed(store) == (b"state %d" % (count - 7), list(range(count - 6, count)))
+        costs.append(dict(store.requests))
+    assert costs[0] == costs[1]
+    assert costs[0]["list"] + costs[0]["scan"] == 2
+    assert len(store.objects) > 900  # the pin does hold it
+
+
+def test_checkpoints_between_a_pins_and_the_newest_are_not_kept() -> None:
+    store = MemoryStore()
+    held_log(store, 1000)
+    kept = sorted(int(k[-20:]) for k in store.objects if "/checkpoint/" in k)
+    assert kept == [3, 983, 993]
+
+
+def test_a_replay_as_of_a_pin_reads_no_further() -> None:
+    store = MemoryStore()
+    log = held_log(store, 200)
+    found = log.replay(AS_OF)
+    assert found.checkpoint is not None
+    assert (found.checkpoint.payload, [e.offset for e in found.entries]) == (b"state 3", [4, 5])
+
+
+def test_a_log_that_is_truncated_between_two_pages_is_read_again() -> None:
+    """Its second page shows neither the entries nor the checkpoint that covers them."""
+    store = MemoryStore()
+    log = held_log(store, 200)
+
+    def truncated() -> None:
+        log.write_checkpoint(199, b"state 199", store.clock.ms)
+        log.truncate()
+
+    store.fault = once(truncated, "scan", FOLDER)
+    assert replayed(store) == (b"state 199", [])
+
+
+def by_age(key: str) -> tuple[bool, int]:
+    """The oldest checkpoint, then the newest entries."""
+    return not key.endswith("checkpoint/00000000000000000003"), "log/" not in key or -int(key[-20:])
+
+
+@pytest.mark.parametrize("order", [by_age, lambda key: key[::-1], lambda key: zlib.crc32(key.encode())])
+def test_a_store_that_lists_in_another_order_is_slower_and_never_wrong(order: Callable[[str], Any]) -> None:
+    store = ListsInAnyOrder()
+    store.by = order
+    held_log(store, 200)
+    assert replayed(store) == (b"state 193", list(range(194, 200)))
+
+
+def test_a_first_page_of_checkpoints_alone_says_too_little() -> None:
+    store = MemoryStore()
+    held_log(store, 200)
+    store.page_size = 3
+    assert replayed(store) == (b"state 193", list(range(194, 200)))
+
+
+@pytest.mark.parametrize("skipped", [None, 50])
+def test_what_was_not_listed_is_not_passed_by_a_boundary(skipped: int | None) -> None:
+    entries = dict.fromkeys([*range(50), *range(80, 100)], 0)
+    folder = Folder(entries, [3, 90], TRUNCATE_MIN_AGE_MS, skipped)
+    assert folder.ripe(TRUNCATE_MIN_AGE_MS)[-1] == (49 if skipped else 89)
