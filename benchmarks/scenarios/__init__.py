@@ -39,6 +39,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "sweep-memory": sweep_scale.memory,
     "sweep-throttled": sweep_throttled.throttled,
     "spark-read": spark_source.read,
+    "spark-beside": spark_source.beside,
     "spark-write": spark_source.write,
     "rates": rates.rates,
 }
