@@ -32,6 +32,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "merges": merges.merges,
     "scan-beside": watermark.scan_beside,
     "engines": watermark.engines,
+    "spark-executors": watermark.executors,
     "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
     "sweep-mostly-live": sweep_beside.mostly_live,
