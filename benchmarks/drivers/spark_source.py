@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ STORED = (
     "offset bigint NOT NULL, timestamp timestamp NOT NULL, key binary, value binary NOT NULL, epoch bigint NOT NULL"
 )
 """The columns that L1 objects have, as the source describes them."""
+NAMES = [column.split()[0] for column in STORED.split(", ")]
 
 
 def fill(spark: SparkSession, topic: str, records: str, folder: str) -> int:
@@ -57,6 +59,40 @@ def read(spark: SparkSession, topic: str) -> int:
 def read_parquet(spark: SparkSession, folder: str) -> int:
     """The same of the same files on the local disk, by Spark's own reader, which checks nothing."""
     return _nowhere(spark.read.parquet(folder))
+
+
+def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[str, Any]:
+    """What reading takes in one session, and Spark's own reader for the same of the same files, in turn: seconds, round by
+    round. The first round is not counted: Java compiles in it, and Python's processes start."""
+    plain = spark.read.parquet(folder)
+    files = len(list(Path(folder).iterdir()))
+    batches = str(-(-plain.count() // files))
+
+    def ours(columns: str) -> DataFrame:
+        source = spark.read.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic, columns=columns)
+        return source.load()
+
+    stream = spark.readStream.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic, columns=",".join(NAMES))
+    stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=batches)
+    plain_stream = spark.readStream.schema(plain.schema).option("maxFilesPerTrigger", 1)
+    jobs: dict[str, tuple[Callable[[], int], Callable[[], int]]] = {
+        "all": (lambda: _nowhere(ours(",".join(NAMES))), lambda: _nowhere(spark.read.parquet(folder))),
+        "value": (lambda: _nowhere(ours("value")), lambda: _nowhere(spark.read.parquet(folder).select("value"))),
+        "count": (lambda: ours("offset").count(), lambda: spark.read.parquet(folder).count()),
+        "stream": (lambda: _drained(stream.load()), lambda: _drained(plain_stream.parquet(folder))),
+    }
+    seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in jobs}
+    records = set()
+    for number in range(int(rounds) + 1):
+        for name, both in jobs.items():
+            for job, kept in zip(both, seconds[name], strict=True):
+                started = time.monotonic()
+                records.add(job())
+                if number:
+                    kept.append(time.monotonic() - started)
+    if len(records) != 1:
+        sys.exit(f"the jobs read different numbers of records: {sorted(records)}")
+    return {"records": records.pop(), "seconds": seconds, "batches": files}
 
 
 def write(spark: SparkSession, topic: str, field: str, file: str) -> Callable[[], int]:
@@ -86,6 +122,15 @@ def _write(rows: DataFrame, topic: str) -> None:
     rows.write.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic).mode("append").save()
 
 
+def _drained(frame: DataFrame) -> int:
+    """Run a stream to nowhere until it has read what there is; how many rows that were."""
+    with tempfile.TemporaryDirectory() as checkpoint:
+        sink = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = sink.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sum(int(p["numInputRows"]) for p in query.recentProgress)
+
+
 def _nowhere(frame: DataFrame) -> int:
     """Compute all of a frame; how many rows that were."""
     from pyspark.sql import Observation
@@ -98,8 +143,8 @@ def _nowhere(frame: DataFrame) -> int:
 
 def main(job: str, *arguments: str) -> dict[str, Any]:
     """Run a job."""
-    jobs: dict[str, Callable[..., int | Callable[[], int]]] = {
-        f.__name__: f for f in (fill, read, read_parquet, write, write_parquet)
+    jobs: dict[str, Callable[..., int | dict[str, Any] | Callable[[], int]]] = {
+        f.__name__: f for f in (fill, read, read_parquet, beside, write, write_parquet)
     }
     started = time.monotonic()
     spark = get_session(job, conf=LONG_JOBS)
@@ -107,9 +152,10 @@ def main(job: str, *arguments: str) -> dict[str, Any]:
     ready = time.monotonic()
     found = jobs[job](spark, *arguments)
     done = time.monotonic()
-    records = found if isinstance(found, int) else found()  # counted when the clock has stopped
+    counted = found() if callable(found) else found  # when the clock has stopped
     spark.stop()
-    return {"job_seconds": done - ready, "session_seconds": ready - started, "records": records}
+    more = counted if isinstance(counted, dict) else {"records": counted}
+    return {"job_seconds": done - ready, "session_seconds": ready - started, **more}
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "merges": merges.merges,
     "scan-beside": watermark.scan_beside,
     "engines": watermark.engines,
+    "spark-executors": watermark.executors,
     "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
     "sweep-mostly-live": sweep_beside.mostly_live,
@@ -39,6 +40,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "sweep-memory": sweep_scale.memory,
     "sweep-throttled": sweep_throttled.throttled,
     "spark-read": spark_source.read,
+    "spark-beside": spark_source.beside,
     "spark-write": spark_source.write,
     "rates": rates.rates,
 }

@@ -48,11 +48,14 @@ def rates(setting: Setting) -> Result:
     return Result("rates", "keys for a second of processor time", samples, [], notes)
 
 
-def on_generated(setting: Setting, keys: int, garbage: int, *command: str) -> Callable[[int], Sample]:
+def on_generated(
+    setting: Setting, keys: int, garbage: int, *command: str, delay_s: float = 0.0
+) -> Callable[[int], Sample]:
     def run(_: int) -> Sample:
-        with FakeS3(GeneratedBucket(keys, garbage, SHARDS)) as server:
+        with FakeS3(GeneratedBucket(keys, garbage, SHARDS), delay_s=delay_s) as server:
             environment = server.environment()
             found(setting, environment, Filling(BUCKET, SHARDS, 0, 0, (garbage, keys - garbage)))
+            server.begin()
             return setting.bench.run(
                 [setting.program("l0gc"), *command, "--json"], environment | {"L0GC_URL": url(BUCKET)}
             )

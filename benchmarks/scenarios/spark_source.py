@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from benchmarks.measure import Goal, Result, Sample, Spread, interleave
+from benchmarks.measure import Goal, Ratio, Result, Sample, Spread, interleave
 from benchmarks.scenarios.basic import check
 from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Setting
 from benchmarks.support.goals import ratio
@@ -18,6 +18,9 @@ OURS: Final = 'format("l0gc")'
 PLAIN: Final = "parquet"
 
 
+BESIDE_GOALS: Final = {"all": 1.1, "value": 1.1, "count": 1.3, "stream": 1.6}
+
+
 def _run(setting: Setting, prefix: str, job: str, *arguments: str | Path) -> Sample:
     command = [sys.executable, BENCHMARKS / "drivers" / "spark_source.py", job, *arguments]
     return setting.bench.run(command, {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
@@ -26,9 +29,7 @@ def _run(setting: Setting, prefix: str, job: str, *arguments: str | Path) -> Sam
 def read(setting: Setting) -> Result:
     """Reading 10,000,000 records of L1 beside Spark's own reader of the same files."""
     records = 200_000 if setting.quick else 10_000_000
-    prefix, copy = setting.new_cluster(), setting.bench.scratch / "l1-copy"
-    copy.mkdir()
-    check("the reconcile", _run(setting, prefix, "fill", "flights", str(records), copy), records)
+    prefix, copy = _filled(setting, records)
 
     def ours(_: int) -> Sample:
         sample = _run(setting, prefix, "read", "flights")
@@ -46,6 +47,36 @@ def read(setting: Setting) -> Result:
     goal = Goal("l0gc / Parquet, job", found.of_medians, READ_GOAL, found.text())
     title = f"{records:,} records, {size:.0f} MiB of L1 in {PARTITIONS} partitions, every stored column to nowhere"
     return Result("spark-read", title, samples, [goal], [_jobs(samples)])
+
+
+def beside(setting: Setting) -> Result:
+    """2,000,000 records of L1 in one session beside Spark's own reader: all columns, one, a count, a stream."""
+    records = 80_000 if setting.quick else 2_000_000
+    prefix, copy = _filled(setting, records)
+    run = _run(setting, prefix, "beside", "flights", copy, str(setting.runs))
+    check(OURS, run, records)
+    samples: dict[str, list[Sample]] = {}
+    goals = []
+    for what, limit in BESIDE_GOALS.items():
+        ours, plain = run.output["seconds"][what]
+        for name, seconds in ((OURS, ours), (PLAIN, plain)):
+            samples[f"{what}, {name}"] = [Sample(s, run.cpu, run.rss_mib) for s in seconds]
+        found = Ratio.of(ours, plain)
+        goals.append(Goal(f"{what}, l0gc / Parquet", found.of_medians, limit, found.text()))
+    title = f"{records:,} records in {PARTITIONS} partitions; the stream in {run.output['batches']} micro-batches"
+    notes = [
+        "user + sys and RSS are those of the whole run, in which all of them took turns; its first round is left out"
+    ]
+    return Result("spark-beside", title, samples, goals, notes)
+
+
+def _filled(setting: Setting, records: int) -> tuple[str, Path]:
+    """A cluster with so many records in L1, and a folder with a copy of its L1 objects."""
+    prefix = setting.new_cluster()
+    copy = setting.bench.scratch / f"l1-{prefix}"
+    copy.mkdir()
+    check("the reconcile", _run(setting, prefix, "fill", "flights", str(records), copy), records)
+    return prefix, copy
 
 
 def write(setting: Setting) -> Result:

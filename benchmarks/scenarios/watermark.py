@@ -7,6 +7,7 @@ Spark's start, which is the same whatever there is to do.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +22,9 @@ SCAN_GOAL: Final = 0.6
 OURS: Final = "l0gc compute-watermark"
 PLAIN: Final = "boto_scan.py"
 ENGINES: Final = ("local", "spark")
+FAR_S: Final = 0.05
+EXECUTOR_GOALS: Final = {2: 1.8, 4: 3.4}
+"""How many times as fast as one task at a time so many at once are to be."""
 
 
 def scan_beside(setting: Setting) -> Result:
@@ -67,6 +71,37 @@ def engines(setting: Setting) -> Result:
     if a_key[0] > a_key[1]:
         notes = [f"Spark takes less from {sizes[0] + (spark[0] - local[0]) / (a_key[0] - a_key[1]):,.0f} keys on"]
     return Result("engines", "one process and Spark on this machine, from start to exit", samples, [], notes)
+
+
+def executors(setting: Setting) -> Result:
+    """The scan on Spark with one, two and four tasks at once, of a store that takes 50 ms to answer."""
+    keys, counts = (20_000, (1, 2)) if setting.quick else (400_000, (1, *EXECUTOR_GOALS))
+    scan = ("compute-watermark", "--dry-run", "--engine", "spark", "--master")
+
+    def program(count: int) -> Callable[[int], Sample]:
+        run = on_generated(setting, keys, 0, *scan, f"local[{count}]", delay_s=FAR_S)
+
+        def listing(number: int) -> Sample:
+            sample = run(number)
+            return replace(sample, job=sample.output["seconds"]["listing"])
+
+        return listing
+
+    samples = interleave({_tasks(c): program(c) for c in counts}, setting.runs)
+    goals = []
+    for count in counts[1:]:
+        one = ratio(samples, _tasks(count), _tasks(1), lambda s: s.job or 0.0)
+        faster = 1 / one.of_medians
+        limit = 1 / EXECUTOR_GOALS[count]
+        goals.append(
+            Goal(f"{count} at once / one, listing", one.of_medians, limit, f"{one.text()}, {faster:.2f} times")
+        )
+    title = f"{keys:,} made-up keys, {FAR_S * 1000:g} ms before each answer; job: the listing alone"
+    return Result("spark-executors", title, samples, goals)
+
+
+def _tasks(count: int) -> str:
+    return f"{count} at once"
 
 
 def _compute(setting: Setting, server: SeaweedFS, bucket: str, *flags: str) -> Sample:

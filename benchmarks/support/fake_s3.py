@@ -2,7 +2,8 @@
 
 The limit is a bucket of tokens, one for each object that is written or deleted, as S3 counts them; it holds one second's
 worth, and at least one full request's. Who asks for more than there is gets 503 SlowDown and nothing is done. Listing is
-free. Signatures are not checked. `l0gc init` probes this server like any other before it founds its cluster there.
+free. With a delay, it waits before each answer, as a store that is further away does; not while the cluster is founded.
+Signatures are not checked. `l0gc init` probes this server like any other before it founds its cluster there.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class Tokens:
 class FakeS3:
     """A server for `bucket`, alive for the length of a `with` block. `counts` is by kind of request."""
 
-    def __init__(self, bucket: GeneratedBucket, rate: float | None = None) -> None:
-        self.bucket, self._rate = bucket, rate
+    def __init__(self, bucket: GeneratedBucket, rate: float | None = None, delay_s: float = 0.0) -> None:
+        self.bucket, self._rate, self._delay_s = bucket, rate, delay_s
+        self.delay_s = 0.0
         self.tokens = Tokens(None)
         self.counts: Counter[str] = Counter()
         handler = type("Handler", (_Handler,), {"fake": self})
@@ -82,9 +84,9 @@ class FakeS3:
         self._thread.join()
 
     def begin(self) -> None:
-        """Count anew, and mind the limit from now on; before that, the cluster is founded."""
+        """Count anew, and mind the limit and the delay from now on; before that, the cluster is founded."""
         self.counts.clear()
-        self.tokens = Tokens(self._rate)
+        self.tokens, self.delay_s = Tokens(self._rate), self._delay_s
 
     def environment(self) -> dict[str, str]:
         """The variables that point an AWS client, and `l0gc`, at this server."""
@@ -144,6 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         fake, key = self.fake, unquote(url.path).lstrip("/").partition("/")[2]
         kind = kind_of(self.command, self.path, DATA)
         fake.counts[kind] += 1
+        time.sleep(fake.delay_s)
         if kind == "DELETE":
             self._delete_many([unescape(k.decode(), {"&quot;": '"'}) for k in _KEYS.findall(body)])
         elif kind.startswith("LIST"):
