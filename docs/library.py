@@ -19,7 +19,13 @@ def reference() -> str:
     """What the page says below its heading `Reference`."""
     parts = [_entry("l0gc.open", api.open)]
     parts += [_entry(f"cluster.{name}", member) for name, member in _members(api.Cluster)]
-    for group, kind in (("topics", api.Topics), ("producers", api.Producers), ("runs", api.Runs), ("pins", api.Pins)):
+    for group, kind in (
+        ("topics", api.Topics),
+        ("producers", api.Producers),
+        ("runs", api.Runs),
+        ("pins", api.Pins),
+        ("tables", api.Tables),
+    ):
         parts += [_entry(f"cluster.{group}.{name}", member) for name, member in _members(kind)]
     return "\n".join(parts)
 

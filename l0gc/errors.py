@@ -55,6 +55,10 @@ class PinExistsError(UsageError):
     """A pin of that name has not ended."""
 
 
+class TableExistsError(UsageError):
+    """A table has another topic, or a topic another table; or a table is not l0gc's."""
+
+
 # -- 3: partly done ---------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +107,10 @@ class SetBackError(SafetyError):
 
 class ExternalLogError(SafetyError):
     """The cluster's epochs are another system's, and this would count with l0gc's, or the other way round."""
+
+
+class TableError(SafetyError):
+    """A table is not as l0gc left it, so nothing was registered in it or taken out (hazard 37)."""
 
 
 class WatermarkRegressionError(SafetyError):

@@ -337,7 +337,7 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     first = text.split("```python\n")[1].split("```")[0]
     assert first in (ROOT / "examples/embed.py").read_text()
-    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == {*METHODS, "topics", "producers", "runs", "pins"}
+    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == METHODS | {*GROUPS.values()}
 
 
 METHODS = {
@@ -350,7 +350,7 @@ METHODS = {
 OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}
 """Commands that are about the terminal or this machine, and not about a cluster."""
 OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show": "log"}
-GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs", "pin": "pins"}
+GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs", "pin": "pins", "table": "tables"}
 
 
 _OUTPUT: Final = {"metrics_file", "pushgateway", "yes", "output", "save_plan", "list", "watch"}

@@ -17,6 +17,7 @@ from l0gc.api.gc import GcResult as GcResult
 from l0gc.api.groups import Pins as Pins
 from l0gc.api.groups import Producers as Producers
 from l0gc.api.groups import Runs as Runs
+from l0gc.api.groups import Tables as Tables
 from l0gc.api.groups import Topics as Topics
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
@@ -29,7 +30,7 @@ else:
         wanted = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
         results = vars(importlib.import_module("l0gc.api.results")) if wanted else {}
         if name == "__all__":
-            here = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Topics", "open"]
+            here = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Tables", "Topics", "open"]
             return sorted([*here, *(n for n in results if n[0].isupper())])
         if name not in results:
             raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")

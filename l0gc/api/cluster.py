@@ -9,8 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from l0gc.api.engine import Engine, Work
+<<<<<<< HEAD
 from l0gc.api.groups import Pins, Producers, Runs, Topics, checked
 from l0gc.api.reading import Reads
+=======
+from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked
+>>>>>>> tables
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
 
-
 OBJECTS_FOR_SPARK: Final = 1_000_000
 """So many objects are listed or deleted on Spark: with fewer, this process is done before it has started.
 
@@ -52,14 +55,15 @@ class DailyWork(Reads):
     """The records of its past sweeps and vacuums."""
     pins: Pins
     """Who keeps a state of it readable."""
+    tables: Tables
+    """The Iceberg tables of its topics."""
 
     def __init__(self, config: StoreConfig, cluster_id: str | None, epoch_interval_s: float) -> None:
-        self._stack = ExitStack()
+        self._stack, self._config, self._closed = ExitStack(), config, False
         opened = open_cluster(config, expected_cluster_id=cluster_id, epoch_interval_s=epoch_interval_s)
         self._handles, self.store = self._stack.enter_context(opened)
-        self._config, self._closed = config, False
         self.topics, self.producers, self.runs = Topics(self.handles), Producers(self.handles), Runs(self.handles)
-        self.pins = Pins(self.handles)
+        self.pins, self.tables = Pins(self.handles), Tables(self.handles)
 
     def __repr__(self) -> str:
         return f"<l0gc.Cluster {self.url}>"

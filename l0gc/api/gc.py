@@ -31,6 +31,7 @@ from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class GcResult(Outcome):
     reconcile: ReconcileResult | None = None
     merge: MergeResult | None = None
     expire: ExpireResult | None = None
+    table_sync: TableSyncResult | None = None
     compute_watermark: WatermarkResult | None = None
     evacuate: EvacuateResult | None = None
     sweep: SweepResult | None = None
@@ -108,10 +110,11 @@ class Cluster(Evacuation):
         merge_fan_in: int = 4,
         evacuate_ratio: float = 50,
         evacuate_max_bytes: int = 1 << 30,
+        keep_snapshots_s: float = KEEP_SNAPSHOTS_S,
         run_id: str = "",
         around: Around = lambda step, call: call and call(),
     ) -> GcResult:
-        """Housekeep, reconcile, merge, expire, compute M, evacuate, sweep and vacuum, each if it is due. As `l0gc gc`.
+        """Housekeep, reconcile, merge, expire, sync tables, compute M, evacuate, sweep, vacuum, each if due. As `l0gc gc`.
 
         Steps that fail are in the result of the error that is raised in the end; the others were done.
 
@@ -124,6 +127,7 @@ class Cluster(Evacuation):
             l1_grace_s: see `vacuum`, and so for `orphan_age_s`, `keep_runs_s` and `keep_quarantine_s`.
             merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
             evacuate_ratio: `ratio` of `evacuate`, higher than there; `evacuate_max_bytes` is its `max_bytes`.
+            keep_snapshots_s: see `Tables.sync`.
             run_id: the name of the run, and of its sweep; by default a new one.
             around: does each step, by calling the function that it gets with the step's name; None where it is not due.
         """
@@ -154,6 +158,7 @@ class Cluster(Evacuation):
             _Step(gc_steps.RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
             _Step(gc_steps.MERGE, merge, due.no_merge),
             _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
+            _Step(gc_steps.TABLE_SYNC, partial(self.tables.sync, keep_snapshots_s=keep_snapshots_s), due.no_table),
             _Step(gc_steps.COMPUTE, compute, due.no_watermark, due.computed),
             _Step(gc_steps.EVACUATE, partial(self._evacuate, engine, **limits), partial(due.no_evacuation, **limits)),
             _Step(gc_steps.SWEEP, sweep, due.no_sweep, due.swept),
@@ -298,6 +303,9 @@ class _Due:
         state = self._cluster.controller.snapshot()
         limited = any(state.retention(t) != Retention() for t in state.topics.values())
         return "" if limited else "no topic has a retention"
+
+    def no_table(self) -> str:
+        return "" if self._cluster.controller.replica.state.tables else "no topic has a table"
 
     def no_watermark(self) -> str:
         from l0gc.streamlog.epoch_source import journal_totals

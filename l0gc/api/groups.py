@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from l0gc.collect.attempts import recorded_attempt
+from l0gc.errors import UsageError
+from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
+from l0gc.streamlog.tables import results as tables
+from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S, TableList, TableSyncResult, TableView
 from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
     AlteredDefaults,
@@ -130,6 +135,62 @@ class Pins(Group):
             epoch: only the pin that was created at this epoch, and no other one of its name.
         """
         return PinView.of(self._handles().controller.delete_pin(name, epoch))
+
+
+class Tables(Group):
+    """The Iceberg tables of a cluster's topics: `cluster.tables`. All but `list` need the extra `iceberg`."""
+
+    def create(self, topic: str, *, catalog: str, table: str | None = None) -> TableView:
+        """Keep a topic's L1 as an Iceberg table from now on; repeated, change nothing. As `l0gc table create`.
+
+        Args:
+            catalog: the name that PyIceberg's configuration has for it.
+            table: its name there, with a namespace; by default the topic's in the namespace `l0gc`.
+        """
+        cluster = self._handles()
+        wanted = tables.table_of(cluster.controller.snapshot().topic(topic), catalog, table)
+        _syncing().create_table(cluster, wanted)
+        return TableView.of(wanted, cluster.controller.replica.state)
+
+    def sync(
+        self, topic: str | None = None, *, keep_snapshots_s: float = KEEP_SNAPSHOTS_S, progress: Progress = quiet
+    ) -> TableSyncResult:
+        """Have the table of a topic, or all tables, name what is in L1 now. As `l0gc table sync`.
+
+        Args:
+            keep_snapshots_s: a snapshot can be read for so many seconds after another one took its place.
+            progress: called with what is done next.
+        """
+        cluster = self._handles()
+        with recorded_attempt(cluster, "table-sync", whole=topic is None):
+            progress("reading the journals and the tables")
+            result: TableSyncResult = _syncing().sync_tables(cluster, topic, int(keep_snapshots_s * 1000))
+            return checked(result)
+
+    def list(self) -> TableList:
+        """The tables, by topic. As `l0gc table list`."""
+        state = self._handles().controller.snapshot()
+        return TableList(TableView.of(state.tables[topic], state) for topic in sorted(state.tables))
+
+    def drop(self, topic: str, *, forget: bool = False) -> TableView:
+        """Drop a topic's table; its data objects stay what they are. As `l0gc table drop`.
+
+        Args:
+            forget: leave the catalog as it is.
+        """
+        cluster = self._handles()
+        table = cluster.controller.snapshot().table(topic)
+        _syncing().drop_table(cluster, table, forget=forget)
+        return TableView.of(table, cluster.controller.replica.state)
+
+
+def _syncing() -> Any:
+    """The module that needs PyIceberg. Raises `UsageError`: it is not installed."""
+    try:
+        from l0gc.streamlog.tables import sync
+    except ModuleNotFoundError as e:
+        raise UsageError(f"tables need PyIceberg ({e}); install it with: pip install 'l0gc[iceberg]'") from e
+    return sync
 
 
 class Producers(Group):

@@ -20,8 +20,20 @@ from l0gc.cli.output import Output, taking_results
 from l0gc.cli.reconcile import rule_options, run_merge, run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.sweep import gc_options, new_run, run_sweep, run_vacuum
+from l0gc.cli.table import keep_snapshots_option, run_table_sync
 from l0gc.cli.topic import run_expire
-from l0gc.collect.gc_steps import COMPUTE, EVACUATE, EXPIRE, HOUSEKEEP, MERGE, RECONCILE, STEPS, SWEEP, VACUUM
+from l0gc.collect.gc_steps import (
+    COMPUTE,
+    EVACUATE,
+    EXPIRE,
+    HOUSEKEEP,
+    MERGE,
+    RECONCILE,
+    STEPS,
+    SWEEP,
+    TABLE_SYNC,
+    VACUUM,
+)
 from l0gc.errors import StoppedError
 from l0gc.formatting import Outcome
 
@@ -37,9 +49,10 @@ from l0gc.formatting import Outcome
 @gc_options
 @rule_options("merge-")
 @limit_options("evacuate-", ratio=50)
+@keep_snapshots_option
 @cluster_options(engine_options("Where each step runs"), metrics_options)
 def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, **options: Any) -> None:
-    """Housekeep, reconcile, merge, expire, compute-watermark, evacuate, sweep and vacuum, each if it is due: for cron.
+    """Housekeep, reconcile, merge, expire, table sync, compute-watermark, evacuate, sweep, vacuum, each if due: for cron.
 
     A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
 
@@ -55,6 +68,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, *
         RECONCILE: run_reconcile,
         MERGE: run_merge,
         EXPIRE: run_expire,
+        TABLE_SYNC: run_table_sync,
         COMPUTE: run_compute_watermark,
         EVACUATE: run_evacuate,
         SWEEP: run_sweep,

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "delete-records": ("l0gc.cli.topic", "Delete a topic's records before an offset or a time."),
     "give-up": ("l0gc.cli.topic", "Give up lost records, so that their partition goes on."),
     "pin": ("l0gc.cli.pin", "Create, list and delete pins."),
+    "table": ("l0gc.cli.table", "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others."),
     "housekeep": ("l0gc.cli.cluster", "Tick, slide idle windows, keep the logs short."),
     "compute-watermark": (
         "l0gc.cli.compute_watermark",

@@ -23,11 +23,12 @@ HOUSEKEEP: Final = "housekeep"
 RECONCILE: Final = "reconcile"
 MERGE: Final = "merge"
 EXPIRE: Final = "expire"
+TABLE_SYNC: Final = "table-sync"
 COMPUTE: Final = "compute-watermark"
 EVACUATE: Final = "evacuate"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
-STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, COMPUTE, EVACUATE, SWEEP, VACUUM)
+STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, EVACUATE, SWEEP, VACUUM)
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
 """Those that a cluster with an external log can do; `gc` leaves the first to whoever has that log's reports."""
 """In their order. Each leaves a record of its last run, whoever ran it."""

@@ -69,6 +69,10 @@ ELSEWHERE: Final = {
     ("docs/operations.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
     ("docs/operations.md", 'l0gc pause --why "restoring'): _BACKUP,
     ("docs/operations.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
+    ("docs/tables.md", "catalog:"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
+    ("docs/tables.md", "from pyiceberg"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
+    ("docs/tables.md", "import polars"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
+    ("docs/tables.md", "SELECT decode"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
 }  # fmt: skip
 """Blocks that another test runs."""
 
@@ -80,6 +84,9 @@ NOT_RUN: Final = {
     ("docs/safety.md", "bound(p) ="): "a formula",
     ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
     ("docs/operations.md", "python -m venv l0gc-env"): "it downloads 300 MB, and venv-pack, which nothing else needs",
+    ("docs/tables.md", "pip install"): "it downloads; its commands run in tests/streamlog/tables/test_engines.py",
+    ("docs/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
+    ("docs/tables.md", "SELECT json_extract"): "it needs Trino",
     ("examples/README.md", "$ docker compose up"): "it needs Docker; tests/test_compose.py runs it where Docker is",
     ("examples/iam/README.md", "$ sed 's|BUCKET"): "it changes an AWS account",
     ("examples/systemd/README.md", "# useradd"): "it changes the machine as root",

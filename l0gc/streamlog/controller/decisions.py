@@ -19,12 +19,14 @@ from l0gc.errors import (
     InvalidProducerEpochError,
     NotFoundError,
     PinExistsError,
+    TableExistsError,
     TopicExistsError,
+    TopicNotFoundError,
     UsageError,
 )
 from l0gc.formatting import count, moment
 from l0gc.streamlog.controller import entries
-from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic
+from l0gc.streamlog.controller.state import ControllerState, LastTick, Topic, TopicTable
 
 TICK_SLACK: Final = 20
 """A tick is due a twentieth of the interval early."""
@@ -212,6 +214,28 @@ def decide_delete_pin(state: ControllerState, name: str, revision: int | None) -
             f"pin {name!r} of epoch {revision} has ended; that of epoch {pin.revision} was left as it is"
         )
     return entries.DeletePin(name, pin.revision)
+
+
+def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.CreateTable | None:
+    """Have a topic kept as a table; None if it is already.
+
+    Raises:
+        TableExistsError: the topic has another table, or another topic has this one.
+        TopicNotFoundError: it does not exist, or was deleted and created again in between.
+        UsageError: a name cannot be.
+    """
+    entries.check_table(wanted.topic, wanted.catalog, wanted.table)
+    if state.topic(wanted.topic).revision != wanted.revision:
+        raise TopicNotFoundError(f"topic {wanted.topic!r} (revision {wanted.revision}) was deleted in between")
+    for table in state.tables.values():
+        if table == wanted:
+            return None
+        if table.topic == wanted.topic or (table.catalog, table.table) == (wanted.catalog, wanted.table):
+            raise TableExistsError(
+                f"topic {table.topic!r} (revision {table.revision}) has table {table.table} in catalog {table.catalog!r}; "
+                f"end that with l0gc table drop {table.topic}"
+            )
+    return entries.CreateTable(wanted.topic, wanted.revision, wanted.catalog, wanted.table)
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:

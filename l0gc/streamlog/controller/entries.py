@@ -145,6 +145,22 @@ class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
     revision: int
 
 
+class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
+    """The topic that the epoch `revision` created has an Iceberg table from now on, in PyIceberg's catalog of that name."""
+
+    topic: str
+    revision: int
+    catalog: str
+    table: str
+
+
+class DropTable(msgspec.Struct, frozen=True, array_like=True, tag="j"):
+    """The topic `topic`, of that revision, has no table any more."""
+
+    topic: str
+    revision: int
+
+
 ControllerEntry = (
     Bootstrap
     | CreateTopic
@@ -157,6 +173,8 @@ ControllerEntry = (
     | CreatePin
     | PinTookEffect
     | DeletePin
+    | CreateTable
+    | DropTable
 )
 
 _ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decoder(ControllerEntry)
@@ -209,3 +227,13 @@ def check_pin(name: str, ttl_ms: int, why: str) -> None:
         )
     if why and not is_text(why):
         raise UsageError(f"the reason for pin {name!r} must have at most {MAX_TEXT} printable characters")
+
+
+def check_table(topic: str, catalog: str, table: str) -> None:
+    """Raises `UsageError`: no topic can have such a table."""
+    check_topic_name(topic)
+    for what, name in (("catalog", catalog), ("table", table)):
+        if not is_text(name):
+            raise UsageError(f"{what} name {name[:50]!r} must have 1 to {MAX_TEXT} printable characters")
+    if not all(table.split(".")) or "." not in table:
+        raise UsageError(f"table name {table!r} must look like namespace.name")

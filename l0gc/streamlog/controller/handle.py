@@ -35,13 +35,14 @@ from l0gc.streamlog.controller.decisions import (
     decide_alter_topic,
     decide_bootstrap,
     decide_create_pin,
+    decide_create_table,
     decide_create_topic,
     decide_delete_pin,
     decide_init_producer,
     tick_is_due,
 )
 from l0gc.streamlog.controller.machine import ControllerMachine, entry_refusal
-from l0gc.streamlog.controller.state import ControllerState, Pin, Producer, Retention, Topic
+from l0gc.streamlog.controller.state import ControllerState, Pin, Producer, Retention, Topic, TopicTable
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -286,6 +287,15 @@ class Controller:
 
         self._propose(decide)
         return pins[-1]
+
+    def create_table(self, table: TopicTable) -> None:
+        """Have a topic kept as a table. See `decide_create_table`."""
+        self._propose(lambda s: decide_create_table(s, table))
+
+    def drop_table(self, table: TopicTable) -> None:
+        """Have a topic kept as a table no more; nothing, if it is not."""
+        known = entries.DropTable(table.topic, table.revision)
+        self._propose(lambda s: known if s.tables.get(table.topic) == table else None)
 
     def advance(self, expected: int | None = None, caller: str = "") -> int:
         """Advance the epoch and return it. See `decide_advance`."""

@@ -28,6 +28,7 @@ from l0gc.streamlog.controller.state import (
     Pin,
     Producer,
     Topic,
+    TopicTable,
 )
 
 _STATE: Final = msgspec.msgpack.Decoder(ControllerState)
@@ -84,6 +85,10 @@ class ControllerMachine:
                 state.pins[e.name] = msgspec.structs.replace(state.pins[e.name], watermark=e.watermark, ends=e.ends)
             case entries.DeletePin():
                 del state.pins[e.name]
+            case entries.CreateTable():
+                state.tables[e.topic] = TopicTable(e.topic, e.revision, e.catalog, e.table)
+            case entries.DropTable():
+                del state.tables[e.topic]
             case entries.Tick():
                 if e.to >= 0:
                     epoch, state.jump = e.to, Jump(entry.offset, e.to)
@@ -165,6 +170,14 @@ def _check(state: ControllerState, offset: int, e: entries.ControllerEntry) -> N
                 if pin.in_effect:
                     raise UsageError(f"pin {e.name!r} takes effect twice")
                 _check_effect(state, pin, e.watermark, e.ends)
+        case entries.CreateTable():
+            entries.check_table(e.topic, e.catalog, e.table)
+            topic = state.topics.get(e.topic)
+            if e.topic in state.tables or topic is None or topic.revision != e.revision:
+                raise UsageError(f"it creates a table of topic {e.topic!r}, which has one, or does not exist")
+        case entries.DropTable():
+            if e.topic not in state.tables or state.tables[e.topic].revision != e.revision:
+                raise UsageError(f"it drops the table of topic {e.topic!r}, which has none")
         case entries.Tick():
             if e.caller != "" and not entries.is_text(e.caller):
                 raise UsageError("it ticks for a caller that cannot be")
@@ -233,6 +246,10 @@ def _check_state(state: ControllerState) -> None:
             raise UsageError(f"pin {name!r} cannot be")
         if pin.ends is not None:
             _check_effect(state, pin, pin.watermark, pin.ends)
+    for name, table in state.tables.items():
+        entries.check_table(table.topic, table.catalog, table.table)
+        if name != table.topic or not 0 < table.revision <= state.epoch:
+            raise UsageError(f"the table of topic {name!r} cannot be")
     for name, p in state.producers.items():
         known = entries.is_text(name) and entries.is_text(p.run) and 0 <= p.producer_id < entries.MAX_PRODUCER_ID
         if not known or not -1 <= p.last_epoch < p.epoch:

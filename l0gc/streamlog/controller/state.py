@@ -175,6 +175,20 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return self.ends is not None
 
 
+class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
+    """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It outlives its topic, until it is dropped."""
+
+    topic: str
+    revision: int
+    catalog: str
+    table: str
+
+    @property
+    def pin_prefix(self) -> str:
+        """What the names of the pins begin with that keep what the table's snapshots name."""
+        return f"table-{self.revision}-"
+
+
 class ControllerState(msgspec.Struct, array_like=True):
     """The cluster as of one epoch.
 
@@ -199,6 +213,7 @@ class ControllerState(msgspec.Struct, array_like=True):
     retention_bytes: int = UNLIMITED
     jump: Jump = Jump()
     pins: dict[str, Pin] = {}
+    tables: dict[str, TopicTable] = {}
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that the entry at an offset after the last jump begins."""
@@ -217,6 +232,7 @@ class ControllerState(msgspec.Struct, array_like=True):
             producers=dict(self.producers),
             epoch_times=list(self.epoch_times),
             pins=dict(self.pins),
+            tables=dict(self.tables),
         )
 
     def topic(self, name: str) -> Topic:
@@ -257,6 +273,13 @@ class ControllerState(msgspec.Struct, array_like=True):
             for p in self.producers.values()
         )
 
+    def table(self, topic: str) -> TopicTable:
+        """The topic's table. Raises `NotFoundError`, with the nearest name."""
+        if topic in self.tables:
+            return self.tables[topic]
+        hint = suggestion(topic, self.tables, "l0gc table list shows what there is")
+        raise NotFoundError(f"topic {topic!r} has no table; {hint}")
+
     # -- pins ---------------------------------------------------------------------------------------------------------
 
     def pin(self, name: str) -> Pin:
@@ -265,6 +288,10 @@ class ControllerState(msgspec.Struct, array_like=True):
             return self.pins[name]
         hint = suggestion(name, self.pins, "l0gc pin list shows what there is")
         raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
+
+    def pins_of(self, table: TopicTable) -> dict[str, Pin]:
+        """The pins that have taken effect and keep what the table's snapshots name, by name."""
+        return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix) and p.in_effect}
 
     def has_pins_to_end(self, now_ms: int) -> bool:
         """Whether an entry at `now_ms` ends a pin."""

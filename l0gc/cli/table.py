@@ -1,0 +1,122 @@
+"""`l0gc table create|sync|list|drop`: a topic's L1 as an Iceberg table, which every engine reads."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import click
+
+from l0gc.api import Cluster
+from l0gc.cli.options import TOPIC, cluster_options
+from l0gc.cli.output import Output
+from l0gc.cli.units import duration
+from l0gc.formatting import count, moment
+from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S, TableSynced, TableSyncResult, TableView
+
+keep_snapshots_option: Final = click.option(
+    "--keep-snapshots",
+    "keep_snapshots_s",
+    type=duration,
+    default=f"{KEEP_SNAPSHOTS_S // 86_400}d",
+    show_default=True,
+    help="How long a table's snapshot can be read after another one took its place.",
+)
+
+
+@click.group("table")
+def table_command() -> None:
+    """Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.
+
+    L1 objects are registered, and never copied. Needs the extra `iceberg` (pip install 'l0gc[iceberg]'); catalogs are
+    configured as PyIceberg has it, in .pyiceberg.yaml or in the environment.
+
+    \b
+    Example:
+      l0gc table create events --catalog lake
+      l0gc table sync
+    """
+
+
+@table_command.command("create")
+@click.argument("topic", shell_complete=TOPIC)
+@click.option("--catalog", required=True, metavar="NAME", help="The catalog, by its name in PyIceberg's configuration.")
+@click.option("--table", metavar="NAMESPACE.NAME", help="The table's name; by default the topic's in namespace l0gc.")
+@cluster_options()
+def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str | None) -> None:
+    """Create a topic's table; the next sync, or gc, fills it.
+
+    \b
+    Example:
+      l0gc table create events --catalog lake
+      l0gc table create events --catalog lake --table analytics.events
+    """
+    out.finish(
+        lambda: cluster.tables.create(topic, catalog=catalog, table=table),
+        lambda t: [f"topic {t.topic} has table {t.table} in catalog {t.catalog}; fill it with l0gc table sync"],
+    )
+
+
+@table_command.command("sync")
+@click.argument("topic", required=False, shell_complete=TOPIC)
+@keep_snapshots_option
+@cluster_options()
+def sync(out: Output, cluster: Cluster, topic: str | None, keep_snapshots_s: int) -> None:
+    """Have the table of a topic, or all tables, name what is in L1 now: one snapshot for all that has changed.
+
+    \b
+    Example:
+      l0gc table sync
+      l0gc table sync events --keep-snapshots 7d
+    """
+    run_table_sync(out, partial(cluster.tables.sync, topic, keep_snapshots_s=keep_snapshots_s))
+
+
+@table_command.command("list")
+@cluster_options()
+def list_tables(out: Output, cluster: Cluster) -> None:
+    """List the tables, and how long readers of each can rely on what it names.
+
+    \b
+    Example:
+      l0gc table list
+    """
+    none = "no topic has a table; create one with l0gc table create TOPIC --catalog NAME"
+    out.finish(cluster.tables.list, lambda tables: [_line(t) for t in tables] or [none])
+
+
+@table_command.command("drop")
+@click.argument("topic", shell_complete=TOPIC)
+@click.option("--forget", is_flag=True, help="Leave the catalog as it is: forget the table here alone.")
+@cluster_options()
+def drop(out: Output, cluster: Cluster, topic: str, forget: bool) -> None:
+    """Drop a topic's table: it leaves its catalog, its metadata files go. L1 objects stay.
+
+    \b
+    Example:
+      l0gc table drop events
+    """
+    out.finish(
+        lambda: cluster.tables.drop(topic, forget=forget),
+        lambda t: [f"table {t.table} of topic {t.topic} {'forgotten' if forget else 'dropped'}"],
+    )
+
+
+def _line(t: TableView) -> str:
+    kept = "not synced yet" if t.expires_ms < 0 else f"readable until {moment(t.expires_ms)} without another sync"
+    return f"{t.topic}  {t.table} in catalog {t.catalog}, {kept}"
+
+
+def _synced(result: TableSyncResult) -> list[str]:
+    return [_change(t) for t in result.tables] or ["no topic has a table"]
+
+
+def _change(t: TableSynced) -> str:
+    if not t.committed:
+        return f"{t.table}: nothing to do, {count(t.files, 'L1 object')}"
+    more = f", {count(t.expired, 'snapshot')} ended" if t.expired else ""
+    return f"{t.table}: {t.added:,} added, {t.removed:,} removed, {count(t.files, 'L1 object')} now{more}"
+
+
+run_table_sync: Final = partial(Output.finish, lines=_synced, title="syncing tables", reports=True)
+"""As the command shows its work and result, for it and for `l0gc gc`."""

@@ -1,0 +1,297 @@
+"""A table's snapshots: which L1 objects one names, the commit of the next one, and the end of old metadata files.
+
+A snapshot names its objects in manifests. One that nothing was dropped from stays as it is, and one that is touched is
+written anew without what was dropped; small ones become one now and then. So a sync writes about as much as has changed, and
+the number of manifests stays bounded. Nothing here copies, reads or deletes a data object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import pyiceberg.exceptions as failed
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update.snapshot import ExpireSnapshots, _SnapshotProducer
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, TimestamptzType
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from l0gc.errors import TableError
+from l0gc.keys import L1_DATA, PartitionId, level_one
+from l0gc.streamlog.journal.rows import Rows, name_text
+from l0gc.streamlog.level_one.parquet import FIELD_IDS
+
+MANIFEST_FILES: Final = 2048
+"""The most objects of a manifest: some 300 KiB."""
+SMALL_MANIFESTS: Final = 16
+"""So many manifests of which each has less than half of that become as few as it takes."""
+_METADATA: Final = re.compile(r"[^/]+(\.metadata\.json|-m[0-9]+\.avro)|snap-[^/]+\.avro")
+"""The names of the files that PyIceberg, and this module, write about a table."""
+
+Entries = dict[str, ManifestEntry]
+"""The entries of a manifest, by the path of the object."""
+
+
+def path_of(url: str, p: PartitionId, row: Any) -> str:
+    """An L1 object as a table names it, given its row of `L1_ROW`."""
+    key = level_one(p, int(row["epoch"]), int(row["base"]), int(row["last"]), name_text(row["name"]))
+    return f"{url}{key}"
+
+
+def data_file(path: str, row: Any, older: int | None, spec_id: int) -> DataFile:
+    """What a manifest says of an L1 object. The journal knows it all, so that no object is opened for it.
+
+    Args:
+        older: the newest timestamp of the records before it in its partition: none in it is older, since the log's time
+            never goes back.
+    """
+    base, last = int(row["base"]), int(row["last"])
+    lower, upper = {FIELD_IDS["offset"]: _long(base)}, {FIELD_IDS["offset"]: _long(last)}
+    upper[FIELD_IDS["timestamp"]] = _time(int(row["max_timestamp"]))
+    if older is not None:
+        lower[FIELD_IDS["timestamp"]] = _time(older)
+    found = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(int(row["partition"])),
+        record_count=last - base + 1,
+        file_size_in_bytes=int(row["bytes"]),
+        column_sizes=None,
+        value_counts=None,
+        null_value_counts=None,
+        nan_value_counts=None,
+        lower_bounds=lower,
+        upper_bounds=upper,
+        key_metadata=None,
+        split_offsets=None,
+        equality_ids=None,
+        sort_order_id=None,
+    )
+    found.spec_id = spec_id
+    return found
+
+
+def _long(value: int) -> bytes:
+    return to_bytes(LongType(), value)
+
+
+def _time(ms: int) -> bytes:
+    return to_bytes(TimestamptzType(), ms * 1000)
+
+
+def data_files(rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int) -> list[DataFile]:
+    """The objects at these places of a topic's L1 rows, which are by partition and offset and have the holes."""
+    same = rows["partition"][1:] == rows["partition"][:-1]
+    found = []
+    for i in which.tolist():
+        older = int(rows["max_timestamp"][i - 1]) if i and same[i - 1] else None
+        found.append(data_file(path(rows[i]), rows[i], older, spec_id))
+    return found
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------
+
+
+def manifests_of(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
+    """The manifests of a snapshot that name an object."""
+    if snapshot is None:
+        return []
+    return [m for m in snapshot.manifests(table.io) if m.has_added_files() or m.has_existing_files()]
+
+
+def entries_of(table: Table, manifests: Sequence[ManifestFile]) -> list[Entries]:
+    """What each of the manifests names."""
+
+    def read(m: ManifestFile) -> Entries:
+        return {e.data_file.file_path: e for e in m.fetch_manifest_entry(table.io, discard_deleted=True)}
+
+    return list(ExecutorFactory.get_or_create().map(read, manifests))
+
+
+def check_ours(paths: Iterable[str], url: str, name: str) -> None:
+    """Raises `TableError`: one of the paths is not an L1 object of this cluster."""
+    foreign = next((p for p in paths if not p.startswith(f"{url}{L1_DATA}")), None)
+    if foreign is not None:
+        raise TableError(
+            f"table {name} names {foreign}, which is not an L1 object of this cluster: another program wrote it"
+        )
+
+
+# -- writing --------------------------------------------------------------------------------------------------------------
+
+
+class Replacement(_SnapshotProducer["Replacement"]):
+    """The next snapshot: some objects more, some less.
+
+    Args:
+        manifests: those of the current snapshot.
+        read: what those of them name that were read, by their paths. Each that names a dropped object must be here.
+    """
+
+    def __init__(
+        self,
+        transaction: Any,
+        io: FileIO,
+        summary: Mapping[str, str],
+        manifests: Sequence[ManifestFile],
+        read: Mapping[str, Entries],
+    ) -> None:
+        operation = Operation.OVERWRITE if manifests else Operation.APPEND
+        super().__init__(operation, transaction, io, snapshot_properties=dict(summary))
+        self._known, self._read = manifests, dict(read)
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        gone = {f.file_path for f in self._deleted_data_files}
+        return [
+            _as(e, ManifestEntryStatus.DELETED, self._snapshot_id)
+            for m in self._read.values()
+            for p, e in m.items()
+            if p in gone
+        ]
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        """Those that stay, and those that take the place of the others."""
+        gone = {f.file_path for f in self._deleted_data_files}
+        touched = {at for at, entries in self._read.items() if not gone.isdisjoint(entries)}
+        kept = [m for m in self._known if m.manifest_path not in touched]
+        small = [m for m in kept if _files(m) < MANIFEST_FILES // 2]
+        if len(small) >= SMALL_MANIFESTS:
+            for m in small:
+                entries = m.fetch_manifest_entry(self._io, discard_deleted=True)
+                self._read.setdefault(m.manifest_path, {e.data_file.file_path: e for e in entries})
+            touched.update(m.manifest_path for m in small)
+            kept = [m for m in kept if m.manifest_path not in touched]
+        left = (e for at in sorted(touched) for path, e in self._read[at].items() if path not in gone)
+        return [*kept, *self._write(_as(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in left)]
+
+    def _manifests(self) -> list[ManifestFile]:
+        added = (
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=f,
+            )
+            for f in self._added_data_files
+        )
+        return [*self._write(added), *self._write(self._deleted_entries()), *self._existing_manifests()]
+
+    def _write(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+        """Write entries into as many manifests as it takes."""
+        written, rest = [], iter(entries)
+        while some := list(islice(rest, MANIFEST_FILES)):
+            with self.new_manifest_writer(self._transaction.table_metadata.spec()) as writer:
+                for e in some:
+                    writer.add_entry(e)
+            written.append(writer.to_manifest_file())
+        return written
+
+    def _refresh_for_retry(self) -> None:
+        """PyIceberg would go on from whatever the table has become; it is decided anew instead."""
+        raise failed.CommitFailedException("the table was changed by another commit")
+
+
+def _files(m: ManifestFile) -> int:
+    return (m.added_files_count or 0) + (m.existing_files_count or 0)
+
+
+def _as(e: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=e.sequence_number,
+        file_sequence_number=e.file_sequence_number,
+        data_file=e.data_file,
+    )
+
+
+def commit_snapshot(
+    table: Table,
+    summary: Mapping[str, str] | None,
+    manifests: Sequence[ManifestFile] = (),
+    read: Mapping[str, Entries] = {},
+    added: Sequence[DataFile] = (),
+    dropped: Collection[str] = (),
+    expired: Collection[int] = (),
+) -> None:
+    """One commit: the next snapshot, and the end of old ones.
+
+    Args:
+        summary: what it says of itself; None to end snapshots alone.
+        manifests, read: see `Replacement`.
+        added: the objects that are new; `dropped` are the paths of those that are gone.
+        expired: the ids of the snapshots that end.
+
+    Raises:
+        CommitFailedException: the table was changed since it was loaded; nothing was committed.
+    """
+    with table.transaction() as transaction:
+        if summary is not None:
+            producer = Replacement(transaction, table.io, summary, manifests, read)
+            for f in added:
+                producer.append_data_file(f)
+            for entries in read.values():
+                for path in entries.keys() & set(dropped):
+                    producer.delete_data_file(entries[path].data_file)
+            producer.commit()
+        if expired:
+            ExpireSnapshots(transaction).by_ids(sorted(expired)).commit()
+
+
+# -- old metadata ---------------------------------------------------------------------------------------------------------
+
+
+def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """The manifest lists of the snapshots, and the manifests that these name."""
+    some = list(snapshots)
+    found = ExecutorFactory.get_or_create().map(lambda s: [m.manifest_path for m in s.manifests(table.io)], some)
+    return {s.manifest_list for s in some}.union(*found)
+
+
+def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
+    """Delete metadata files of the table, which nothing names any more; returns how many.
+
+    Raises:
+        TableError: one of them is not a metadata file of this table, or lies where l0gc has its own objects.
+    """
+    folder = f"{table.location().rstrip('/')}/metadata/"
+    for path in paths:
+        inside = path.startswith(folder) and _METADATA.fullmatch(path[len(folder) :])
+        if not inside or any(path.startswith(f"{url}{own}") for own in OWN):
+            raise TableError(f"{path} is not a metadata file of the table at {table.location()}, and was not deleted")
+    io = table.io
+    for path in paths:
+        io.delete(path)
+    return len(paths)
+
+
+OWN: Final = ("level_zero/", "level_one/", "l0gc/", "quarantine/")
+"""Where a cluster has its own objects, below its URL."""
+
+
+def unnamed(table: Table, older_than_ms: int) -> Iterator[str]:
+    """Metadata files of the table that it does not name, since a run was killed, and which were written so long ago."""
+    from pyarrow.fs import FileSelector
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if not isinstance(table.io, PyArrowFileIO):
+        return
+    folder = f"{table.location().rstrip('/')}/metadata"
+    scheme, host, path = PyArrowFileIO.parse_location(folder, table.io.properties)
+    named = named_by(table, table.metadata.snapshots) | {table.metadata_location}
+    named |= {old.metadata_file for old in table.metadata.metadata_log}
+    named |= {s.statistics_path for s in (*table.metadata.statistics, *table.metadata.partition_statistics)}
+    for info in table.io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path, allow_not_found=True)):
+        at = f"{folder}/{info.base_name}"
+        old = info.mtime is not None and info.mtime.timestamp() * 1000 < older_than_ms
+        if old and info.is_file and at not in named and _METADATA.fullmatch(info.base_name):
+            yield at

@@ -1,0 +1,96 @@
+"""What the commands about tables answer with, and what the cluster itself knows of its tables; without PyIceberg."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from l0gc.errors import L0gcError, PartialFailureError, SafetyError
+from l0gc.formatting import Outcome
+from l0gc.streamlog.controller.state import ControllerState, Topic, TopicTable
+
+KEEP_SNAPSHOTS_S: Final = 86_400
+"""How long a snapshot can be read after another one took its place."""
+_NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
+    """The table that a topic is to have; by default with its own name, in the namespace `l0gc`."""
+    return TopicTable(topic.name, topic.revision, catalog, table or f"l0gc.{_NOT_A_NAME.sub('_', topic.name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableView(Outcome):
+    """A topic's table. Times are the store's clock, in milliseconds.
+
+    Attributes:
+        pinned_ms: when the newest pin of its snapshots was created, so when a sync last ran or some hours before; -1 if the
+            table has no pin: nothing keeps what its snapshots name.
+        expires_ms: when that pin ends, unless a sync follows; -1 without one.
+    """
+
+    topic: str
+    revision: int
+    catalog: str
+    table: str
+    pinned_ms: int = -1
+    expires_ms: int = -1
+
+    @classmethod
+    def of(cls, table: TopicTable, state: ControllerState) -> TableView:
+        pins = state.pins_of(table).values()
+        newest = max(((p.created_ms, p.end_ms) for p in pins), default=(-1, -1))
+        return cls(table.topic, table.revision, table.catalog, table.table, *newest)
+
+
+class TableList(list[TableView], Outcome):
+    """The tables, by topic."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tables": [t.to_json() for t in self]}
+
+
+@dataclass(slots=True)
+class TableSynced(Outcome):
+    """What a sync did with one table.
+
+    Attributes:
+        snapshot_id: the table's current snapshot afterwards; -1 without one.
+        added, removed: L1 objects that the new snapshot names more, or less, than the one before.
+        files: how many it names.
+        expired: snapshots that ended.
+        metadata_deleted: metadata files that nothing names any more, and that were deleted.
+        committed: whether anything was committed to the catalog.
+    """
+
+    topic: str
+    table: str
+    snapshot_id: int = -1
+    added: int = 0
+    removed: int = 0
+    files: int = 0
+    expired: int = 0
+    metadata_deleted: int = 0
+    committed: bool = False
+
+
+@dataclass(slots=True)
+class TableSyncResult(Outcome):
+    """What a sync did with each table, and which it could not sync."""
+
+    tables: list[TableSynced] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    failures: list[L0gcError] = field(default_factory=list, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tables": [t.to_json() for t in self.tables], "errors": self.errors}
+
+    @property
+    def problem(self) -> L0gcError | None:
+        """What was wrong: the error itself where there is one table."""
+        if len(self.failures) == 1 and not self.tables:
+            return self.failures[0]
+        if any(isinstance(e, SafetyError) for e in self.failures):
+            return SafetyError("; ".join(self.errors))
+        return PartialFailureError.of("some tables were not synced", self.errors)

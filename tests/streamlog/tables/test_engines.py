@@ -1,0 +1,94 @@
+"""Engines that nobody here wrote read from a table what `read` gives, on a server; the examples of docs/tables.md run."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+from pyiceberg.catalog import load_catalog
+
+import l0gc
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.storage.config import StoreConfig
+from tests.docs.test_blocks import found
+from tests.support.tables import sql_catalog
+
+DOCUMENT = "docs/tables.md"
+
+
+def a_duckdb(weed: SeaweedFS) -> duckdb.DuckDBPyConnection:
+    """DuckDB with its extensions, from their wheels."""
+    connection = duckdb.connect()
+    for name in ("avro", "httpfs", "iceberg"):
+        (folder,) = importlib.import_module(f"duckdb_extension_{name}").__path__
+        (file,) = Path(folder).rglob("*.duckdb_extension")
+        connection.execute(f"LOAD '{file}'")
+    connection.execute(
+        f"""CREATE SECRET (TYPE s3, KEY_ID '{weed.access_key}', SECRET '{weed.secret_key}', REGION '{weed.region}',
+        ENDPOINT '{weed.endpoint_url.removeprefix("http://")}', URL_STYLE 'path', USE_SSL false)"""
+    )
+    return connection
+
+
+@pytest.mark.weed
+def test_every_engine_reads_what_read_gives(
+    bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql_catalog(monkeypatch, tmp_path, f"s3://{bucket.bucket}/warehouse")
+    assert {"type", "uri", "warehouse"} == {
+        line.split(":")[0].strip() for line in found(DOCUMENT, "catalog:").text.splitlines()[2:]
+    }
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, journals=2)
+        cluster.topics.create("events", partitions=3, journals=2)
+        cluster.tables.create("events", catalog="lake")
+        for n in range(4):
+            cluster.upload("events", [b'{"user":"ann","n":%d}' % n, b'{"user":"bob"}'] * 20, key_field="user")
+            cluster.upload("events", [b'{"user":"cid"}'] * 3)
+            cluster.reconcile()
+            cluster.tables.sync()
+        merged = cluster.merge()
+        synced = cluster.gc().table_sync
+        assert synced is not None
+        assert synced.tables[0].removed == merged.objects_before > 0
+        wanted = sorted((r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in cluster.read("events"))
+    users = Counter(value.split(b'"')[3].decode() for *_, value in wanted)
+
+    names = ["partition", "offset", "timestamp", "key", "value"]
+    given: dict[str, Any] = {}
+    table = load_catalog("lake", **_access(weed)).load_table("l0gc.events")
+    arrow = table.scan().to_arrow()
+    assert arrow.schema.names == [f.name for f in table.schema().fields]
+    assert _rows(pl.DataFrame(arrow.select(names))) == wanted
+    assert _rows(pl.scan_iceberg(table).select(names).collect()) == wanted
+    duck = a_duckdb(weed)
+    select = ", ".join(f'"{n}"' for n in names)
+    assert _rows(duck.sql(f"SELECT {select} FROM iceberg_scan('{table.metadata_location}')").pl()) == wanted
+
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name: load_catalog(name, **_access(weed)))
+    exec(found(DOCUMENT, "from pyiceberg").text, given)
+    assert given["rows"].num_rows == sum(1 for p, *_ in wanted if p == 0)
+    exec(found(DOCUMENT, "import polars").text, given)
+    assert dict(given["rows"].iter_rows()) == users
+    by_user = found(DOCUMENT, "SELECT decode").text.format(metadata=table.metadata_location)
+    assert dict(duck.sql(by_user).fetchall()) == users
+
+
+def _access(weed: SeaweedFS) -> dict[str, str]:
+    return {
+        "s3.endpoint": weed.endpoint_url,
+        "s3.access-key-id": weed.access_key,
+        "s3.secret-access-key": weed.secret_key,
+        "s3.region": weed.region,
+    }
+
+
+def _rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """The rows with times in milliseconds, in order."""
+    ms = pl.col("timestamp").dt.cast_time_unit("ms").cast(pl.Int64)
+    return sorted(frame.with_columns(ms).iter_rows())

@@ -1,0 +1,66 @@
+"""Catalogs for tests of tables, and what a table names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.tables.catalog import load_table, open_catalog
+from l0gc.streamlog.tables.results import TableSynced, table_of
+from l0gc.streamlog.tables.sync import create_table, sync_tables
+from tests.support.reconcile import named
+
+DAY_MS = 86_400_000
+
+
+def sql_catalog(monkeypatch: pytest.MonkeyPatch, folder: Path, warehouse: str = "") -> None:
+    """Have PyIceberg know a catalog `lake`, in SQLite."""
+    configure(
+        monkeypatch,
+        type="sql",
+        uri=f"sqlite:///{folder / 'catalog.db'}",
+        warehouse=warehouse or f"file://{folder}/lake",
+    )
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.replace('-', '_').upper()}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+
+
+def with_table(cluster: Cluster) -> TopicTable:
+    """The topic `events` gets a table."""
+    wanted = table_of(cluster.controller.snapshot().topic("events"), "lake", None)
+    create_table(cluster, wanted)
+    return wanted
+
+
+def sync(cluster: Cluster, keep_ms: int = DAY_MS) -> TableSynced:
+    """Sync the table of `events`, which names then what the journals list, each object once."""
+    result = sync_tables(cluster, "events", keep_ms)
+    if result.failures:
+        raise result.failures[0]
+    assert_named(cluster)
+    return result.tables[0]
+
+
+def table(cluster: Cluster) -> Table:
+    state = cluster.controller.snapshot()
+    known = state.table("events")
+    return load_table(open_catalog(known.catalog, cluster.store), known, state.cluster_id)
+
+
+def names(cluster: Cluster, snapshot_id: int | None = None) -> list[str]:
+    """The keys of the objects that a snapshot names, as often as it does."""
+    tasks = table(cluster).scan(snapshot_id=snapshot_id).plan_files()
+    return sorted(t.file.file_path.removeprefix(cluster.store.url) for t in tasks)
+
+
+def assert_named(cluster: Cluster) -> None:
+    assert names(cluster) == sorted(named(cluster, "events"))
