@@ -9,12 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from l0gc.api.engine import Engine, Work
-<<<<<<< HEAD
-from l0gc.api.groups import Pins, Producers, Runs, Topics, checked
-from l0gc.api.reading import Reads
-=======
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked
->>>>>>> tables
+from l0gc.api.reading import Reads
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
