@@ -13,6 +13,7 @@ from tests.simulation.mutants import (
     of_pins,
     of_set_back,
     of_sinks,
+    of_tables,
     of_the_cluster,
 )
 from tests.simulation.mutants.tools import Mutant
@@ -27,6 +28,7 @@ _MODULES = (
     of_set_back,
     of_isolation,
     of_sinks,
+    of_tables,
     of_holes,
     of_pins,
 )
