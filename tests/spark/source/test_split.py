@@ -63,8 +63,10 @@ def test_each_core_gets_a_task_if_there_is_enough_to_read(mib: float, cores: int
 
 
 def test_parts_of_equal_weight_fill_their_share_though_it_was_rounded() -> None:
-    thirds = 0.1 * 2**24
-    assert [len(s.ranges()) for s in split([part([(0, 3, thirds)] * 7)])] == [7]
+    planned = part([(0, 3, 1.0)] * 12)
+    for n in range(1, 400):
+        planned.bytes = np.full(12, 2**20 + n / 10)
+        assert [len(s.ranges()) for s in split([planned])] == [12]
 
 
 def test_nothing_to_read_makes_no_task() -> None:
