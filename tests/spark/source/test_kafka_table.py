@@ -19,6 +19,7 @@ from tests.support.ingest import stored_values
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import put
 from tests.support.spark_source import (
+    Rows,
     batch_reader,
     commit,
     data_source,
@@ -157,7 +158,8 @@ def sink_columns() -> None:
     cluster = topic_in_memory(2)
     write_batch(cluster, {"value": [b"x"], "key": [b"k"], "topic": ["events"], "partition": [1]})
     assert stored_values(cluster, "events") == [[], [b"x"]]
-    for bad in ({"value": [None], "topic": ["events"]}, {"value": [b"x"], "topic": [None]}):
+    without: list[Rows] = [{"value": [None], "topic": ["events"]}, {"value": [b"x"], "topic": [None]}]
+    for bad in without:
         with pytest.raises(BadRecordError):
             write_batch(cluster, bad)
 
@@ -177,7 +179,7 @@ def other_columns() -> None:
 def modes(streaming: bool) -> None:
     source, schema = data_source(topic="events"), StructType().add("value", "binary")
     make = source.streamWriter if streaming else source.writer
-    assert make(schema, False)
+    assert make(schema, False) is not None
     with pytest.raises(UsageError, match="never overwritten"):
         make(schema, True)
 
