@@ -218,7 +218,7 @@ def columns_wanted(given: Mapping[str, str], known: Sequence[str], default: Sequ
     Raises:
         UsageError: it names one that a topic does not have.
     """
-    text = _Options(given, ()).text("columns")  # a sink is asked for its schema, too
+    text = _Options(given, _READ).text("columns")
     if text is None:
         return list(default)
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
