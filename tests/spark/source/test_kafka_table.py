@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 
 from l0gc.errors import BadRecordError, OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.source import SCHEMA
@@ -139,8 +139,9 @@ def idle() -> None:
 
 
 def headers() -> None:
-    refused("records have no headers", includeHeaders="true")
-    assert rows(includeHeaders="false") == ALL
+    schema = data_source(topic="events", includeHeaders="true").schema()
+    assert "headers" in schema.fieldNames()
+    assert "headers" not in data_source(topic="events", includeHeaders="false").schema().fieldNames()
 
 
 def columns() -> None:
@@ -164,10 +165,10 @@ def sink_columns() -> None:
             write_batch(cluster, bad)
 
 
-def lost_columns() -> None:
-    for name in ("headers", "timestamp"):
-        with pytest.raises(UsageError, match="would be lost"):
-            data_source(topic="events").writer(StructType().add("value", "binary").add(name, "binary"), False)
+def optional_columns() -> None:
+    header = StructType().add("key", "string").add("value", "binary")
+    schema = StructType().add("value", "binary").add("timestamp", "timestamp").add("headers", ArrayType(header))
+    assert data_source(topic="events").writer(schema, False) is not None
 
 
 def other_columns() -> None:
@@ -227,7 +228,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "columns of the source": columns,
     "sink option `topic`": the_topic,
     "sink columns `key`, `value`, `topic`, `partition`": sink_columns,
-    "sink columns `headers`, `timestamp`": lost_columns,
+    "sink columns `headers`, `timestamp`": optional_columns,
     "other sink columns": other_columns,
     "save mode": lambda: modes(streaming=False),
     "output mode": lambda: modes(streaming=True),
