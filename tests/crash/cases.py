@@ -8,11 +8,12 @@ from typing import Final
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.collect.sweep import Sweep
-from l0gc.errors import L0gcError, TopicNotFoundError, UsageError
+from l0gc.errors import L0gcError, NotFoundError, PinExistsError, TopicNotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+from l0gc.streamlog.pins import create_pin
 from tests.crash.checks import BrokenError, View, look
 from tests.crash.scenes import (
     AGE_S,
@@ -29,6 +30,7 @@ from tests.crash.scenes import (
     lagging,
     mergeable,
     overdue,
+    pinned,
     quiet,
     reconciled,
     sweepable,
@@ -207,6 +209,20 @@ def _evacuated(view: View, scene: Scene) -> None:
     _want(after.records == view.records, f"the records are {after.records}, and were {view.records}")
 
 
+def _pinned(view: View, scene: Scene) -> None:
+    """A pin whose command was killed before it took effect says so: it is deleted, and created again."""
+    pin = view.state.pin("backup")
+    if not pin.in_effect:
+        view.cluster.controller.delete_pin("backup")
+        pin = create_pin(view.cluster, "backup", 3_600_000)
+    journals = {view.cluster.journal(j).catch_up().max_applied_epoch for j, _ in pin.ends or ()}
+    _want(bool(journals) and min(journals) >= pin.revision, "a journal's window has not reached the pin")
+
+
+def _unpinned(view: View, scene: Scene) -> None:
+    _want(not view.state.pins, f"pins are {sorted(view.state.pins)}")
+
+
 def _barred(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
         closed = j.previous_applied_epoch == j.max_applied_epoch == view.state.epoch
@@ -247,6 +263,8 @@ CASES: Final = {
             done=(UsageError,),
             hole=(TOPIC, 1, *HOLE),
         ),
+        Case("pin-create", ["pin", "create", "backup", "--ttl", "1h"], quiet, _pinned, done=(PinExistsError,)),
+        Case("pin-delete", ["pin", "delete", "backup"], pinned, _unpinned, done=(NotFoundError,)),
         Case("vacuum", VACUUM, vacuumable, _vacuumed),
         Case(
             "reconcile-vacuum",

@@ -22,6 +22,7 @@ from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
@@ -111,6 +112,13 @@ def compute_watermark(cluster: Cluster) -> int:
 def quiet(scratch: Path) -> Scene:
     """Two topics, with records in L0."""
     return _Builder(scratch).scene()
+
+
+def pinned(scratch: Path) -> Scene:
+    """The same, with a pin."""
+    b = _Builder(scratch)
+    create_pin(b.cluster, "backup", 3_600_000)
+    return b.scene()
 
 
 def overdue(scratch: Path) -> Scene:

@@ -16,7 +16,7 @@ from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.set_back import accept_set_back
 from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
-from tests.simulation import actors, files, jobs, losses, readers, strangers
+from tests.simulation import actors, files, jobs, losses, pins, readers, strangers
 from tests.simulation.actors import Finished, Job
 from tests.simulation.external import Theirs
 from tests.simulation.jobs import Rounds
@@ -140,6 +140,9 @@ def usual(world: World, work: Work, phase: str) -> None:
     world.spawn(f"elder-{phase}", strangers.elder(world, 1))
     world.spawn(f"twins-{phase}", strangers.twins(world, 1))
     world.spawn(f"bungler-{phase}", strangers.bungler(world, 2))
+    if world.weather.pins:
+        for n in (1, 2):
+            world.spawn(f"pinner-{phase}{n}", pins.pinner(world, 10), pins.pinner(world, 10))
     if world.losses is not None:
         world.spawn(f"loser-{phase}", actors.repeat(world, 4, partial(losses.loser, world)))
     if world.weather.external_log:

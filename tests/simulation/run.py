@@ -7,7 +7,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from l0gc.errors import L0gcError, NotFoundError
 from l0gc.streamlog.cluster import Cluster
@@ -15,7 +15,7 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.topics import delete_topic
-from tests.simulation import actors, events, holds, hooks, jobs, losses, readers, refusing, retention, sinks
+from tests.simulation import actors, events, holds, hooks, jobs, losses, pins, readers, refusing, retention, sinks
 from tests.simulation.locks import instead_of_threads
 from tests.simulation.losses import Losses
 from tests.simulation.watch import LAYOUT
@@ -27,6 +27,9 @@ RECORDS = "records acknowledged"
 SWEPT = "objects swept in the end"
 MAX_STEPS = 1800
 """Of each of the two busy phases of a seed; the event between them has a third as many."""
+
+PINNED = 0.3
+"""How many of the seeds have pins; the others take the same steps as without any."""
 
 RETRIES = 8
 """How often an upload may be refused in the quiet end: a few times for each journal that its process has slept on."""
@@ -49,7 +52,7 @@ class Outcome:
 def simulate(seed: int, *, loses: bool = False) -> Outcome:
     """Run a seed, in which L0 objects are lost or not. Raises `Violation` if an invariant does not hold."""
     chance = random.Random(seed)
-    weather = Weather.draw(chance)
+    weather = replace(Weather.draw(chance), pins=random.Random(f"pins of {seed}").random() < PINNED)
     with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
         world = World(seed, chance, weather, Faults().times(weather.trouble))
         world.scratch = scratch
@@ -136,6 +139,8 @@ def _drain(world: World, survivors: list[Process]) -> int:
     if world.weather.all_topics_go:
         for name in sorted(world.watch.controller.topics):
             delete_topic(cluster, name)
+    pins.in_the_quiet(world, cluster)
+    pins.pass_all(world)
     holds.a_deleter_dies(world, cluster)
     holds.a_topic_with_indexes_goes(world, cluster)
     _later(world, lambda: housekeep(cluster))

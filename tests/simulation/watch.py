@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from l0gc.streamlog.journal.entries import Expired, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import LandedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark, decode_published
+from tests.simulation.promises import Promises
 from tests.simulation.retention import Retentions, check_expiry
 from tests.simulation.shadow import LandingWorld, Shadow, fingerprint
 from tests.simulation.shadow_l1 import Wrong
@@ -87,6 +89,7 @@ class Watch:
         self.strays: frozenset[str] = frozenset()
         self.went_back: frozenset[int] = frozenset()
         self.vanished: frozenset[str] = frozenset()
+        self.promises = Promises()
 
     # -- what there is --------------------------------------------------------------------------------------------------
 
@@ -128,6 +131,13 @@ class Watch:
 
     def _fail(self, text: str) -> None:
         raise self._world.violation(text)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Wrong as wrong:
+            self._fail(str(wrong))
 
     def _count_state(self) -> None:
         """The state of the whole: each journal in the abstract, in no order, and how far M is behind."""
@@ -182,6 +192,7 @@ class Watch:
         self.live.subtract(before)
         self.live.update(self._references(shadow))
         self.live = +self.live
+        self.promises.see(self)
         self._count_state()
 
     def _check_retention(self, shadow: Shadow, journal: int, offset: int, body: bytes) -> None:
@@ -257,6 +268,7 @@ class Watch:
         for name, topic in topics.items():
             if name not in state.topics:
                 self.forget([topic])
+        self.promises.see(self)
         self._count_state()
 
     def forget(self, topics: Sequence[Topic]) -> None:
@@ -297,6 +309,8 @@ class Watch:
                     self._fail(
                         f"M = {m} was published, though {key} is above the cluster epoch {self.controller.epoch}"
                     )
+        with self._failing():
+            self.promises.check_published(self, m)
         self.watermark, self.published_epoch = m, published.cluster_epoch
         self._count_state()
 
@@ -304,6 +318,8 @@ class Watch:
 
     def deleted(self, key: str, modified_ms: int) -> None:
         """It is gone."""
+        with self._failing():
+            self.promises.check_deleted(self, key, self._world.store.objects)
         if key in self.live:
             self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
         if key in self.protected:

@@ -36,7 +36,6 @@ def pin_unseen() -> AbstractContextManager[Any]:
     "l0gc/streamlog/epoch_source.py::pins_of",
     "M does not depend on pins",
     f"{_TEST}::test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended",
-    simulated=False,
 )
 def pin_ignored() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.epoch_source", "pins_of", lambda state, published: PinnedUnits(state.epoch))
@@ -48,7 +47,6 @@ def pin_ignored() -> AbstractContextManager[Any]:
     "a vacuum deletes what was dropped since a pin was created",
     f"{_TEST}::test_what_is_dropped_under_a_pin_stays_until_it_ends",
     f"{_TEST}::test_a_deleted_topics_l1_stays_under_a_pin",
-    simulated=False,
 )
 def pinned_purged() -> AbstractContextManager[Any]:
     return method(JournalGarbage, "_unpinned", lambda self, epoch: epoch)
@@ -70,7 +68,6 @@ def pin_without_windows() -> AbstractContextManager[Any]:
     "l0gc/storage/replica.py::Replica.truncate",
     "logs are truncated whatever a replay as of a pin needs",
     f"{_TEST}::test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended",
-    simulated=False,
 )
 def pinned_truncated() -> AbstractContextManager[Any]:
     return method(Replica, "truncate", lambda self, pinned_at=tuple: _truncate(self))
