@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,6 +208,17 @@ class Producers(Group):
         from l0gc.streamlog.producers import describe_producer
 
         return describe_producer(self._handles(), name)
+
+    def sender(self, topic: str, name: str) -> AbstractContextManager[Sender]:
+        """Begin a run of a producer that sends records of another system, each once, in a `with` block.
+
+        The other system numbers the records of each partition, and can be read from any number on. `positions` of the sender
+        has, by partition, where to begin; `send(records, positions)` lands records (`NewRecord`) with the positions after
+        them. A run that begins fences the one before; begin one at least every 14 days, since a name is kept for so long.
+        """
+        from l0gc.streamlog.ingest.sender import open_sender
+
+        return open_sender(self._handles(), topic, name)
 
 
 class Runs(Group):

@@ -35,7 +35,7 @@ from l0gc.streamlog.ingest.optional import (
     as_headers,
     header_bytes,
     headers_of,
-    sums,
+    sums_of,
     times_column,
     times_of,
 )
@@ -310,7 +310,7 @@ def digest_of(
         ends = np.cumsum(counts)
         places = np.arange(len(header_keys)) - np.repeat(ends - counts, counts)
         each = _mixed(_hashes(places.astype(np.uint64), header_keys.cast(pa.binary()), header_values))
-        hashes = np.where(counts > 0, _mixed(hashes) + sums(each, counts), hashes)
+        hashes = np.where(counts > 0, _mixed(hashes) + sums_of(each, counts), hashes)
     return int(_mixed(hashes).sum(dtype=np.uint64))
 
 

@@ -96,10 +96,11 @@ def header_bytes(column: pa.Array) -> Rows:
     """How many bytes the headers of each record have."""
     counts, keys, values = headers_of(column)
     sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0)
-    return sums(sizes, counts)
+    total: Rows = sums_of(sizes, counts)
+    return total
 
 
-def sums(numbers: Any, counts: Rows) -> Any:
+def sums_of(numbers: Any, counts: Rows) -> Any:
     """The sum of as many of the numbers for each record as `counts` says."""
     totals = np.concatenate(([0], np.cumsum(numbers, dtype=numbers.dtype))).astype(numbers.dtype)
     ends = np.cumsum(counts)

@@ -79,7 +79,7 @@ def open_upload(
 ) -> tuple[Uploader, list[Input]]:
     """An uploader, and what it is to run on: an upload from its beginning.
 
-    Nothing is appended before the logs were compared with what is published. Inputs are read once, for their ids, before a
+    Inputs are read once, for their ids, before a
     producer's run begins: a file that cannot be read must not fence the run before.
     Without `partition` and `key_field`, records are spread round-robin over the partitions.
 
@@ -97,9 +97,7 @@ def open_upload(
     """
     if partition is not None and key_field is not None:
         raise UsageError("--partition and --key-field exclude each other")
-    target = cluster.controller.snapshot().topic(topic)
-    refuse_if_set_back(cluster, target.journals)
-    cluster.controller.tick_if_due()
+    target = target_of(cluster, topic)
     spread = in_turn(target.partitions)
     if partition is not None:
         spread = fixed_partition(partition, target.partitions)
@@ -124,6 +122,15 @@ def open_upload(
         progress=progress,
     )
     return uploader, inputs
+
+
+def target_of(cluster: Cluster, topic: str) -> Topic:
+    """The topic to write to, after a tick if one is due. Nothing is appended before the logs were compared with what is
+    published. Raises as `open_upload`."""
+    target = cluster.controller.snapshot().topic(topic)
+    refuse_if_set_back(cluster, target.journals)
+    cluster.controller.tick_if_due()
+    return target
 
 
 @dataclass(slots=True)
@@ -254,6 +261,14 @@ class Uploader:
         self._queue.append(self._packers.submit(self._pack, batch))
         self._pending = [f for f in self._pending if not f.done()]
         self._pending.append(self._committer.submit(self._commit_packed))
+
+    def land(self, batch: Batch) -> None:
+        """Send a batch, and return when it is committed. Raises whatever stopped it, from then on at each call."""
+        self._send(batch)
+        for future in self._pending:
+            future.exception()
+        if self._error is not None:
+            raise self._error
 
     # -- packing, on the packers ------------------------------------------------------------------------------------------
 

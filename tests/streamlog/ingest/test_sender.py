@@ -1,0 +1,120 @@
+"""Sending another system's records: each once, whoever dies where, and what does not fit is refused before it is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from l0gc.errors import BadRecordError, InvalidProducerEpochError, StoreError, UsageError
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
+from l0gc.streamlog.ingest.sender import NewRecord, open_sender
+from l0gc.streamlog.reader import Record, read_topic
+from tests.support.memory_store import another_process, failing, store_of, topic_in_memory
+from tests.support.reconcile import reconcile
+
+PARTITIONS = 4
+
+
+def record(partition: int, number: int) -> NewRecord:
+    headers = (("n", b"%d" % number), ("n", None)) if number % 2 else ()
+    return NewRecord(partition, b"%d\n%d" % (partition, number), b"k" if number % 3 else None, headers, number or None)
+
+
+def some(first: int, end: int) -> tuple[list[NewRecord], dict[int, int]]:
+    """So many of each partition, one partition after another and back, and the positions after them."""
+    return [record(p, n) for n in range(first, end) for p in range(PARTITIONS)], dict.fromkeys(range(PARTITIONS), end)
+
+
+def content(cluster: Cluster) -> list[list[NewRecord]]:
+    found: list[list[NewRecord]] = [[] for _ in range(PARTITIONS)]
+    r: Record
+    for r in read_topic(cluster, cluster.controller.snapshot().topic("events")):
+        found[r.partition].append(NewRecord(r.partition, r.value, r.key, r.headers, r.create_time_ms))
+    return found
+
+
+def expected(end: int) -> list[list[NewRecord]]:
+    return [[record(p, n) for n in range(end)] for p in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("journals", [1, 3])
+def test_a_run_goes_on_at_the_positions_of_the_one_before(journals: int) -> None:
+    cluster = topic_in_memory(PARTITIONS, journals)
+    with open_sender(cluster, "events", "bridge") as sender:
+        assert sender.positions == {}
+        sender.send(*some(0, 5))
+        sender.send([], {})
+        sender.send(*some(5, 9))
+        assert sender.positions == dict.fromkeys(range(PARTITIONS), 9)
+    reconcile(cluster)
+    again = another_process(cluster)
+    with open_sender(again, "events", "bridge") as sender:
+        assert sender.positions == dict.fromkeys(range(PARTITIONS), 9)
+        with pytest.raises(UsageError, match="position 9 of partition 0 is not above 9, which landed"):
+            sender.send(*some(5, 9))
+        sender.send(*some(9, 12))
+    assert content(again) == expected(12)
+    with open_sender(again, "events", "another") as sender:
+        assert sender.positions == {}
+
+
+def test_positions_may_leave_numbers_out() -> None:
+    """Kafka's do, in a compacted topic and where transactions end."""
+    cluster = topic_in_memory(PARTITIONS)
+    with open_sender(cluster, "events", "bridge") as sender:
+        sender.send([record(0, 7)], {0: 8})
+        sender.send([record(0, 11)], {0: 20})
+    with open_sender(another_process(cluster), "events", "bridge") as sender:
+        assert sender.positions == {0: 20}
+
+
+def test_a_batch_of_which_one_journal_has_its_part_is_completed_by_the_next_run() -> None:
+    cluster = topic_in_memory(PARTITIONS, 2)
+    last = cluster.controller.snapshot().topic("events").runs()[1].journal
+    with open_sender(cluster, "events", "bridge") as sender:
+        sender.send(*some(0, 3))
+        store_of(cluster).fault = failing(StoreError("down"), "put_if_absent", f"l0gc/journal/{last:04}/log/")
+        with pytest.raises(StoreError, match="down"):
+            sender.send(*some(3, 6))
+        store_of(cluster).fault = lambda call: None
+        with pytest.raises(StoreError, match="down"):
+            sender.send(*some(3, 6))
+    again = another_process(cluster)
+    with open_sender(again, "events", "bridge") as sender:
+        assert sorted(sender.positions.values()) == [3, 3, 6, 6]
+        left = [(p, n) for p, at in sender.positions.items() for n in range(at, 8)]
+        sender.send([record(p, n) for p, n in left], dict.fromkeys(range(PARTITIONS), 8))
+    assert content(again) == expected(8)
+
+
+def test_a_run_that_another_one_followed_is_refused() -> None:
+    cluster = topic_in_memory(PARTITIONS, 2)
+    with open_sender(cluster, "events", "bridge") as old:
+        old.send(*some(0, 1))
+        with open_sender(another_process(cluster), "events", "bridge") as new:
+            new.send(*some(1, 3))
+            with pytest.raises(InvalidProducerEpochError, match="another run took over"):
+                old.send(*some(1, 3))
+    assert content(cluster) == expected(3)
+
+
+@pytest.mark.parametrize(
+    ("records", "positions", "error", "message"),
+    [
+        ([record(0, 1)], {}, UsageError, r"for the partitions \[0\], and positions for \[\]"),
+        ([], {0: 1}, UsageError, r"for the partitions \[\], and positions for \[0\]"),
+        ([record(4, 1)], {4: 2}, UsageError, "partition 4 is out of range: the topic has partitions 0 to 3"),
+        ([NewRecord(0, b"", create_time_ms=-2)], {0: 1}, BadRecordError, "not in the years 1970 to 9999"),
+        ([NewRecord(0, b"", create_time_ms=2**60)], {0: 1}, BadRecordError, "not in the years 1970 to 9999"),
+        ([NewRecord(0, b"", None, (("k", bytes(MAX_RECORD_BYTES)),))], {0: 1}, BadRecordError, "longer than 16777216"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_anything_is(
+    records: list[NewRecord], positions: dict[int, int], error: type[Exception], message: str
+) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    with open_sender(cluster, "events", "bridge") as sender:
+        with pytest.raises(error, match=message):
+            sender.send(records, positions)
+        sender.send(*some(0, 1))
+    assert content(cluster) == expected(1)
