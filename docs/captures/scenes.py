@@ -96,5 +96,6 @@ FORMS: Final = {"l0gc status": "status", "l0gc doctor": "doctor", "l0gc sweep --
 LEFT_OUT: Final = {
     "demo": "runs the others, for two minutes",
     "give-up": "needs a lost object",
+    **dict.fromkeys(("table create", "table drop", "table list", "table sync"), "needs a catalog"),
 }
 """The commands that have no scene, and why."""

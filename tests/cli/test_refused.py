@@ -30,6 +30,7 @@ REFUSED: dict[str, list[str]] = {
     "topic delete": ["events --yes"],
     "pin create": ["refused", "refused --level-one --ttl 1h"],
     "pin delete": ["held"],
+    "table create": ["events --catalog lake"],
     "epoch advance": ["", "--expect EPOCH", "--above EPOCH", "--above EPOCH --close-unknown-topics"],
     "upload": [f"events {FILE}", f"events {FILE} --producer nightly", f"events {FILE} --producer new"],
     "reconcile": ["", "events"],
@@ -62,6 +63,8 @@ READS: dict[str, list[str]] = {
     "topic list": [""],
     "topic describe": ["events"],
     "pin list": [""],
+    "table list": [""],
+    "table sync": [""],  # without tables
     "epoch show": [""],
     "producer list": [""],
     "producer describe": ["nightly"],
@@ -80,6 +83,7 @@ READS: dict[str, list[str]] = {
 
 ELSEWHERE = {
     "verify": "reads, and reports what is wrong here",
+    "table drop": "there is no table here; tests/streamlog/tables has it",
     "demo": "works on a server of its own",
     "server": "serves until it is stopped",
 }

@@ -59,6 +59,10 @@ ELSEWHERE: Final = {
     ("README.md", "$ python3 -m venv"): "tests/cli/test_captures.py::test_the_first_session_of_the_readme_is_true",
     ("README.md", "$ source .venv"): "tests/cli/test_captures.py::test_the_first_session_of_the_readme_is_true",
     ("README.md", "import l0gc"): "tests/examples/test_readme.py::test_the_python_in_the_readme_runs",
+    ("docs/spark.md", "def enrich"):
+        "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new",
+    ("examples/kafka/README.md", "l0gc topic create clicks"):
+        "tests/flows/test_kafka_bridge.py::test_a_bridge_that_is_killed_and_started_again_lands_each_record_once",
     ("docs/operations.md", "spark-submit --master"):
         "tests/flows/test_spark_cluster.py::test_spark_submit_ends_with_the_commands_exit_code",
     ("docs/operations.md", '[{"Effect": "Allow"'):
@@ -102,6 +106,7 @@ EXAMPLES: Final = {
     "flights_to_ndjson.py": "tests/docs/test_blocks.py",
     "grafana/*": "tests/cli/test_observability_files.py",  # its queries name metrics that exist
     "iam/*.json": "tests/examples/test_iam.py",
+    "kafka/*.py": "tests/flows/test_kafka_bridge.py",  # mypy alone reads spark_kafka.py: its jar is not to be had
     "kubernetes/*.yaml": "tests/examples/test_schedules.py",  # parsed, like those of cron
     "prometheus/*": "tests/cli/test_observability_files.py",
     "spark_parquet.py": "tests/examples/test_spark_examples.py",
