@@ -109,7 +109,12 @@ class Folder:
         return max(older, default=-1)
 
     def spent(self, kept: int, as_of: Collection[int]) -> list[int]:
-        """The checkpoints that may go: but for the `kept` newest, those with which a replay as of none of `as_of` begins."""
+        """The checkpoints that may go: but for the `kept` newest, those with which a replay as of none of `as_of` begins.
+
+        With -1 among them, none may: a pin that has not taken effect may have read where the log ended before the listing.
+        """
+        if -1 in as_of:
+            return []
         needed = {self.needed_from(offset) for offset in as_of}
         return [c for c in self.checkpoints[:-kept] if c not in needed]
 

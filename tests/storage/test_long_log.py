@@ -71,6 +71,14 @@ def test_checkpoints_between_a_pins_and_the_newest_are_not_kept() -> None:
     assert kept == [3, 983, 993]
 
 
+def test_a_pin_that_has_not_taken_effect_keeps_every_checkpoint() -> None:
+    """Where it will need the log from was read before the listing, and is not known yet."""
+    folder = Folder(dict.fromkeys(range(3, 100), 0), [3, 50, 90, 95], TRUNCATE_MIN_AGE_MS)
+    assert folder.spent(2, {AS_OF, 50}) == []
+    assert folder.spent(2, {AS_OF}) == [50]
+    assert folder.spent(2, {AS_OF, -1}) == []
+
+
 def test_a_replay_as_of_a_pin_reads_no_further() -> None:
     store = MemoryStore()
     log = held_log(store, 200)
