@@ -54,8 +54,9 @@ def create_table(cluster: Cluster, wanted: TopicTable) -> None:
     Raises:
         TableExistsError: a table has that name and is not l0gc's, or the topic has another table.
         NotFoundError: PyIceberg does not know the catalog.
-        SafetyError, StoreError: see `load_table` and `explained`.
+        SafetyError, StoreError: see `load_table` and `explained`; also if a log was set back.
     """
+    refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
     create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
     cluster.controller.create_table(wanted)
