@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -56,8 +56,7 @@ class RecordLines(NamedTuple):
     records: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A record as it was uploaded.
 
     Attributes:

@@ -73,6 +73,45 @@ def of_read(cluster: l0gc.Cluster, topic: str) -> list[tuple[Any, ...]]:
     return [(r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in cluster.read(topic)]
 
 
+def test_headers_and_create_times_go_through_a_batch_and_a_stream(
+    spark: SparkSession, bucket: StoreConfig, cluster: l0gc.Cluster, tmp_path: Path
+) -> None:
+    for topic in ("events", "copy"):
+        cluster.topics.create(topic, partitions=2)
+    header = "named_struct('key', 'a', 'value', {})".format
+    headers = (
+        f"IF(id % 3 = 0, NULL, array({header('CAST(CAST(id AS STRING) AS BINARY)')}, {header('CAST(NULL AS BINARY)')}))"
+    )
+    rows = spark.range(0, 100, numPartitions=2).selectExpr(
+        "CAST(id AS STRING) AS value",
+        f"{headers} AS headers",
+        "IF(id % 2 = 0, NULL, timestamp_millis(id)) AS timestamp",
+    )
+    save(rows, bucket, "events")
+    place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
+    source = spark.readStream.format("l0gc").options(
+        **place, topic="events", startingOffsets="earliest", includeHeaders="true"
+    )
+    copied = source.load().select("value", "headers", "create_time").writeStream.format("l0gc")
+    copied = copied.options(**place, topic="copy", checkpointLocation=str(tmp_path)).trigger(availableNow=True)
+    copied.start().awaitTermination()
+    cluster.reconcile()
+    expected = {b"%d" % n: ((("a", b"%d" % n), ("a", None)) if n % 3 else (), n if n % 2 else None) for n in range(100)}
+    for topic in ("events", "copy"):
+        assert {r.value: (r.headers, r.create_time_ms) for r in cluster.read(topic)} == expected
+    found = load(spark, bucket, topic="copy", includeHeaders="true").selectExpr(
+        "value", "headers", "unix_millis(create_time) AS ms"
+    )
+    seen = {
+        bytes(r["value"]): (
+            tuple((h["key"], None if h["value"] is None else bytes(h["value"])) for h in r["headers"] or ()),
+            r["ms"],
+        )
+        for r in found.collect()
+    }
+    assert seen == expected
+
+
 @contextmanager
 def collecting(bucket: StoreConfig) -> Iterator[Counter[str]]:
     """Meanwhile everything is reconciled, merged and swept, again and again."""

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import l0gc
+from l0gc.api import NewRecord
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from tests.docs.test_blocks import found
@@ -50,13 +51,18 @@ def test_every_engine_reads_what_read_gives(
         for n in range(4):
             cluster.upload("events", [b'{"user":"ann","n":%d}' % n, b'{"user":"bob"}'] * 20, key_field="user")
             cluster.upload("events", [b'{"user":"cid"}'] * 3)
+            if n == 1:  # other objects have none of the two columns
+                with cluster.producers.sender("events", "another system") as sender:
+                    sender.send([NewRecord(0, b'{"user":"dan"}', None, (("a", b"1"), ("a", None)), 5)], {0: 1})
             cluster.reconcile()
             cluster.tables.sync()
         merged = cluster.merge()
         synced = cluster.gc().table_sync
         assert synced is not None
         assert synced.tables[0].removed == merged.objects_before > 0
-        wanted = sorted((r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in cluster.read("events"))
+        records = list(cluster.read("events"))
+    wanted = sorted((r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in records)
+    optional = sorted((r.partition, r.offset, r.create_time_ms, r.headers) for r in records)
     users = Counter(value.split(b'"')[3].decode() for *_, value in wanted)
 
     names = ["partition", "offset", "timestamp", "key", "value"]
@@ -70,6 +76,14 @@ def test_every_engine_reads_what_read_gives(
     select = ", ".join(f'"{n}"' for n in names)
     assert _rows(duck.sql(f"SELECT {select} FROM iceberg_scan('{table.metadata_location}')").pl()) == wanted
 
+    more = ["partition", "offset", "create_time", "headers"]
+    for found_by in (
+        pl.DataFrame(arrow.select(more)),
+        pl.scan_iceberg(table).select(more).collect(),
+        duck.sql(f"SELECT * FROM iceberg_scan('{table.metadata_location}')").pl().select(more),
+    ):
+        assert _optional(found_by) == optional
+
     monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name: load_catalog(name, **_access(weed)))
     exec(found(DOCUMENT, "from pyiceberg").text, given)
     assert given["rows"].num_rows == sum(1 for p, *_ in wanted if p == 0)
@@ -77,6 +91,11 @@ def test_every_engine_reads_what_read_gives(
     assert dict(given["rows"].iter_rows()) == users
     by_user = found(DOCUMENT, "SELECT decode").text.format(metadata=table.metadata_location)
     assert dict(duck.sql(by_user).fetchall()) == users
+
+
+def _optional(found: pl.DataFrame) -> list[tuple[Any, ...]]:
+    rows = found.with_columns(pl.col("create_time").dt.epoch("ms")).iter_rows()
+    return sorted((p, o, t, tuple((h["key"], h["value"]) for h in headers or ())) for p, o, t, headers in rows)
 
 
 def _access(weed: SeaweedFS) -> dict[str, str]:
