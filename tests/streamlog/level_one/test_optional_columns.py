@@ -37,13 +37,13 @@ def content(cluster: Cluster) -> list[tuple[bytes, int | None, Headers]]:
     return [(r.value, r.create_time_ms, r.headers) for r in read_topic(cluster, topic, [0])]
 
 
-def l1_files(cluster: Cluster) -> list[bytes]:
-    p = partition_of(cluster, "events", 0)
-    return [cluster.store.get(l1_key(p, f)).body for f in files(cluster, "events", 0)]
+def l1_files(cluster: Cluster, partition: int = 0) -> list[bytes]:
+    p = partition_of(cluster, "events", partition)
+    return [cluster.store.get(l1_key(p, f)).body for f in files(cluster, "events", partition)]
 
 
-def columns_of(cluster: Cluster) -> list[list[str]]:
-    return [pq.read_schema(pa.BufferReader(body)).names[5:] for body in l1_files(cluster)]
+def columns_of(cluster: Cluster, partition: int = 0) -> list[list[str]]:
+    return [pq.read_schema(pa.BufferReader(body)).names[5:] for body in l1_files(cluster, partition)]
 
 
 def verified(cluster: Cluster) -> None:
@@ -82,6 +82,14 @@ def test_an_l1_object_has_the_columns_of_which_it_has_any(what: str, small: bool
     put(cluster, "events", {0: PLAIN})
     assert content(cluster) == expected([*before, *PLAIN])
     verified(cluster)
+
+
+def test_a_partition_without_headers_has_no_column_for_them_though_its_l0_object_has_some() -> None:
+    cluster = topic_in_memory(2)
+    put(cluster, "events", {0: HEADED, 1: PLAIN})
+    reconcile(cluster)
+    assert columns_of(cluster, 0) == [["headers"]]
+    assert columns_of(cluster, 1) == [[]]
 
 
 @pytest.mark.parametrize("what", SETS)
