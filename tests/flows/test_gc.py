@@ -68,7 +68,7 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
     assert l0gc("runs", "list")["runs"][0]["run_id"] == done["run_id"] == done["sweep"]["run_id"]
     for step, command in (("housekeep", "housekeep"), ("reconcile", "reconcile"), ("sweep", "sweep")):
         assert set(done[step]) == set(l0gc(command))
-    assert set(done["not_due"]) == {"merge", "expire", "evacuate", "vacuum"}
+    assert set(done["not_due"]) == {"merge", "expire", "table_sync", "evacuate", "vacuum"}
     assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
 
 
@@ -83,7 +83,7 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
     for _ in range(2):
         done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, over nothing
         assert done["housekeep"]["ticked"] is True
-        steps = {"reconcile", "merge", "expire", "compute_watermark", "evacuate", "sweep", "vacuum"}
+        steps = {"reconcile", "merge", "expire", "table_sync", "compute_watermark", "evacuate", "sweep", "vacuum"}
         assert set(done["not_due"]) == steps
         assert {done[step] for step in done["not_due"]} == {None}
     assert l0gc("status")["next"]
