@@ -24,7 +24,7 @@ def test_no_interrupted_call_leaves_a_wrong_state_or_a_thread_that_waits() -> No
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("by_signal", [True, False], ids=["signal", "thread"])
-@pytest.mark.parametrize(("size", "interrupts"), [(SMALL, 200), (LARGE, 25)])
+@pytest.mark.parametrize(("size", "interrupts"), [(SMALL, 60), (LARGE, 10)])
 def test_no_interrupted_call_leaves_a_wrong_state_however_many_there_are(
     by_signal: bool, size: str, interrupts: int
 ) -> None:
