@@ -257,7 +257,7 @@ def test_a_rule_that_is_taken_out_is_missed(
 def test_between_two_steps_a_process_keeps_all_that_its_handle_does() -> None:
     """A field that is new has to be kept, too, or the search would leave something out."""
     handle = memory_cluster().journal(0)
-    fixed = {"lock", "log", "_machine", "_runtime", "_order"}
+    fixed = {"lock", "log", "_machine", "_runtime", "_order", "_as_of"}
     kept = {"_state", "_whole", "_folder", "_charges", "_behind"} | set(Replicated._fields) - {"state", "seen"}
     kept -= {"folder", "charges", "behind", "whole"}
     assert set(vars(handle.replica)) - fixed == {*kept, "_read_at"}

@@ -19,7 +19,7 @@ from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.entries import ControllerEntry
-from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.controller.state import ControllerState, Topic, TopicTable
 from l0gc.streamlog.journal.entries import (
     Expired,
     ExpiredTopic,
@@ -99,6 +99,9 @@ def with_the_rest(cluster: Cluster, topic: Topic) -> Cluster:
     pin = cluster.controller.create_pin("backup", 3_600_000)
     cluster.controller.pin_took_effect(pin, 0, [(0, 1)])
     cluster.controller.delete_pin("backup")
+    table = TopicTable("events", topic.revision, "lake", "l0gc.events")
+    cluster.controller.create_table(table)
+    cluster.controller.drop_table(table)
     assert handle.accept_set_back(cluster.controller.advance(), 1)
     return cluster
 
