@@ -6,6 +6,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.rows import is_hole
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.pins import create_pin
@@ -46,10 +47,13 @@ def _replay(world: World, cluster: Cluster, pin: Pin, live: set[str]) -> None:
         needed: set[str] = set()
         for t in state.topics.values():
             if t.topic_id in live:
-                needed |= {key for key, _ in spans_of_files(world.watch.names[t.topic_id], t.revision, t.l1)}
+                needed |= {
+                    key for key, _ in spans_of_files(world.watch.names[t.topic_id], t.revision, t.l1[~is_hole(t.l1)])
+                }
                 needed |= set() if pin.level_one else {o.key for o in t.objects}
         world.happened["replays as of a pin"] += 1
-        missing = needed - world.store.objects.keys()
+        lost = set[str]() if world.losses is None else world.losses.keys
+        missing = needed - world.store.objects.keys() - lost
         if missing and pin.revision in world.watch.promises.kept:
             raise world.violation(
                 f"{sorted(missing)} are gone, though {pin} lives, as of which journal {journal} needs them"
