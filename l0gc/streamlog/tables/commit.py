@@ -46,7 +46,7 @@ def path_of(url: str, p: PartitionId, row: Any) -> str:
 
 
 def data_file(path: str, row: Any, older: int | None, spec_id: int) -> DataFile:
-    """What a manifest says of an L1 object. The journal knows it all, so that no object is opened for it.
+    """What a manifest records of an L1 object. The journal has all of it, so no object is opened.
 
     Args:
         older: the newest timestamp of the records before it in its partition: none in it is older, since the log's time
@@ -226,7 +226,7 @@ def commit_snapshot(
     """One commit: the next snapshot, and the end of old ones.
 
     Args:
-        summary: what it says of itself; None to end snapshots alone.
+        summary: what the next snapshot records; None to end snapshots alone.
         manifests, read: see `Replacement`.
         added: the objects that are new; `dropped` are the paths of those that are gone.
         expired: the ids of the snapshots that end.

@@ -1,13 +1,13 @@
-"""What a sync of a table decides (pure): what a snapshot says of itself, which of them end, and what is new or gone.
+"""What a sync of a table decides (pure): what a snapshot's summary records, which snapshots end, and what is new or gone.
 
 What makes it safe (hazard 37):
 
-- A snapshot names only what its journals listed at one offset each, so a merge's output never stands beside its input. Its
-  summary says which offsets these were, and of which cluster and topic. Where it says otherwise, nothing is done.
+- A snapshot names only what its journals listed at one offset each, so a merge's output never stands next to its input. Its
+  summary records these offsets, and the cluster and the topic. Where they differ, nothing is done.
 - Before the journals are read, a pin of L1 has taken effect, and the summary names it. What a journal drops later counts
   with the pin's epoch or a later one, so vacuum leaves it while the pin lives. Neighbouring snapshots share a pin.
 - A pin is deleted only when no kept snapshot names it, and a snapshot whose pin has ended is not kept. A sync uses the pin
-  of the current snapshot or a new one of its own, and commits only if the table is as it was when that was decided.
+  of the current snapshot or takes a new one, and commits only if the table is as it was when that was decided.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def ended_snapshots(
     """The snapshots that end when another one follows the current one: what they name may be gone, or they are old.
 
     Args:
-        notes: what each snapshot says of itself, by its id; None where it is not l0gc's.
+        notes: what each snapshot's summary records, by its id; None where it is not l0gc's.
         parents: the snapshot before each of them.
         pins: the names of those that have not ended.
         keep_ms: so long a snapshot can be read after another one took its place.
@@ -153,7 +153,7 @@ def unused_pins(pins: Iterable[str], kept: Iterable[SnapshotNote | None]) -> lis
 
 
 def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
-    """Which of the rows the snapshot has, if it has nothing else, and that can be told without its manifests.
+    """Which of the rows the snapshot has; None if it may have others, which only its manifests show.
 
     If nothing was dropped since, the snapshot has the objects with the lowest epochs: so many of them, and with this sum.
 

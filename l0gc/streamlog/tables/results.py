@@ -1,4 +1,4 @@
-"""What the commands about tables answer with, and what the cluster itself knows of its tables; without PyIceberg."""
+"""The results of the commands about tables, and what the cluster itself records about them; without PyIceberg."""
 
 from __future__ import annotations
 
