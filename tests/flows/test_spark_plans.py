@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,28 +11,12 @@ import pytest
 import l0gc
 import l0gc.spark
 from l0gc.storage.config import StoreConfig
+from tests.flows.spark_topics import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
-
-
-@pytest.fixture
-def spark(one_spark: SparkSession) -> SparkSession:
-    l0gc.spark.register(one_spark)
-    return one_spark
-
-
-@pytest.fixture
-def cluster(bucket: StoreConfig) -> Iterator[l0gc.Cluster]:
-    with l0gc.open(bucket.url) as opened:
-        opened.init(create_bucket=True, shards=4)
-        yield opened
-
-
-def load(spark: SparkSession, bucket: StoreConfig, **options: str) -> DataFrame:
-    return spark.read.format("l0gc").options(url=bucket.url, endpointUrl=bucket.endpoint_url or "", **options).load()
 
 
 def pairs(first: int, end: int, what: str) -> list[bytes]:

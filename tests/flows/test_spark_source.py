@@ -23,6 +23,7 @@ import l0gc
 import l0gc.spark
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
+from tests.flows.spark_topics import load
 from tests.support import stream_copy
 from tests.support.proxy import Proxy
 
@@ -32,23 +33,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def spark(one_spark: SparkSession) -> SparkSession:
-    l0gc.spark.register(one_spark)
-    return one_spark
-
-
-@pytest.fixture
-def cluster(bucket: StoreConfig) -> Iterator[l0gc.Cluster]:
-    with l0gc.open(bucket.url) as opened:
-        opened.init(create_bucket=True, shards=4)
-        yield opened
-
-
-def load(spark: SparkSession, bucket: StoreConfig, **options: str) -> DataFrame:
-    return spark.read.format("l0gc").options(url=bucket.url, endpointUrl=bucket.endpoint_url or "", **options).load()
 
 
 def save(rows: DataFrame, bucket: StoreConfig, topic: str, **options: str) -> None:
