@@ -49,8 +49,8 @@ def tables(setting: Setting) -> Result:
     files, records = _records(setting)
 
     def read(engine: str, how: str, _: int) -> Sample:
-        command = [sys.executable, BENCHMARKS / "peers" / "table_readers.py", engine, how, *files[how]]
-        sample = setting.bench.run(command)
+        script = BENCHMARKS / "peers" / "table_readers.py"
+        sample = setting.bench.run([sys.executable, script, engine, how, *files[how]])
         check(f"{engine}, {how}", sample, records)
         return sample
 
