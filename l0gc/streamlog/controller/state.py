@@ -290,8 +290,8 @@ class ControllerState(msgspec.Struct, array_like=True):
         raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
 
     def pins_of(self, table: TopicTable) -> dict[str, Pin]:
-        """The pins that have taken effect and keep what the table's snapshots name, by name."""
-        return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix) and p.in_effect}
+        """The pins that were created for the table's snapshots, by name; a sync that died may have left some."""
+        return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix)}
 
     def has_pins_to_end(self, now_ms: int) -> bool:
         """Whether an entry at `now_ms` ends a pin."""

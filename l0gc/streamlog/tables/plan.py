@@ -28,6 +28,8 @@ PINS_FOR_EACH_LIFE: Final = 4
 """A sync takes a new pin when that of the current snapshot is a quarter as old as snapshots become."""
 UNSYNCED_MS: Final = 7 * 86_400_000
 """So long after it should have been replaced, the pin of a snapshot ends, if nobody syncs the table."""
+PENDING_MS: Final = 3_600_000
+"""A pin that has not taken effect for so long is of a sync that has died."""
 NOTE: Final = "l0gc"
 """The key in a snapshot's summary."""
 
@@ -86,8 +88,9 @@ def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -
         )
     if revision != table.revision:
         raise ClusterMismatchError(
-            f"table {table.table} belongs to topic {table.topic!r} of revision {revision}, and this one has revision "
-            f"{table.revision}: the topic was deleted and created again; drop the table in its catalog, or use another name"
+            f"table {table.table} belongs to a topic of revision {revision}, and topic {table.topic!r} has revision "
+            f"{table.revision}: it is another topic, or was created again; drop the table in its catalog, or use another "
+            "name"
         )
 
 
@@ -146,10 +149,14 @@ def ended_snapshots(
     }
 
 
-def unused_pins(pins: Iterable[str], kept: Iterable[SnapshotNote | None]) -> list[str]:
-    """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names."""
+def unused_pins(pins: Mapping[str, Pin], kept: Iterable[SnapshotNote | None], now_ms: int) -> list[str]:
+    """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
+
+    A pin that has not taken effect may be that of a sync that runs: it counts once that must have died.
+    """
     named = {note.pin for note in kept if note is not None}
-    return [name for name in pins if name not in named]
+    ended = {name for name, p in pins.items() if p.in_effect or now_ms - p.created_ms >= PENDING_MS}
+    return [name for name in pins if name in ended - named]
 
 
 def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
