@@ -27,46 +27,15 @@ from l0gc.errors import (
 from l0gc.keys import L1_DATA, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import TopicTable
-from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.tables import catalog as catalogs
 from l0gc.streamlog.tables import commit, plan
 from l0gc.streamlog.tables.sync import create_table, drop_table, sync_tables
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.support.interrupting import Interrupt
-from tests.support.memory_store import another_process, copy_of, put_back, store_of, topic_in_memory
+from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.merge import merge
-from tests.support.reconcile import named, put, reconcile
-from tests.support.tables import DAY_MS, names, sql_catalog, sync, table, with_table
-from tests.support.vacuum import tick, vacuum
-
-HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A cluster with a table of `events`, which has been synced once."""
-    sql_catalog(monkeypatch, tmp_path)
-    made = topic_in_memory(2, 1)
-    with_table(made)
-    lift(made)
-    assert sync(made).added == 2
-    return made
-
-
-def lift(cluster: Cluster, times: int = 1) -> None:
-    """Upload and reconcile so many objects of each partition."""
-    for n in range(times):
-        put(cluster, "events", {p: [b"%d" % n] for p in range(2)})
-        cluster.controller.advance()
-        reconcile(cluster)
-
-
-def vacuum_all(cluster: Cluster) -> None:
-    """A vacuum that takes whatever no pin keeps."""
-    housekeep(cluster, barrier=True)
-    tick(cluster, 3)
-    housekeep(cluster, barrier=True)
-    vacuum(cluster)
+from tests.support.reconcile import named
+from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
 
 
 def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Cluster) -> None:
