@@ -58,6 +58,13 @@ def points_of(requests: list[Request]) -> list[tuple[int, str]]:
     return [(r.number, when) for r in requests for when in WHEN]
 
 
+def _act(others: Callable[[], None], environment: dict[str, str]) -> None:
+    """What a process of others does: Arrow connects to nothing in one process while it waits for an answer."""
+    os.environ.clear()
+    os.environ.update(environment)
+    others()
+
+
 def _command(args: Sequence[str], environment: dict[str, str], errors: Path) -> None:
     """What such a process does: the command, as its user would start it."""
     os.environ.clear()
@@ -146,8 +153,8 @@ class Bench:
         with self._environment():
             return self._try_point(case, n, after=when == "after", verify=verify)
 
-    def meet(self, case: Case, n: int, others: Callable[[str], None]) -> Request | None:
-        """Have others, who are given an endpoint, act before the n-th request of the command, which goes on then; and check.
+    def meet(self, case: Case, n: int, others: Callable[[], None]) -> Request | None:
+        """Have others act before the n-th request of the command, which goes on then; and check.
 
         Raises:
             BrokenError: something does not hold that must.
@@ -155,21 +162,34 @@ class Bench:
         self._begin_anew()
         with self._environment():
             scene, before = self._prepare(case)
+            acted: list[int | None] = []
             with (
                 Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s + 1) as theirs,
                 Proxy(
                     self._server.endpoint_url,
-                    behaviour := MeetAt(n, lambda: others(theirs.endpoint_url)),
+                    behaviour := MeetAt(n, lambda: acted.append(self._others(others, theirs.endpoint_url))),
                     clock_ahead_s=case.clock_ahead_s,
                 ) as proxy,
             ):
                 self._run_here(case, proxy)
                 proxy.settle()
             try:
+                if any(acted):
+                    raise BrokenError(f"the others ended with {acted}")
                 self._check(case, scene, before, complete=True, cleaned=self._clean(case))
             except (BrokenError, L0gcError) as e:
                 raise BrokenError(f"{case.name} met others at request {n} ({behaviour.fired}): {e}") from e
         return behaviour.fired
+
+    def _others(self, others: Callable[[], None], endpoint_url: str) -> int | None:
+        process = _PROCESSES.Process(target=_act, args=(others, {**os.environ, "AWS_ENDPOINT_URL_S3": endpoint_url}))
+        process.start()
+        try:
+            process.join(_PROCESS_S)
+        finally:
+            process.kill()
+            process.join()
+        return process.exitcode
 
     def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
         scene, before = self._prepare(case)

@@ -47,16 +47,16 @@ def table_is_synced(view: View, scene: Scene) -> None:
     table_is_readable(view)
     there = _table()
     head = there.current_snapshot()
-    names, wanted = _names(there, head and head.snapshot_id), named(view.cluster, TOPIC)
+    names, wanted = _names(there, None if head is None else head.snapshot_id), named(view.cluster, TOPIC)
     if sorted(names) != sorted(wanted):
         raise BrokenError(f"the table names {sorted(names)}, and the journals list {sorted(wanted)}")
     if len(there.metadata.snapshots) > 2 or len(view.state.pins) > 2:
         raise BrokenError(f"left are {len(there.metadata.snapshots)} snapshots and the pins {sorted(view.state.pins)}")
 
 
-def others_merge_sync_and_vacuum(endpoint_url: str) -> None:
+def others_merge_sync_and_vacuum() -> None:
     """What another process does while a sync runs."""
-    with l0gc.open(os.environ["L0GC_URL"], endpoint_url=endpoint_url) as cluster:
+    with l0gc.open(os.environ["L0GC_URL"]) as cluster:
         cluster.merge(fan_in=2)
         cluster.tables.sync(keep_snapshots_s=0)
         for _ in range(4):

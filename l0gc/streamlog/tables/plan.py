@@ -111,6 +111,11 @@ def pin_ms(keep_ms: int) -> int:
     return keep_ms + keep_ms // PINS_FOR_EACH_LIFE + UNSYNCED_MS
 
 
+def due_ms(pin: Pin) -> int:
+    """When a sync should have taken another pin in this one's place; see `pin_ms` and `is_fresh`."""
+    return pin.created_ms + max(0, pin.end_ms - pin.created_ms - UNSYNCED_MS) // (PINS_FOR_EACH_LIFE + 1)
+
+
 def is_fresh(note: SnapshotNote, pins: Mapping[str, Pin], now_ms: int, keep_ms: int) -> bool:
     """Whether the pin of the current snapshot may keep the next one, too."""
     pin = pins.get(note.pin)

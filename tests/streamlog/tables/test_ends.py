@@ -23,6 +23,7 @@ from tests.support.memory_store import another_process, copy_of, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import named
 from tests.support.tables import DAY_MS, HOUR_MS, lift, sync, table, vacuum_all
+from tests.support.vacuum import vacuum
 
 Commit = Callable[..., Any]
 
@@ -130,6 +131,18 @@ def test_a_table_that_is_dropped_while_it_is_synced_is_one_sentence_and_leaves_n
     assert isinstance(failure, NotFoundError)
     assert "has no table l0gc.events" in str(failure)
     assert cluster.controller.snapshot().pins == {}
+
+
+def test_what_the_pins_of_a_table_keep_does_not_wait_for_a_vacuum(cluster: Cluster) -> None:
+    lift(cluster, 3)
+    sync(cluster)
+    merge(cluster)
+    store_of(cluster).clock.ms += 2 * DAY_MS
+    kept = vacuum(cluster)
+    assert (kept.l1.dropped_objects > 0, kept.oldest_dropped_age_s) == (True, None)
+    for pin in cluster.controller.snapshot().pins.values():
+        cluster.controller.delete_pin(pin.name)
+    assert vacuum(cluster).oldest_dropped_age_s == pytest.approx(2 * 86_400, abs=60)
 
 
 def folder_of(cluster: Cluster) -> Path:

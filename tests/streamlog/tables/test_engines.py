@@ -27,7 +27,7 @@ def test_every_engine_reads_what_read_gives(
 ) -> None:
     sql_catalog(monkeypatch, tmp_path, f"s3://{bucket.bucket}/warehouse")
     assert {"type", "uri", "warehouse"} == {
-        line.split(":")[0].strip() for line in found(DOCUMENT, "catalog:").text.splitlines()[2:]
+        line.split(":")[0].strip() for line in found(DOCUMENT, "catalog:\n  lake:\n    type: sql").text.splitlines()[2:]
     }
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, journals=2)

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+import yaml
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
@@ -23,6 +24,7 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.tables import plan
 from l0gc.streamlog.tables.catalog import VERSIONS_KEPT
 from l0gc.streamlog.tables.results import TableSynced
+from tests.docs.test_blocks import found
 from tests.support.engines import a_duckdb, access, rows_of
 from tests.support.tables import configure
 
@@ -37,14 +39,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedF
     with SeaweedFS(warehouse="lakehouse") as weed:
         for key, value in weed.environment().items():
             monkeypatch.setenv(key, value)
-        configure(
-            monkeypatch,
-            type="rest",
-            uri=weed.catalog_url,
-            warehouse="s3://lakehouse",
-            credential=f"{weed.access_key}:{weed.secret_key}",
-            **{"oauth2-server-uri": f"{weed.catalog_url}/v1/oauth/tokens"},
-        )
+        documented = found("docs/tables.md", "catalog:\n  lake:\n    type: rest").text
+        text = documented.replace("http://127.0.0.1:8181", weed.catalog_url)
+        text = text.replace("ACCESS_KEY:SECRET_KEY", f"{weed.access_key}:{weed.secret_key}")
+        configure(monkeypatch, **yaml.safe_load(text)["catalog"]["lake"])
         yield weed
 
 
