@@ -39,8 +39,7 @@ FIELD_IDS: Final = {
     )
 }
 """The id of each column, by which a table finds it in every file, whatever its name or place there. An id is given once and
-stays. A file has no column `partition`: its key says which, and a table's list of files. Objects of older versions have no
-ids; their columns go by name."""
+stays. Objects of older versions have no ids; their columns go by name."""
 
 
 def _column(path: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
@@ -57,6 +56,9 @@ L1_SCHEMA: Final = pa.schema(
     ]
 )
 """`epoch` is that of the L0 object which the record came from."""
+PARTITION: Final = _column("partition", pa.int32())
+"""The same number in each row, for other readers: some find no rows by a table's partition if it is in no file. l0gc takes
+it from the key, so an object of an older version lacks it."""
 _HEADER: Final = pa.struct([_column(f"headers.element.{f.name}", f.type, nullable=f.nullable) for f in HEADER])
 _OPTIONAL: Final = pa.schema(
     [
@@ -65,7 +67,9 @@ _OPTIONAL: Final = pa.schema(
     ]
 )
 L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
-"""All columns that an L1 object may have; a file has an optional one only if one of its records has that."""
+"""All columns of records that an L1 object may have; a file has an optional one only if one of its records has that."""
+L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
+"""All that a new object may have, in order."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
 RECORD: Final = ("timestamp", "key", "value")
@@ -258,7 +262,7 @@ def _check_l1(metadata: Any, key: str) -> None:
 def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
     """Whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
     there = {f.name: f for f in found}
-    wanted = [*L1_SCHEMA, *(f for f in _OPTIONAL if f.name in there)]
+    wanted = [f for f in L1_FILE if f.name in there or f.name in L1_SCHEMA.names]
     if only and (found.names != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
         return False
     return all(f.name in there and f.type == there[f.name].type for f in wanted)

@@ -29,7 +29,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.optional import OPTIONAL, column_of, level, with_optional
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_COLUMNS, L1_SCHEMA, seal_footer
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 
@@ -47,7 +47,7 @@ _PARQUET: Final[Mapping[str, Any]] = {
     # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
     "compression": {c: "none" if c == "offset" else "zstd" for c in (*L1_SCHEMA.names, "create_time", *_OF_HEADERS)},
     "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
-    "use_dictionary": ["key", "epoch", "timestamp", *_OF_HEADERS],
+    "use_dictionary": ["key", "epoch", "partition", "timestamp", *_OF_HEADERS],
     "write_statistics": [
         "offset",
         "timestamp",
@@ -316,7 +316,7 @@ class L1Writer:
     def _begin(self, names: Sequence[str], *, small: bool) -> None:
         """Begin a file with these columns, in memory if it is small."""
         self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
-        self._schema = pa.schema([f for f in L1_COLUMNS if f.name in names])
+        self._schema = pa.schema([f for f in L1_FILE if f.name in (*names, PARTITION.name)])
         self._writer = pq.ParquetWriter(self._sink, self._schema, **_PARQUET)
 
     def _widen(self, names: Sequence[str]) -> None:
@@ -336,7 +336,8 @@ class L1Writer:
 
     def _add(self, table: pa.Table) -> None:
         """Write a row group; columns that it lacks are null."""
-        arrays = [column_of(table, f) for f in self._schema]
+        ours = columns.repeated(self.partition.partition, len(table), PARTITION.type)
+        arrays = [ours if f.name == PARTITION.name else column_of(table, f) for f in self._schema]
         self._writer.write_table(pa.table(arrays, schema=self._schema))
 
     def _close(self) -> None:

@@ -15,7 +15,7 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one import parquet, read, write
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION
 from tests.support.l1_files import footer_size, l1_body, sealed_again
 from tests.support.memory_store import FakeClock, store_of, topic_in_memory
 from tests.support.reconcile import files, l1_records, partition_of, put, reconcile
@@ -56,9 +56,9 @@ def test_l1_holds_every_record_with_its_offset_time_key_and_epoch(row_groups: bo
     body = cluster.store.get(l1_key(p, file)).body
     assert (file.base_offset, file.last_offset, file.bytes) == (0, 39, len(body))
     table = pq.read_table(pa.BufferReader(body))
-    assert table.schema.equals(L1_SCHEMA)
+    assert table.schema.equals(pa.schema([*L1_SCHEMA, PARTITION]))
     assert table["offset"].to_pylist() == list(range(40))
-    assert set(table["epoch"].to_pylist()) == {1}
+    assert (set(table["epoch"].to_pylist()), set(table["partition"].to_pylist())) == ({1}, {1})
     times = [t.timestamp() * 1000 for t in table["timestamp"].to_pylist()]
     assert times == sorted(times)
     assert FakeClock().ms <= times[0] <= times[-1] <= store_of(cluster).clock.ms
