@@ -21,6 +21,7 @@ import numpy as np
 
 from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.events import event
+from l0gc.inspect.lag import REVISION
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner, positions_of
 from l0gc.spark.source.split import Ranges, Slice, split
@@ -29,7 +30,6 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
 _log: Final = logging.getLogger(__name__)
-_REVISION: Final = "revision"
 
 Json = dict[str, dict[str, int]]
 """Positions as a checkpoint holds them."""
@@ -54,7 +54,7 @@ class Stream:
             return positions_of(view, self._options.starting, read), view.next
 
         extents = self._extents(begin)
-        return to_json(extents, {name: e.starts for name, e in extents.items()})
+        return self._json(extents, {name: e.starts for name, e in extents.items()})
 
     def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
         """What the topics have now, or what `ask` says where the query begins; a partition that is not read counts as one
@@ -74,7 +74,7 @@ class Stream:
     def newest(self) -> Json:
         """How far the topics go."""
         extents = self._extents()
-        return to_json(extents, {name: e.ends for name, e in extents.items()})
+        return self._json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
         """From now on, nothing counts that is uploaded later."""
@@ -102,14 +102,14 @@ class Stream:
             ranges[name] = Ranges(r.topic, first, end)
         ends, waiting = {name: r.ends for name, r in ranges.items()}, sum(r.records for r in ranges.values())
         if not everything and self._is_too_early(waiting):
-            return to_json(extents, starts)
+            return self._json(extents, starts)
         if not everything and self._options.max_offsets is not None:
             ends = limited(ranges, waiting, self._options.max_offsets)
         if not everything and self._options.max_bytes is not None:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
             weight = sum(p.weight for p in self._planner.parts(less.values()))
             ends = limited(less, weight, self._options.max_bytes)
-        return to_json(extents, ends)
+        return self._json(extents, ends)
 
     def _is_too_early(self, waiting: int) -> bool:
         """Whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first one of
@@ -166,7 +166,7 @@ class Stream:
             rows = np.zeros_like(extent.starts)
             positions[name] = rows
             of_topic = stored.get(name, {})
-            revision = of_topic.get(_REVISION, extent.topic.revision)
+            revision = of_topic.get(REVISION, extent.topic.revision)
             if revision != extent.topic.revision:
                 self._lost(
                     f"topic {name!r} was deleted and created again (revision {extent.topic.revision}) since the query read "
@@ -174,12 +174,21 @@ class Stream:
                 )
                 continue
             for key, value in of_topic.items():
-                if key == _REVISION:
+                if key == REVISION:
                     continue
                 if not key.isdecimal() or int(key) >= len(rows):
                     raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
                 rows[int(key)] = value
         return positions
+
+    def _json(self, extents: Mapping[str, Ranges], positions: Positions) -> Json:
+        """Positions as a checkpoint holds them: those of the partitions that are read."""
+        found = {}
+        for name, rows in positions.items():
+            topic = extents[name].topic
+            read = np.flatnonzero(self._planner.is_read(topic)).tolist()
+            found[name] = {REVISION: topic.revision, **{str(p): int(rows[p]) for p in read}}
+        return found
 
     def _lost(self, what: str) -> None:
         """Raises `OffsetOutOfRangeError` unless a loss is accepted."""
@@ -189,14 +198,6 @@ class Stream:
                 "checkpointLocation"
             )
         _log.warning("%s; the query goes on", what, extra=event("data_loss"))
-
-
-def to_json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
-    """Positions as a checkpoint holds them."""
-    return {
-        name: {_REVISION: extents[name].topic.revision, **{str(p): offset for p, offset in enumerate(rows.tolist())}}
-        for name, rows in positions.items()
-    }
 
 
 def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:
