@@ -73,11 +73,11 @@ RECORD: Final = ("timestamp", "key", "value")
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
 """An object up to this size is fetched at once: its footer alone would cost a request as well."""
-CHUNK_BYTES: Final = 8 << 20
+CHUNK_BYTES: Final = 16 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
-_TAIL_SHARE: Final = 8192
-"""A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
+_TAIL_SHARE: Final = 1024
+"""A footer is looked for in the last 8 KiB of an object, and in the last 1,024th of one that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
