@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
@@ -122,16 +122,18 @@ class Planner:
         partitions = np.arange(topic.partitions)
         return np.isin(partitions, partitions if assigned is None else sorted(assigned))
 
-    def view(self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun) -> Found:
-        """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is
-        replaced."""
+    def view(
+        self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun, seen: TopicView | None = None
+    ) -> Found:
+        """What `ask` finds in a view of a run, the one that was `seen` before if there is one; asked again, of another view,
+        if something that the journal named is replaced."""
         handle = self._journal(run.journal)
         gone: ObjectNotFoundError | None = None
         for _ in range(_LOOKS):
             try:
-                return ask(TopicView(self._cluster, handle, topic, run))
+                return ask(seen or TopicView(self._cluster, handle, topic, run))
             except ObjectNotFoundError as e:
-                gone = e
+                gone, seen = e, None
         raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone
 
     def batch(self, wanted: PushedFilters) -> list[Part]:
@@ -165,15 +167,16 @@ class Planner:
         chosen = [topic for topic in self.topics() if wanted.has(topic.name)]
         return [self.view(plan, topic, run) for topic in chosen for run in topic.runs()]
 
-    def parts(self, ranges: Iterable[Ranges]) -> list[Part]:
-        """The parts that these ranges are, weighed. Raises as `batch`."""
+    def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
+        """The parts that these ranges are, weighed, by the views that were `seen` before of a topic's revision and a run.
+        Raises as `batch`."""
         parts = []
         for r in ranges:
             for run in r.topic.runs():
                 starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
                 if (starts < ends).any():
                     ask = functools.partial(_weighed, starts=starts, ends=ends)
-                    parts.append(self.view(ask, r.topic, run))
+                    parts.append(self.view(ask, r.topic, run, seen.get((r.topic.revision, run))))
         return parts
 
     def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:

@@ -68,6 +68,7 @@ L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
 """All columns that an L1 object may have; a file has an optional one only if one of its records has that."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
+_OFFSETS: Final = ["offset"]
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
@@ -308,8 +309,11 @@ def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
 
 
 def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
-    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    """Fetch what these columns take of a chunk, on any thread; nothing for offsets alone, which its footer says. Raises
+    `ObjectNotFoundError`, `CorruptObjectError`."""
     opened = chunk.opened
+    if list(names) == _OFFSETS:
+        return chunk
     if opened.body is not None:
         chunk.pieces = [(0, opened.body)]
         return chunk
@@ -346,6 +350,10 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
     column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
+    if list(names) == _OFFSETS:
+        for g in chunk.groups:
+            yield g.base, pa.record_batch([columns.numbers(np.arange(g.base, g.end))], names=_OFFSETS)
+        return
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
         file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))
