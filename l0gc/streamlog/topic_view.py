@@ -183,9 +183,17 @@ class TopicView:
 
 
 def look(
-    cluster: Cluster, handle: JournalHandle, topic: Topic, run: JournalRun, ask: Callable[[TopicView], Found]
+    cluster: Cluster,
+    handle: JournalHandle,
+    topic: Topic,
+    run: JournalRun,
+    ask: Callable[[TopicView], Found],
+    seen: TopicView | None = None,
 ) -> Found:
     """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is replaced.
+
+    Args:
+        seen: a view from before, which is asked first.
 
     Raises:
         CorruptObjectError: an object that the journal needs is not there.
@@ -194,7 +202,7 @@ def look(
     gone: ObjectNotFoundError | None = None
     for _ in range(_LOOKS):
         try:
-            return ask(TopicView(cluster, handle, topic, run))
+            return ask(seen or TopicView(cluster, handle, topic, run))
         except ObjectNotFoundError as e:
-            gone = e
+            gone, seen = e, None
     raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -118,9 +118,11 @@ class Planner:
         partitions = np.arange(topic.partitions)
         return np.isin(partitions, partitions if assigned is None else sorted(assigned))
 
-    def view(self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun) -> Found:
+    def view(
+        self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun, seen: TopicView | None = None
+    ) -> Found:
         """See `look`."""
-        return look(self._cluster, self._journal(run.journal), topic, run, ask)
+        return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
 
     def batch(self, wanted: PushedFilters) -> list[Part]:
         """What a batch reads, a journal after another.
@@ -153,15 +155,16 @@ class Planner:
         chosen = [topic for topic in self.topics() if wanted.has(topic.name)]
         return [self.view(plan, topic, run) for topic in chosen for run in topic.runs()]
 
-    def parts(self, ranges: Iterable[Ranges]) -> list[Part]:
-        """The parts that these ranges are, weighed. Raises as `batch`."""
+    def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
+        """The parts that these ranges are, weighed, by the views that were `seen` before of a topic's revision and a run.
+        Raises as `batch`."""
         parts = []
         for r in ranges:
             for run in r.topic.runs():
                 starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
                 if (starts < ends).any():
                     ask = functools.partial(_weighed, starts=starts, ends=ends)
-                    parts.append(self.view(ask, r.topic, run))
+                    parts.append(self.view(ask, r.topic, run, seen.get((r.topic.revision, run))))
         return parts
 
     def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:

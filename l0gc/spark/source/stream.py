@@ -26,6 +26,7 @@ from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner, positions_of
 from l0gc.spark.source.split import Ranges, Slice, split
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import JournalRun
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
@@ -45,6 +46,8 @@ class Stream:
         self._last_trigger: float | None = None
         self._planner = Planner(cluster, options, functools.cache(cluster.journal))
         self._target: dict[int, Rows] | None = None
+        self._views: dict[tuple[int, JournalRun], TopicView] = {}
+        self._last: tuple[Json, dict[str, Ranges]] | None = None
 
     def initial(self) -> Json:
         """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
@@ -59,9 +62,15 @@ class Stream:
     def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
         """What the topics have now, or what `ask` says where the query begins; a partition that is not read counts as one
         that is empty."""
-        extents = {}
+        extents: dict[str, Ranges] = {}
+        self._views = {}
+
+        def look(view: TopicView) -> tuple[Rows, Rows]:
+            self._views[view.topic.revision, view.run] = view
+            return (view.log_start, view.next) if ask is None else ask(view)
+
         for topic in self._planner.topics(goes_on=ask is None):
-            view = functools.partial(self._planner.view, ask or (lambda view: (view.log_start, view.next)), topic)
+            view = functools.partial(self._planner.view, look, topic)
             try:
                 columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
             except PartitionClosedError as e:
@@ -72,8 +81,8 @@ class Stream:
         return extents
 
     def newest(self) -> Json:
-        """How far the topics go."""
-        extents = self._extents()
+        """How far the topics go, as `next_end` found them, after which Spark asks at once."""
+        extents = self._last[1] if self._last else self._extents()
         return self._json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
@@ -107,9 +116,10 @@ class Stream:
             ends = limited(ranges, waiting, self._options.max_offsets)
         if not everything and self._options.max_bytes is not None:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
-            weight = sum(p.weight for p in self._planner.parts(less.values()))
+            weight = sum(p.weight for p in self._planner.parts(less.values(), self._views))
             ends = limited(less, weight, self._options.max_bytes)
-        return self._json(extents, ends)
+        self._last = self._json(extents, ends), extents
+        return self._last[0]
 
     def _is_too_early(self, waiting: int) -> bool:
         """Whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first one of
@@ -139,16 +149,19 @@ class Stream:
         return ranges
 
     def slices(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[Slice]:
-        """The tasks of a micro-batch.
+        """The tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
 
         Raises:
             OffsetOutOfRangeError: some of its records were deleted.
         """
-        extents = self._extents()
+        last, self._last = self._last, None
+        extents = last[1] if last and last[0] == end else self._extents()
         reached = self._positions(end, extents)
         there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
         ranges = self._checked(extents, self._positions(start, extents), there, reached=reached)
-        return split(self._planner.parts(ranges.values()), self._options.min_partitions, self._options.cores)
+        return split(
+            self._planner.parts(ranges.values(), self._views), self._options.min_partitions, self._options.cores
+        )
 
     def _positions(self, stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
         """The positions in a checkpoint, for the topics as they are now; what it does not name is at its first record.

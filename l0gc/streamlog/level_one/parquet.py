@@ -72,16 +72,17 @@ L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
 """All that a new object may have, in order."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
+_OFFSETS: Final = ["offset"]
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
 """An object up to this size is fetched at once: its footer alone would cost a request as well."""
-CHUNK_BYTES: Final = 8 << 20
+CHUNK_BYTES: Final = 16 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
-_TAIL_SHARE: Final = 8192
-"""A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
+_TAIL_SHARE: Final = 1024
+"""A footer is looked for in the last 8 KiB of an object, and in the last 1,024th of one that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
@@ -312,8 +313,11 @@ def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
 
 
 def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
-    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    """Fetch what these columns take of a chunk, on any thread; nothing for offsets alone, which its footer says. Raises
+    `ObjectNotFoundError`, `CorruptObjectError`."""
     opened = chunk.opened
+    if list(names) == _OFFSETS:
+        return chunk
     if opened.body is not None:
         chunk.pieces = [(0, opened.body)]
         return chunk
@@ -350,6 +354,10 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
     column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
+    if list(names) == _OFFSETS:
+        for g in chunk.groups:
+            yield g.base, pa.record_batch([columns.numbers(np.arange(g.base, g.end))], names=_OFFSETS)
+        return
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
         file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))

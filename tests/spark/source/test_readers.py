@@ -228,6 +228,27 @@ def test_only_the_columns_that_are_requested_are_read() -> None:
             batch_reader((), StructType().add("value", "string"), topic="events")
 
 
+def test_offsets_alone_are_what_footers_and_the_journal_say_and_no_page_is_fetched() -> None:
+    cluster = filled(1, 1, 2000, 0)
+    wanted = StructType().add("offset", "long", False)
+    key, _ = (k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
+    o = store_of(cluster).objects[key]
+    with on(cluster):
+        reader = batch_reader((), wanted, topic="events", startingOffsets='{"events":{"0":700}}')
+        tasks = reader.partitions()
+        assert table(reader, tasks).column("offset").to_pylist() == list(range(700, 2000))
+        o.body = bytes(len(o.body) // 4) + o.body[len(o.body) // 4 :]
+        assert table(reader, tasks).num_rows == 1300
+        with pytest.raises(CorruptObjectError):
+            read(cluster, topic="events")
+        o.body = o.body[:-9] + bytes([o.body[-9] ^ 1]) + o.body[-8:]
+        with pytest.raises(CorruptObjectError, match="footer whose checksum is wrong"):
+            table(reader, tasks)
+        del store_of(cluster).objects[key]
+        with pytest.raises(CorruptObjectError, match=r"does not exist, though topic 'events' needs it"):
+            table(reader, tasks)
+
+
 # -- where it begins and ends ---------------------------------------------------------------------------------------------
 
 
