@@ -24,8 +24,9 @@ def numbers(values: Any) -> pa.Array:
 
 
 def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Array:
-    """One 64-bit value, so many times."""
-    return pa.Array.from_buffers(kind or pa.int64(), times, [None, pa.py_buffer(np.full(times, value, np.int64))])
+    """One number, so many times, as an integer or a time of some width; of 64 bits by default."""
+    kind = kind or pa.int64()
+    return pa.Array.from_buffers(kind, times, [None, pa.py_buffer(np.full(times, value, f"<i{kind.byte_width}"))])
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:

@@ -16,6 +16,7 @@ from benchmarks.scenarios import (
     sweep_beside,
     sweep_scale,
     sweep_throttled,
+    tables,
     watermark,
 )
 from benchmarks.setting import Setting
@@ -42,6 +43,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "spark-read": spark_source.read,
     "spark-beside": spark_source.beside,
     "spark-write": spark_source.write,
+    "tables": tables.tables,
     "rates": rates.rates,
 }
 

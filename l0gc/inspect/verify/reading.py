@@ -27,7 +27,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.parquet import RangedFile, has_l1_columns, read_footer
+from l0gc.streamlog.level_one.parquet import PARTITION, RangedFile, has_l1_columns, read_footer
 
 S = TypeVar("S")
 
@@ -231,6 +231,9 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
             offsets = batch.column("offset").to_numpy()
             if len(offsets) and (offsets[0] != at or (offsets[1:] - offsets[:-1] != 1).any()):
                 return f"record {at} is not where it should be"
+            named = PARTITION.name in batch.schema.names
+            if named and (batch.column(PARTITION.name).to_numpy() != said.partition).any():
+                return f"its column {PARTITION.name} names another partition than its key"
             at += len(offsets)
     except (CorruptObjectError, pa.ArrowException, OSError, ValueError) as e:
         return f"it cannot be read: {str(e).splitlines()[0]}"

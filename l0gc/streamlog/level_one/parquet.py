@@ -39,8 +39,7 @@ FIELD_IDS: Final = {
     )
 }
 """The id of each column, by which a table finds it in every file, whatever its name or place there. An id is given once and
-stays. A file has no column `partition`: its key says which, and a table's list of files. Objects of older versions have no
-ids; their columns go by name."""
+stays. Objects of older versions have no ids; their columns go by name."""
 
 
 def _column(path: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
@@ -57,6 +56,9 @@ L1_SCHEMA: Final = pa.schema(
     ]
 )
 """`epoch` is that of the L0 object which the record came from."""
+PARTITION: Final = _column("partition", pa.int32())
+"""The same number in each row, for other readers: some find no rows by a table's partition if it is in no file. l0gc takes
+it from the key, so an object of an older version lacks it."""
 _HEADER: Final = pa.struct([_column(f"headers.element.{f.name}", f.type, nullable=f.nullable) for f in HEADER])
 _OPTIONAL: Final = pa.schema(
     [
@@ -65,19 +67,22 @@ _OPTIONAL: Final = pa.schema(
     ]
 )
 L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
-"""All columns that an L1 object may have; a file has an optional one only if one of its records has that."""
+"""All columns of records that an L1 object may have; a file has an optional one only if one of its records has that."""
+L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
+"""All that a new object may have, in order."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
+_OFFSETS: Final = ["offset"]
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
 """An object up to this size is fetched at once: its footer alone would cost a request as well."""
-CHUNK_BYTES: Final = 8 << 20
+CHUNK_BYTES: Final = 16 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
-_TAIL_SHARE: Final = 8192
-"""A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
+_TAIL_SHARE: Final = 1024
+"""A footer is looked for in the last 8 KiB of an object, and in the last 1,024th of one that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
@@ -258,7 +263,7 @@ def _check_l1(metadata: Any, key: str) -> None:
 def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
     """Whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
     there = {f.name: f for f in found}
-    wanted = [*L1_SCHEMA, *(f for f in _OPTIONAL if f.name in there)]
+    wanted = [f for f in L1_FILE if f.name in there or f.name in L1_SCHEMA.names]
     if only and (found.names != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
         return False
     return all(f.name in there and f.type == there[f.name].type for f in wanted)
@@ -308,8 +313,11 @@ def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
 
 
 def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
-    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    """Fetch what these columns take of a chunk, on any thread; nothing for offsets alone, which its footer says. Raises
+    `ObjectNotFoundError`, `CorruptObjectError`."""
     opened = chunk.opened
+    if list(names) == _OFFSETS:
+        return chunk
     if opened.body is not None:
         chunk.pieces = [(0, opened.body)]
         return chunk
@@ -346,6 +354,10 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
     column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
+    if list(names) == _OFFSETS:
+        for g in chunk.groups:
+            yield g.base, pa.record_batch([columns.numbers(np.arange(g.base, g.end))], names=_OFFSETS)
+        return
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
         file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))

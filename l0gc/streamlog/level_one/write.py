@@ -29,7 +29,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.optional import OPTIONAL, column_of, level, with_optional
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_COLUMNS, L1_SCHEMA, seal_footer
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 
@@ -37,8 +37,10 @@ FILE_BYTES: Final = 128 << 20
 """Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""
 HELD_BYTES: Final = 64 << 20
 """How much of the records is held in memory; the rest waits on local disk, where it is mapped and not read."""
-_ROW_GROUP_BYTES: Final = 16 << 20
-"""An L1 object of a single row group, smaller than this, is made in memory; others on local disk."""
+_ROW_GROUP_BYTES: Final = 4 << 20
+"""Of records, uncompressed: who wants a few reads a whole row group, and one costs 0.5 KiB of footer."""
+_TOGETHER: Final = 4
+"""So many row groups are written at once. An L1 object of fewer is made in memory; others on local disk."""
 _WAITING: Final = 32
 _WAITING_BYTES: Final = 32 << 20
 """So many small objects, or so much of them, wait for each other and are then uploaded at once."""
@@ -47,7 +49,7 @@ _PARQUET: Final[Mapping[str, Any]] = {
     # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
     "compression": {c: "none" if c == "offset" else "zstd" for c in (*L1_SCHEMA.names, "create_time", *_OF_HEADERS)},
     "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
-    "use_dictionary": ["key", "epoch", "timestamp", *_OF_HEADERS],
+    "use_dictionary": ["key", "epoch", "partition", "timestamp", *_OF_HEADERS],
     "write_statistics": [
         "offset",
         "timestamp",
@@ -282,7 +284,7 @@ class L1Writer:
         self.next += batch.num_rows
         self._held.append(batch)
         self._held_bytes += width * batch.num_rows
-        if self._held_bytes >= _ROW_GROUP_BYTES:
+        if self._held_bytes >= _TOGETHER * _ROW_GROUP_BYTES:
             self._flush()
         if self._bytes >= self._file_bytes:
             self._close()
@@ -305,18 +307,18 @@ class L1Writer:
                 f"partition {self.partition}: records {offsets[0]} to {offsets[-1]} came where {first} is next"
             )
         if self._writer is None:
-            self._begin(table.column_names, small=self._held_bytes < _ROW_GROUP_BYTES)
+            self._begin(table.column_names, small=self._held_bytes < _TOGETHER * _ROW_GROUP_BYTES)
         self._widen(table.column_names)
         times = (_numbers(c) for c in table.column("timestamp").chunks if len(c))
         self._max_timestamp = max(self._max_timestamp, *(int(t.max()) for t in times))
-        self._add(table)
+        self._add(table, round(self._held_bytes / _ROW_GROUP_BYTES))
         self._bytes += self._held_bytes
         self._held, self._held_bytes = [], 0.0
 
     def _begin(self, names: Sequence[str], *, small: bool) -> None:
         """Begin a file with these columns, in memory if it is small."""
         self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
-        self._schema = pa.schema([f for f in L1_COLUMNS if f.name in names])
+        self._schema = pa.schema([f for f in L1_FILE if f.name in (*names, PARTITION.name)])
         self._writer = pq.ParquetWriter(self._sink, self._schema, **_PARQUET)
 
     def _widen(self, names: Sequence[str]) -> None:
@@ -334,10 +336,12 @@ class L1Writer:
         if isinstance(written, Path):
             written.unlink()
 
-    def _add(self, table: pa.Table) -> None:
-        """Write a row group; columns that it lacks are null."""
-        arrays = [column_of(table, f) for f in self._schema]
-        self._writer.write_table(pa.table(arrays, schema=self._schema))
+    def _add(self, table: pa.Table, groups: int = 1) -> None:
+        """Write about so many row groups of equal size; columns that are lacking are null."""
+        ours = columns.repeated(self.partition.partition, len(table), PARTITION.type)
+        arrays = [ours if f.name == PARTITION.name else column_of(table, f) for f in self._schema]
+        rows = -(-len(table) // max(groups, 1))
+        self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=rows)
 
     def _close(self) -> None:
         if self._writer is None:

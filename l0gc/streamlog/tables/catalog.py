@@ -79,8 +79,8 @@ SCHEMA: Final = Schema(
     _column("create_time", TimestamptzType(), required=False),
     _column("headers", _HEADERS, required=False),
 )
-"""In order of the ids, which catalogs give out anew, in this order. No object has the column `partition`: as Iceberg's rules
-for columns that a file lacks have it, readers take it from the list of files, and PyIceberg only if it is optional."""
+"""In order of the ids, which catalogs give out anew, in this order. Objects of older versions lack the column `partition`:
+as Iceberg's rules for such columns have it, readers take it from the list of files, and PyIceberg only if it is optional."""
 SPEC: Final = PartitionSpec(
     PartitionField(source_id=FIELD_IDS["partition"], field_id=1000, transform=IdentityTransform(), name="partition")
 )

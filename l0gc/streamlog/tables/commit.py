@@ -1,17 +1,19 @@
 """A table's snapshots: which L1 objects one names, the commit of the next one, and the end of old metadata files.
 
-A snapshot names its objects in manifests. One that nothing was dropped from stays as it is, and one that is touched is
-written anew without what was dropped; small ones become one now and then. So a sync writes about as much as has changed, and
-the number of manifests stays bounded. Nothing here copies, reads or deletes a data object.
+A snapshot names its objects in manifests, the oldest first. A manifest that nothing was dropped from stays as it is; another
+is written anew, in its place, without what was dropped; small ones become one now and then. Objects of one age are together,
+since merge drops new ones and retention old ones. So a sync reads and writes about as much as has changed, and the number of
+manifests stays bounded. Nothing here copies, reads or deletes a data object.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyiceberg.exceptions as failed
@@ -26,12 +28,14 @@ from pyiceberg.types import LongType, TimestamptzType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from l0gc.errors import TableError
-from l0gc.keys import L1_DATA, PartitionId, level_one
-from l0gc.streamlog.journal.rows import Rows, name_text
+from l0gc.keys import PartitionId, level_one, parse_level_one
+from l0gc.streamlog.journal.rows import Rows, name_bytes, name_text
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
 
 MANIFEST_FILES: Final = 2048
 """The most objects of a manifest: some 300 KiB."""
+READ_FIRST: Final = 4
+"""So many manifests are read at first to find what is gone, and each time twice as many."""
 SMALL_MANIFESTS: Final = 16
 """So many manifests of which each has less than half of that become as few as it takes."""
 _METADATA: Final = re.compile(r"[^/]+(\.metadata\.json|-m[0-9]+\.avro)|snap-[^/]+\.avro")
@@ -111,20 +115,29 @@ def manifests_of(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
 
 def entries_of(table: Table, manifests: Sequence[ManifestFile]) -> list[Entries]:
     """What each of the manifests names."""
-
-    def read(m: ManifestFile) -> Entries:
-        return {e.data_file.file_path: e for e in m.fetch_manifest_entry(table.io, discard_deleted=True)}
-
-    return list(ExecutorFactory.get_or_create().map(read, manifests))
+    return list(ExecutorFactory.get_or_create().map(lambda m: _entries(table.io, m), manifests))
 
 
-def check_ours(paths: Iterable[str], url: str, name: str) -> None:
-    """Raises `TableError`: one of the paths is not an L1 object of this cluster."""
-    foreign = next((p for p in paths if not p.startswith(f"{url}{L1_DATA}")), None)
-    if foreign is not None:
+def _entries(io: FileIO, m: ManifestFile) -> Entries:
+    return {e.data_file.file_path: e for e in m.fetch_manifest_entry(io, discard_deleted=True)}
+
+
+def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
+    """All of the manifests, ever more at a time: from both ends, where merge and retention drop objects."""
+    left, some = deque(manifests), READ_FIRST
+    while left:
+        yield [left.pop() if n % 2 else left.popleft() for n in range(min(some, len(left)))]
+        some *= 2
+
+
+def name_in(path: str, url: str, table: str) -> bytes:
+    """The UUID in the path of an L1 object of this cluster, as its row has it. Raises `TableError`: it is another path."""
+    key = parse_level_one(path.removeprefix(url)) if path.startswith(url) else None
+    if key is None or key.base < 0:
         raise TableError(
-            f"table {name} names {foreign}, which is not an L1 object of this cluster: another program wrote it"
+            f"table {table} names {path}, which is not an L1 object of this cluster: another program wrote it"
         )
+    return name_bytes(key.name)
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------
@@ -162,17 +175,19 @@ class Replacement(_SnapshotProducer["Replacement"]):
     def _existing_manifests(self) -> list[ManifestFile]:
         """Those that stay, and those that take the place of the others."""
         gone = {f.file_path for f in self._deleted_data_files}
-        touched = {at for at, entries in self._read.items() if not gone.isdisjoint(entries)}
-        kept = [m for m in self._known if m.manifest_path not in touched]
-        small = [m for m in kept if _files(m) < MANIFEST_FILES // 2]
-        if len(small) >= SMALL_MANIFESTS:
-            for m in small:
-                entries = m.fetch_manifest_entry(self._io, discard_deleted=True)
-                self._read.setdefault(m.manifest_path, {e.data_file.file_path: e for e in entries})
-            touched.update(m.manifest_path for m in small)
-            kept = [m for m in kept if m.manifest_path not in touched]
-        left = (e for at in sorted(touched) for path, e in self._read[at].items() if path not in gone)
-        return [*kept, *self._write(_as(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for e in left)]
+
+        def left(m: ManifestFile) -> Iterator[ManifestEntry]:
+            entries = self._read.get(m.manifest_path) or _entries(self._io, m)
+            return (_as(e, ManifestEntryStatus.EXISTING, e.snapshot_id) for p, e in entries.items() if p not in gone)
+
+        small = [m for m in self._known if _files(m) < MANIFEST_FILES // 2]
+        joined = small if len(small) >= SMALL_MANIFESTS else []
+        kept: list[ManifestFile] = []
+        for m in self._known:
+            if m not in joined:
+                untouched = gone.isdisjoint(self._read.get(m.manifest_path, ()))
+                kept += [m] if untouched else self._write(left(m))
+        return [*kept, *self._write(chain.from_iterable(map(left, joined)))]
 
     def _manifests(self) -> list[ManifestFile]:
         added = (
@@ -185,7 +200,7 @@ class Replacement(_SnapshotProducer["Replacement"]):
             )
             for f in self._added_data_files
         )
-        return [*self._write(added), *self._write(self._deleted_entries()), *self._existing_manifests()]
+        return [*self._existing_manifests(), *self._write(added), *self._write(self._deleted_entries())]
 
     def _write(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
         """Write entries into as many manifests as it takes."""

@@ -22,7 +22,7 @@ from l0gc.errors import ClusterMismatchError, TableError, UsageError
 from l0gc.formatting import span
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin, TopicTable
-from l0gc.streamlog.journal.rows import Rows, sums
+from l0gc.streamlog.journal.rows import NAME, Rows, name_low, sums
 
 PINS_FOR_EACH_LIFE: Final = 4
 """A sync takes a new pin when that of the current snapshot is a quarter as old as snapshots become."""
@@ -164,10 +164,17 @@ def unused_pins(pins: Mapping[str, Pin], kept: Iterable[SnapshotNote | None], no
     return [name for name in pins if name in ended - named]
 
 
+def note_without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:
+    """What the snapshot would record without objects of these names, which it has, as their rows have them."""
+    low = int(name_low(np.frombuffer(b"".join(names), NAME)).sum(dtype=np.uint64))
+    return msgspec.structs.replace(note, files=note.files - len(names), names=(note.names - low) % 2**64)
+
+
 def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
     """Which of the rows the snapshot has; None if it may have others, which only its manifests show.
 
-    If nothing was dropped since, the snapshot has the objects with the lowest epochs: so many of them, and with this sum.
+    If nothing was dropped since, or all of that is taken out of the note, the snapshot has the objects with the lowest
+    epochs: so many of them, and with this sum.
 
     Args:
         rows: of `L1_ROW`, without holes.

@@ -30,12 +30,13 @@ from l0gc.streamlog.tables import plan
 from l0gc.streamlog.tables.catalog import create_in_catalog, explained, load_table, open_catalog
 from l0gc.streamlog.tables.commit import (
     Entries,
-    check_ours,
     commit_snapshot,
     data_files,
     end_metadata,
+    ends_first,
     entries_of,
     manifests_of,
+    name_in,
     named_by,
     path_of,
     unnamed,
@@ -186,31 +187,39 @@ class _Sync:
         def path(row: Any) -> str:
             return path_of(url, topic.id(int(row["partition"])), row)
 
-        summary = None
-        manifests: list[ManifestFile] = []
-        read: dict[str, Entries] = {}
-        new, gone = objects, set[str]()
         if due:
             said = plan.SnapshotNote(self._state.cluster_id, topic.revision, offsets, self._now_ms, pin, files, names)
-            summary, manifests = said.to_summary(), manifests_of(there, self._head)
-            held = None if note is None else plan.held_before(note, rows[objects])
-            if held is not None:
-                new = objects[~held]
-            elif manifests:
-                listed = entries_of(there, manifests)
-                read = {m.manifest_path: e for m, e in zip(manifests, listed, strict=True)}
-                known = set[str]().union(*listed)
-                check_ours(known, url, self._table.table)
-                wanted = {path(rows[i]): i for i in objects.tolist()}
-                new = np.array([i for at, i in wanted.items() if at not in known], np.int64)
-                gone = known - wanted.keys()
+            manifests = manifests_of(there, self._head)
+            held, gone, read = self._compared(manifests, rows[objects])
+            new = objects[~held]
+            new = new[np.argsort(rows["epoch"][new], kind="stable")]
             added = data_files(rows, new, path, there.spec().spec_id)
             result.added, result.removed = len(added), len(gone)
-            commit_snapshot(there, summary, manifests, read, added, gone, ended)
+            commit_snapshot(there, said.to_summary(), manifests, read, added, gone, ended)
         else:
             commit_snapshot(there, None, expired=ended)
         result.committed, result.snapshot_id, result.expired = True, self._current(), len(ended)
         return result, ended
+
+    def _compared(self, manifests: list[ManifestFile], rows: Rows) -> tuple[Rows, set[str], dict[str, Entries]]:
+        """Which of the rows the current snapshot has, the paths of what else it has, and what was read for that: manifests,
+        until all that is gone was found in them."""
+        gone: dict[bytes, str] = {}
+        read: dict[str, Entries] = {}
+        if self._note is None:
+            return np.zeros(len(rows), np.bool_), set(), read
+        held, known, unread = plan.held_before(self._note, rows), set[bytes](), ends_first(manifests)
+        wanted = dict.fromkeys(rows["name"].tolist())
+        while held is None and (some := next(unread, [])):
+            for m, entries in zip(some, entries_of(self._there, some), strict=True):
+                read[m.manifest_path] = entries
+                names = {name_in(path, self._cluster.store.url, self._table.table): path for path in entries}
+                known |= names.keys()
+                gone |= {name: path for name, path in names.items() if name not in wanted}
+            held = plan.held_before(plan.note_without(self._note, gone), rows)
+        if held is None:  # several syncs in one epoch
+            held = np.fromiter((name in known for name in wanted), np.bool_, len(rows))
+        return held, set(gone.values()), read
 
     def _current(self) -> int:
         current = self._there.current_snapshot()

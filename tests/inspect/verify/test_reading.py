@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -30,7 +31,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, index_key
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import Call, MemoryStore, another_process, store_of
 from tests.support.verify import (
@@ -389,6 +390,16 @@ def test_an_l1_object_without_page_checksums_is_read_as_well() -> None:
 def test_offsets_out_of_order_are_found(order: list[int]) -> None:
     cluster = loaded_cluster()
     assert "not where it should be" in (l1_fault(cluster.store, *rewritten(cluster, offset=order)) or "")
+
+
+def test_a_partition_that_is_not_that_of_the_key_is_found() -> None:
+    cluster = loaded_cluster()
+    key, _ = l1_of(cluster)
+    table = pq.read_table(io.BytesIO(store_of(cluster).objects[key].body))
+    for last, found in ((0, ""), (1, "its column partition names another partition than its key")):
+        body = l1_body(table.append_column(PARTITION, pa.array([0] * 9 + [last], PARTITION.type)), key)
+        store_of(cluster).put(key, body)
+        assert l1_fault(cluster.store, key, len(body)) == found
 
 
 def test_an_l1_object_with_other_records_or_no_parquet_is_found() -> None:

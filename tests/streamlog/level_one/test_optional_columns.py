@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.optional import NO_TIME, Headers
 from l0gc.streamlog.level_one import read, rewrite, write
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_FILE, L1_SCHEMA, PARTITION
 from l0gc.streamlog.reader import Record, read_topic
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import topic_in_memory
@@ -32,9 +33,9 @@ def expected(values: Sequence[bytes]) -> list[tuple[bytes, int | None, Headers]]
     return [(bytes(v), None if t == NO_TIME else t, headers_of_value(v)) for v, t in zip(values, times, strict=True)]
 
 
-def content(cluster: Cluster) -> list[tuple[bytes, int | None, Headers]]:
+def content(cluster: Cluster, partition: int = 0) -> list[tuple[bytes, int | None, Headers]]:
     topic = cluster.controller.snapshot().topic("events")
-    return [(r.value, r.create_time_ms, r.headers) for r in read_topic(cluster, topic, [0])]
+    return [(r.value, r.create_time_ms, r.headers) for r in read_topic(cluster, topic, [partition])]
 
 
 def l1_files(cluster: Cluster, partition: int = 0) -> list[bytes]:
@@ -43,7 +44,7 @@ def l1_files(cluster: Cluster, partition: int = 0) -> list[bytes]:
 
 
 def columns_of(cluster: Cluster, partition: int = 0) -> list[list[str]]:
-    return [pq.read_schema(pa.BufferReader(body)).names[5:] for body in l1_files(cluster, partition)]
+    return [pq.read_schema(pa.BufferReader(body)).names[6:] for body in l1_files(cluster, partition)]
 
 
 def verified(cluster: Cluster) -> None:
@@ -111,6 +112,30 @@ def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) 
     verified(cluster)
 
 
+def test_a_merge_leaves_objects_alone_that_have_a_column_which_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As this l0gc would do with those of a newer one: what it copied would lack that column."""
+    cluster = topic_in_memory(2)
+    for values in (PLAIN, HEADED, PLAIN, PLAIN, PLAIN):
+        put(cluster, "events", {0: values, 1: PLAIN})
+        reconcile(cluster)
+    before, bodies = content(cluster), l1_files(cluster)
+    with monkeypatch.context() as patch:
+        patch.setattr(rewrite, "L1_FILE", pa.schema([f for f in L1_FILE if f.name != "headers"]))
+        [error] = merge(cluster).errors
+    assert re.fullmatch(
+        r"partition events/0: level_one/\S+ has a column 'headers', which this l0gc \(\S+\) does not know and a merge would "
+        r"lose: merge with the l0gc that wrote it, or a newer one; its L1 objects stay as they are",
+        error,
+    )
+    assert l1_files(cluster) == bodies
+    assert len(l1_files(cluster, 1)) == 1
+    assert not merge(cluster).errors
+    assert len(l1_files(cluster)) == 1
+    assert content(cluster) == before
+
+
 def test_an_object_of_records_without_them_has_the_bytes_that_it_would_have_alone() -> None:
     """Other partitions of the same batch have some."""
     clusters = [topic_in_memory(2) for _ in range(2)]
@@ -120,7 +145,7 @@ def test_an_object_of_records_without_them_has_the_bytes_that_it_would_have_alon
         reconcile(cluster)
     first, second = (l1_files(c)[0] for c in clusters)
     assert len(first) == len(second)
-    assert pq.read_table(pa.BufferReader(first)).schema == L1_SCHEMA
+    assert pq.read_table(pa.BufferReader(first)).schema == pa.schema([*L1_SCHEMA, PARTITION])
 
 
 def test_each_column_has_its_field_id_also_within_headers() -> None:
@@ -139,12 +164,34 @@ def test_each_column_has_its_field_id_also_within_headers() -> None:
                 found |= ids(f"{prefix}{f.name}.", list(f.type))
         return found
 
-    assert ids("", schema) == {path: number for path, number in FIELD_IDS.items() if path != "partition"}
+    assert ids("", schema) == FIELD_IDS
     assert list(FIELD_IDS.values()) == list(range(1, 12))
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_objects_of_an_older_version_have_no_partition_and_what_merge_makes_of_them_has_it(small: bool) -> None:
+    cluster = topic_in_memory(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "L1_FILE", L1_COLUMNS)
+        for values in SETS["both"]:
+            put(cluster, "events", {1: values})
+            reconcile(cluster)
+    old = [pq.read_schema(pa.BufferReader(body)).names for body in l1_files(cluster, 1)]
+    assert (len(old), PARTITION.name in {name for names in old for name in names}) == (5, False)
+    before = content(cluster, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        if not small:
+            patch.setattr(write, "_ROW_GROUP_BYTES", 1)
+        assert not merge(cluster).errors
+    (body,) = l1_files(cluster, 1)
+    table = pq.read_table(pa.BufferReader(body))
+    assert table.schema.names == [*L1_SCHEMA.names, PARTITION.name, "create_time", "headers"]
+    assert set(table[PARTITION.name].to_pylist()) == {1}
+    assert content(cluster, 1) == before
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.string())])
-@pytest.mark.parametrize("name", ["create_time", "headers"])
+@pytest.mark.parametrize("name", ["partition", "create_time", "headers"])
 def test_an_optional_column_of_another_type_is_corrupt(name: str, kind: pa.DataType) -> None:
     cluster = topic_in_memory(1)
     put(cluster, "events", {0: BOTH})

@@ -15,7 +15,7 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import L1File
 from l0gc.streamlog.level_one import parquet, read, write
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION
 from tests.support.l1_files import footer_size, l1_body, sealed_again
 from tests.support.memory_store import FakeClock, store_of, topic_in_memory
 from tests.support.reconcile import files, l1_records, partition_of, put, reconcile
@@ -29,7 +29,7 @@ def an_object(*, row_groups: bool = False) -> tuple[Cluster, PartitionId, L1File
         put(cluster, "events", {0: [b"other"], 1: VALUES[at : at + 8]})
     with pytest.MonkeyPatch.context() as patch:
         if row_groups:
-            patch.setattr(write, "_ROW_GROUP_BYTES", 1)
+            patch.setattr(write, "_TOGETHER", 0)
             patch.setattr(read, "BATCH_BYTES", 1)
         reconcile(cluster)
     (file,) = files(cluster, "events", 1)
@@ -56,9 +56,9 @@ def test_l1_holds_every_record_with_its_offset_time_key_and_epoch(row_groups: bo
     body = cluster.store.get(l1_key(p, file)).body
     assert (file.base_offset, file.last_offset, file.bytes) == (0, 39, len(body))
     table = pq.read_table(pa.BufferReader(body))
-    assert table.schema.equals(L1_SCHEMA)
+    assert table.schema.equals(pa.schema([*L1_SCHEMA, PARTITION]))
     assert table["offset"].to_pylist() == list(range(40))
-    assert set(table["epoch"].to_pylist()) == {1}
+    assert (set(table["epoch"].to_pylist()), set(table["partition"].to_pylist())) == ({1}, {1})
     times = [t.timestamp() * 1000 for t in table["timestamp"].to_pylist()]
     assert times == sorted(times)
     assert FakeClock().ms <= times[0] <= times[-1] <= store_of(cluster).clock.ms

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -60,6 +61,13 @@ def test_every_engine_reads_what_read_gives(
     duck = a_duckdb(weed)
     select = ", ".join(f'"{n}"' for n in names)
     assert rows_of(duck.sql(f"SELECT {select} FROM iceberg_scan('{table.metadata_location}')").pl()) == wanted
+    of_two = sorted(value for p, *_, value in wanted if p == 2)
+    for only in (
+        table.scan(row_filter="partition = 2", selected_fields=("value",)).to_arrow(),
+        pl.scan_iceberg(table).filter(pl.col("partition") == 2).select("value").collect(),
+        duck.sql(f"SELECT value FROM iceberg_scan('{table.metadata_location}') WHERE partition = 2").to_arrow_table(),
+    ):
+        assert sorted(only["value"].to_pylist() if isinstance(only, pa.Table) else only["value"]) == of_two != []
 
     more = ["partition", "offset", "create_time", "headers"]
     for found_by in (

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
 
 from l0gc.api import groups
 from l0gc.errors import (
@@ -27,14 +29,16 @@ from l0gc.errors import (
 from l0gc.keys import L1_DATA, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import catalog as catalogs
 from l0gc.streamlog.tables import commit, plan
+from l0gc.streamlog.tables import sync as syncing
 from l0gc.streamlog.tables.sync import create_table, drop_table, sync_tables
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.merge import merge
-from tests.support.reconcile import named
+from tests.support.reconcile import named, put, reconcile
 from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
 
 
@@ -73,6 +77,51 @@ def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Cluster) -
     done = sync(cluster)
     assert (done.committed, done.expired, done.added) == (True, 1, 0)
     assert [s.snapshot_id for s in table(cluster).metadata.snapshots] == [done.snapshot_id] != [first]
+
+
+def test_only_manifests_of_the_same_age_as_what_is_gone_are_read_and_rewritten(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "MANIFEST_FILES", 4)
+    lift(cluster, 40)
+    sync(cluster)
+    before = {m.manifest_path for m in commit.manifests_of(table(cluster), table(cluster).current_snapshot())}
+    assert len(before) == 21
+    delete_records(cluster, "events", before_offset=3)
+    lift(cluster)
+    read: list[ManifestFile] = []
+
+    def counted(there: Table, some: Sequence[ManifestFile]) -> list[commit.Entries]:
+        read.extend(some)
+        return commit.entries_of(there, some)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(syncing, "entries_of", counted)
+        done = sync(cluster)
+    assert (done.added, done.removed, len(read)) == (2, 6, commit.READ_FIRST)
+    after = {m.manifest_path for m in commit.manifests_of(table(cluster), table(cluster).current_snapshot())}
+    assert (len(before - after), len(after - before)) == (2, 1)
+
+
+def test_syncs_in_one_epoch_name_each_object_once(cluster: Cluster) -> None:
+    """Then the epochs of objects do not show which of them a snapshot has."""
+    for n in range(3):
+        put(cluster, "events", {1 - n % 2: [b"%d" % n]})
+        reconcile(cluster)
+        sync(cluster)
+    delete_records(cluster, "events", before_offset=1)
+    put(cluster, "events", {0: [b"more"]})
+    reconcile(cluster)
+    done = sync(cluster)
+    assert (done.added, done.removed) == (1, 2)
+
+
+def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cluster: Cluster) -> None:
+    (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
+    assert commit.name_in(f"{url}{path}", url, "t")
+    for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_one/index/{path[15:60]}"):
+        with pytest.raises(TableError, match="another program wrote it"):
+            commit.name_in(other, url, "t")
 
 
 @pytest.mark.thorough

@@ -1,0 +1,71 @@
+"""A topic with very many L1 objects, of which there are only the journal's rows: `tables.py FILES ROUND`.
+
+The cluster is named by the environment. Round 0 creates it; each later one has ten objects more than the one before, and
+twenty less: the oldest of ten partitions, and ten that five merges replaced. A sync of a table opens none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from l0gc import api
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.index import KEPT_ROWS, write_index
+
+PARTITIONS: Final = 64
+OBJECT_RECORDS: Final = 1_000
+EPOCHS: Final = 1_000
+"""Over so many epochs the objects of round 0 were written."""
+
+
+def main(files: int, round_: int) -> dict[str, Any]:
+    """Have the journal list what there is in this round."""
+    with api.open(os.environ["L0GC_URL"]) as opened:
+        cluster, store = opened.handles(), opened.store
+        if not round_:
+            opened.init(journals=1)
+            opened.topics.create("flights", PARTITIONS)
+            cluster.controller.advance()
+        topic, handle = cluster.controller.snapshot().topic("flights"), cluster.journal(0)
+        handle.advance(cluster.controller.advance())  # a checkpoint is of an entry
+        rows = [_rows(p, files // PARTITIONS + (p < files % PARTITIONS), round_) for p in range(PARTITIONS)]
+        older = [write_index(store, topic.id(p), r[:-KEPT_ROWS], 1, cluster.runtime) for p, r in enumerate(rows)]
+        state = TopicState(topic.revision, topic.topic_id)
+        state.l1, state.index = np.concatenate([r[-KEPT_ROWS:] for r in rows]), np.concatenate(older)
+        state.partitions = np.arange(PARTITIONS, dtype=NUMBER)
+        state.log_start = np.array([r["base"][0] for r in rows], np.int64)
+        state.reconciled = np.array([r["last"][-1] for r in rows], np.int64)
+        state.next_offsets = state.reconciled + 1
+        handle.state.topics[topic.revision] = state
+        handle.replica.write_checkpoint()
+    return {"files": sum(map(len, rows))}
+
+
+def _rows(partition: int, files: int, rounds: int) -> Rows:
+    """The rows of a partition after so many rounds; names are the same each time."""
+    names = np.random.default_rng(partition)
+
+    def row(base: int, last: int, epoch: int) -> tuple[int, int, int, int, int, int, bytes]:
+        return partition, base, last, 50_000, 1_700_000_000_000 + last, epoch, names.bytes(16)
+
+    step = OBJECT_RECORDS
+    rows = [row(i * step, (i + 1) * step - 1, 1 + i * EPOCHS // files) for i in range(files)]
+    for round_ in range(1, rounds + 1):
+        if partition < 10:
+            del rows[0]
+        elif partition < 15:
+            (_, base, *_), (_, _, last, *_) = rows[-2:]
+            rows[-2:] = [row(base, last, EPOCHS + round_)]
+        elif partition < 20:
+            rows.append(row(rows[-1][2] + 1, rows[-1][2] + step, EPOCHS + round_))
+    return np.array(rows, L1_ROW)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]))))
