@@ -18,7 +18,7 @@ from l0gc.keys import L1_DATA
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.tables import catalog as catalogs
-from tests.support.cli import ended_here, l0gc
+from tests.support.cli import ended_here, l0gc, text_of
 from tests.support.engines import access
 from tests.support.outcomes import Outcome, Request
 from tests.support.proxy import Proxy
@@ -166,6 +166,10 @@ def test_a_table_of_others_or_that_others_changed_is_refused_and_no_data_goes(st
     lake = load_catalog("lake", **access(weed))
     table = lake.load_table("l0gc.events")
     first = table.metadata.snapshots[0]
+    shown = " ".join(" ".join(text_of("status")).split())
+    assert "tables l0gc.events of topic events was synced about" in shown
+    assert "1 pin of it keeps 0 B of dropped L1" in shown
+    assert "table of topic events" not in shown  # its pins have no lines of their own
     with untouched(store):
         lake.create_table("l0gc.theirs", table.schema())
         refused(2, "l0gc did not create it; use another name", "create other --catalog lake --table l0gc.theirs")

@@ -175,6 +175,10 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return self.ends is not None
 
 
+TABLE_PINS: Final = "table-"
+"""What the names of tables' pins begin with, and of no others: a sync deletes those that its table does not need."""
+
+
 class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
     """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It outlives its topic, until it is dropped."""
 
@@ -186,7 +190,7 @@ class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
     @property
     def pin_prefix(self) -> str:
         """What the names of the pins begin with that keep what the table's snapshots name."""
-        return f"table-{self.revision}-"
+        return f"{TABLE_PINS}{self.revision}-"
 
 
 class ControllerState(msgspec.Struct, array_like=True):
