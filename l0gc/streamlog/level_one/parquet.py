@@ -81,8 +81,8 @@ WHOLE_BYTES: Final = 64 << 10
 CHUNK_BYTES: Final = 16 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
-_TAIL_SHARE: Final = 1024
-"""A footer is looked for in the last 8 KiB of an object, and in the last 1,024th of one that is larger than usual."""
+_TAIL_SHARE: Final = 2048
+"""A footer is looked for in the last 8 KiB of an object, and in the last 2,048th of one that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
