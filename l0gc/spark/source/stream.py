@@ -148,7 +148,7 @@ class Stream:
             ranges[name] = Ranges(e.topic, starts[name], ends[name])
         return ranges
 
-    def slices(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[Slice]:
+    def slices(self, start: Json, end: Json) -> list[Slice]:
         """The tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
 
         Raises:
