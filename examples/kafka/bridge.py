@@ -47,14 +47,18 @@ def run(servers: str, source: str, url: str, topic: str, stop: Callable[[int], b
             for p in consumer.committed(wanted, 10):  # for partitions in which l0gc remembers no position any more
                 p.offset = sender.positions.get(p.partition, p.offset if p.offset >= 0 else OFFSET_BEGINNING)
                 consumer.incremental_assign([p])
-            while not stop(sender.result.records):
+            positions = dict(sender.positions)
+            while True:
+                if positions:
+                    offsets = [TopicPartition(source, p, at) for p, at in positions.items()]
+                    consumer.commit(offsets=offsets, asynchronous=False)
+                if stop(sender.result.records):
+                    break
                 messages: list[Any] = consumer.consume(BATCH, timeout=1.0)
                 if failed := next((m.error() for m in messages if m.error()), None):
                     raise KafkaException(failed)
                 positions = {m.partition(): m.offset() + 1 for m in messages}
                 sender.send(map(record_of, messages), positions)
-                if positions:
-                    consumer.commit(offsets=[TopicPartition(source, p, at) for p, at in positions.items()])
     finally:
         consumer.close()
 

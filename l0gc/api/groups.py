@@ -17,6 +17,7 @@ from l0gc.formatting import Outcome
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Cluster as Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.controller.state import TABLE_PINS
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.tables import results as tables
 from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S, TableList, TableSyncResult, TableView
@@ -122,6 +123,8 @@ class Pins(Group):
             level_one: keep what is in L1, and let M move.
             why: for others.
         """
+        if name.startswith(TABLE_PINS):
+            raise UsageError(f"pin names that begin with {TABLE_PINS!r} are those of tables; use another name")
         return PinView.of(pins.create_pin(self._handles(), name, int(ttl_s * 1000), level_one=level_one, why=why))
 
     def list(self) -> PinList:

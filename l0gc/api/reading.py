@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from l0gc.errors import L0gcError
+from l0gc.errors import L0gcError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
+from l0gc.storage.objectstore import LocalFolder
+from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster as Handles
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ class Reads:
     """The part of a cluster that reads records."""
 
     handles: Callable[[], Handles]
+    _store_at: Callable[[str], S3Store]
 
     def read(
         self,
@@ -78,6 +84,30 @@ class Reads:
             records, written = records + some.records, written + len(some.lines)
             yield some
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
+
+    def lag(self, checkpoint: str | Path) -> QueryLag:
+        """How far a streaming query of Spark is behind the topics that it reads, a partition after another. The command line
+        does not have this.
+
+        Args:
+            checkpoint: its `checkpointLocation`: a folder of this machine, or in a bucket of this store, as `s3://bucket/folder`.
+
+        Raises:
+            NotFoundError: there is no checkpoint, or no micro-batch of the query has ended, or it reads no topic.
+            TopicNotFoundError: it reads a topic that was deleted, or created again, or that is another cluster's.
+        """
+        from l0gc.inspect.lag import query_lag
+
+        place = str(checkpoint)
+        scheme, _, rest = place.rpartition("://")
+        if scheme in ("s3", "s3a", "s3n"):
+            return query_lag(self.handles(), self._store_at(f"s3://{rest}"), place)
+        if scheme not in ("", "file"):
+            raise UsageError(
+                f"checkpoint {place} cannot be read here: name a folder of this machine, or of a bucket as s3://bucket/folder"
+            )
+        folder = Path(url2pathname(urlsplit(place).path) if place.startswith("file:") else place)
+        return query_lag(self.handles(), LocalFolder(folder), place)
 
     def _partitions_of(self, topic: str, partition: int | None) -> tuple[Topic, list[int] | None]:
         target = self.handles().controller.snapshot().topic(topic)

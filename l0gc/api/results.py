@@ -14,6 +14,8 @@ from l0gc.collect.sweep import SweepResult as SweepResult
 from l0gc.collect.vacuum import VacuumResult as VacuumResult
 from l0gc.inspect.doctor.checkup import DoctorResult as DoctorResult
 from l0gc.inspect.explain import Explanation as Explanation
+from l0gc.inspect.lag import QueryLag as QueryLag
+from l0gc.inspect.lag import QueryPosition as QueryPosition
 from l0gc.inspect.report.page import Report as Report
 from l0gc.inspect.status import Status as Status
 from l0gc.inspect.verify.findings import VerifyResult as VerifyResult

@@ -184,7 +184,7 @@ METRICS: Final = (
     _gauge("l1_live_bytes", "vacuum", "l1.live_bytes", "The bytes of those objects."),
     _gauge("l1_dropped_objects", "vacuum", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),
     _gauge("l1_dropped_bytes", "vacuum", "l1.dropped_bytes", "The bytes of those objects."),
-    _gauge("l1_oldest_dropped_age_seconds", "vacuum", "oldest_dropped_age_s", "How long the oldest of those has waited."),
+    _gauge("l1_oldest_dropped_age_seconds", "vacuum", "oldest_dropped_age_s", "How long the oldest without a pin waits."),
     # -- upload, and its fences
     _counter("uploaded_records", "upload", "records", "Records that landed."),
     _counter("uploaded_bytes", "upload", "bytes", "The bytes of those records."),

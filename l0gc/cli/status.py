@@ -94,7 +94,8 @@ def lines_of(s: Status, url: str) -> list[Line]:
     lines += _labelled("held by", _held(s))
     if s.laggards is not None and s.laggards.partitions:
         lines.append(Line("lagging", s.laggards.sentence))
-    lines += _labelled("pins", (_pin(s, p) for p in s.pins))
+    lines += _labelled("pins", (_pin(s, p) for p in s.pins if not p.table))
+    lines += _labelled("tables", (t.sentence for t in s.tables if not t.overdue))
     lines += _labelled("broken", s.errors, "red")
     lines.append(Line("jobs", _jobs(s)))
     lines += _sweeps(s)

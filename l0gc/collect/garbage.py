@@ -83,7 +83,7 @@ class Fact(NamedTuple):
 class Amounts(msgspec.Struct, Outcome, frozen=True):
     """L1 and index objects and their bytes: those that are named, and those that were dropped and are still there.
 
-    `oldest_dropped_ms` is when the oldest of these was dropped; None without any.
+    `oldest_dropped_ms` is when the oldest of these was dropped that no pin keeps; None without any.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"oldest_dropped_ms"})

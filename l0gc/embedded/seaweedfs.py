@@ -75,15 +75,18 @@ class SeaweedFS:
 
     `directory` is where its data lives. It is made if need be and kept, so that a later server can go on with
     it; without one, the data goes to a temporary directory that `stop` removes. `port` is that of the S3 gateway;
-    by default one that is free.
+    by default one that is free. With `warehouse`, it also serves an Iceberg catalog of that name, see `catalog_url`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, port: int | None = None, *, warehouse: str = ""
+    ) -> None:
         self.region = REGION
         self.access_key = ""
         self.secret_key = ""
         self._directory = None if directory is None else Path(directory).absolute()
         self._port = port
+        self._warehouse = warehouse
         self._scratch: Path | None = None
         self._ports: dict[str, int] = {}
         self._server: _BoundProcess | None = None
@@ -94,6 +97,12 @@ class SeaweedFS:
         """The address of the S3 gateway, such as `http://127.0.0.1:41234`."""
         self._running()
         return f"http://{HOST}:{self._ports['s3']}"
+
+    @property
+    def catalog_url(self) -> str:
+        """The address of the Iceberg REST catalog, whose clients log in with the access key as the client's id."""
+        self._running()
+        return f"http://{HOST}:{self._ports['iceberg']}"
 
     @property
     def pid(self) -> int:
@@ -184,11 +193,12 @@ class SeaweedFS:
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
         identity = {"name": "l0gc", "credentials": credentials, "actions": actions}
         identities.write_text(json.dumps({"identities": [identity]}))
-        names = [name for part in LISTENERS for name in (part, f"{part}.grpc")]
+        names = [*(name for part in LISTENERS for name in (part, f"{part}.grpc")), "iceberg"]
         self._ports = dict(zip(names, _free_ports(len(names)), strict=True))
         if self._port is not None:
             _refuse_if_taken(self._port)
             self._ports["s3"] = self._port
+        iceberg = self._ports["iceberg"] if self._warehouse else 0
         self._server = _BoundProcess(
             [
                 *(sys.executable, "-I", "-S", str(BOUND_EXEC), str(os.getpid())),
@@ -196,7 +206,8 @@ class SeaweedFS:
                 *(f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}"),
                 *(f"-{part}.port={self._ports[part]}" for part in LISTENERS),
                 *(f"-{part}.port.grpc={self._ports[f'{part}.grpc']}" for part in LISTENERS),
-                *("-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false"),
+                *(f"-s3.port.iceberg={iceberg}", f"-tableBucket={self._warehouse}"),
+                *("-s3.port.lance=0", "-webdav=false", "-admin.ui=false"),
                 *(f"-s3.config={identities}", "-master.telemetry=false", "-master.volumePreallocate=false"),
                 *(f"-master.volumeSizeLimitMB={VOLUME_SIZE_MB}", "-volume.max=0", "-volume.preStopSeconds=0"),
             ],
@@ -212,6 +223,8 @@ class SeaweedFS:
             while True:
                 try:
                     client.list_buckets()
+                    if self._warehouse:  # it is created after that
+                        client.head_bucket(Bucket=self._warehouse)
                 except (BotoCoreError, ClientError) as error:
                     if server.exited(POLL_SECONDS):
                         raise _ExitedEarlyError(server.last_words()) from None

@@ -49,12 +49,13 @@ SWEEP_FAILED: Final = "sweep_failed"
 LOCAL_CLOCK: Final = "local_clock"
 DAMAGED_RECORD: Final = "damaged_record"
 UNCLOSED_TOPIC: Final = "unclosed_topic"
+OVERDUE_TABLE: Final = "overdue_table"
 
 CODES: Final = (
     FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY, DAMAGED_JOURNAL,
     UNREADABLE_JOURNAL, DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED,
     UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
-    DAMAGED_RECORD, UNCLOSED_TOPIC,
+    DAMAGED_RECORD, UNCLOSED_TOPIC, OVERDUE_TABLE,
 )  # fmt: skip
 
 _M_REFUSED: Final = {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY}
@@ -86,6 +87,7 @@ def find_warnings(f: Overview) -> list[Cause]:
         found.append(Cause(DAMAGED_RECORD, f.damaged_record, remedy))
     if f.unclosed:
         found.append(Cause(UNCLOSED_TOPIC, _first(f.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot"))
+    found += [Cause(OVERDUE_TABLE, t.sentence, t.remedy) for t in f.tables if t.overdue]
     skew_s = (f.local_ms - f.as_of_ms) / 1000
     if abs(skew_s) * 1000 <= SKEW_MS:
         return found

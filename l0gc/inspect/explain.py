@@ -28,7 +28,8 @@ from l0gc.inspect.causes import (
 from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
 from l0gc.inspect.status import newest_scan, see_laggards, see_objects
-from l0gc.keys import KeyLayout
+from l0gc.inspect.tables import tables_held
+from l0gc.keys import L1_DATA, KeyLayout
 from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.decisions import tick_is_due
@@ -75,8 +76,8 @@ class _View:
         published, _ = read_published(cluster.store, self.snapshot.cluster_id)
         self.watermark = watermark_of(published)
         self.epoch = self.snapshot.epoch
-        self._now_ms = cluster.store.now_ms()
-        self._age_ms = self._now_ms - self.snapshot.time_ms
+        self.now_ms = cluster.store.now_ms()
+        self._age_ms = self.now_ms - self.snapshot.time_ms
         self._interval_ms = int(cluster.epoch_interval_s * 1000)
         self.journals = Journals(self.snapshot)
         if self.snapshot.external_log:
@@ -112,7 +113,7 @@ class _View:
         found = see_laggards(
             partial(newest_scan, self._cluster, self.snapshot.cluster_id),
             self.journals,
-            self._now_ms,
+            self.now_ms,
             swept_ms=sweep.ended_ms if sweep else 0,
             giving_up=seen.giving_up,
         )
@@ -147,6 +148,11 @@ def explain_key(cluster: Cluster, key: str) -> Explanation:
         if key.startswith(("l0gc/", "level_one/")):
             what = "It is not an L0 object: no sweep ever lists it."
         e.explanation.append(what)
+        if key.startswith(L1_DATA):
+            e.next = "nothing: a vacuum deletes it once no journal names it and no pin keeps it"
+            kept = tables_held(view.snapshot, view.journals.dropped_bytes, view.now_ms)
+            e.explanation += [f"Table {t.sentence}." for t in kept if t.overdue or t.l1_bytes]
+            e.next = next((t.remedy for t in kept if t.overdue), e.next)
         return e
     e = view.explanation(key, parsed.epoch)
     if not there:

@@ -22,6 +22,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.inspect.laggards import Laggards
+from l0gc.inspect.tables import TableHeld
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import ALL_TOPICS
@@ -274,6 +275,7 @@ class PinHeld(msgspec.Struct, frozen=True):
         watermark: M does not pass it; None for a pin of L1 alone.
         l0_bytes: of L0 objects that no partition needed and M did not pass when the bucket was listed last; -1 if unknown.
         l1_bytes: of L1 that was dropped since.
+        table: the table whose snapshots it keeps; empty for another pin.
     """
 
     name: str
@@ -283,6 +285,7 @@ class PinHeld(msgspec.Struct, frozen=True):
     why: str
     l0_bytes: int
     l1_bytes: int
+    table: str = ""
 
 
 class Overview(_Evidence, Outcome, kw_only=True):
@@ -299,6 +302,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
         held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
         errors: why journals cannot be read.
         pins: who keeps a state of the cluster readable, and what that holds, oldest first.
+        tables: the topics' Iceberg tables, and what their pins hold.
         causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
         lost_records: records that were given up, in so many `holes`.
         laggards: the partitions that lag, and what that costs; None where it is not known.
@@ -327,6 +331,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
     laggards: Laggards | None = None
     errors: list[str] = []
     pins: list[PinHeld] = []
+    tables: list[TableHeld] = []
     paused: Pause | None = None
     causes: list[Cause] = []
     warnings: list[Cause] = []

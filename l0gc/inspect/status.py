@@ -37,6 +37,7 @@ from l0gc.inspect.causes import (
 )
 from l0gc.inspect.journals import Held, Journals, Overview, PinHeld, read_journals
 from l0gc.inspect.laggards import Laggards, find_laggards
+from l0gc.inspect.tables import tables_held
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Cluster
@@ -145,6 +146,7 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
             swept_ms = sweep.ended_ms if sweep else 0
             s.laggards = see_laggards(scan, journals, s.as_of_ms, swept_ms=swept_ms, giving_up=s.giving_up)
     s.pins = _pins(scan, journals, s)
+    s.tables = tables_held(state, journals.dropped_bytes, s.as_of_ms)
     s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
     s.causes, s.warnings = find_causes(s), find_warnings(s)
     if not s.causes and not state.external_log and published is not None and s.left_objects == 0:
@@ -214,7 +216,7 @@ def _held_objects(scan: ScanSnapshot | None, journals: Journals, s: Status) -> d
 
 def _pins(read_scan: ReadScan, journals: Journals, s: Status) -> list[PinHeld]:
     """The pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than its M."""
-    pins = journals.snapshot.pins.values()
+    pins, tables = journals.snapshot.pins.values(), journals.snapshot.tables.values()
     scan = read_scan() if any(not p.level_one for p in pins) else None
     found = []
     for p in sorted(pins, key=lambda p: p.revision):
@@ -225,7 +227,8 @@ def _pins(read_scan: ReadScan, journals: Journals, s: Status) -> list[PinHeld]:
             l0 = sum(r.bytes for r in free if above < (r.epoch or 0) <= scan.totals.cluster_epoch)
         held = None if p.level_one else above
         l1 = journals.dropped_bytes(p)
-        found.append(PinHeld(p.name, held, p.created_ms, p.end_ms, p.why, l0, l1))
+        table = next((t.table for t in tables if p.name.startswith(t.pin_prefix)), "")
+        found.append(PinHeld(p.name, held, p.created_ms, p.end_ms, p.why, l0, l1, table))
     return found
 
 

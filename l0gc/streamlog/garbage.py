@@ -142,7 +142,8 @@ class JournalGarbage:
             rows = state.dropped
             trees = rows[rows["kind"] == INDEX_TREE]
             dropped += (len(rows) + int(trees["rows"].sum()), int(rows["bytes"].sum() + trees["row_bytes"].sum()))
-            oldest += [int(rows["dropped_ms"].min())] if len(rows) else []
+            waiting = rows[rows["dropped_epoch"] <= self._unpinned(self._state.epoch, rows["revision"])]
+            oldest += [int(waiting["dropped_ms"].min())] if len(waiting) else []
         return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
 
     def _now(self) -> dict[int, JournalState]:

@@ -6,14 +6,14 @@ since then, and then is not found: the caller makes another view. `topic_copy` i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from l0gc import columns
-from l0gc.errors import L0gcError, PartitionClosedError
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -23,8 +23,12 @@ from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
 from l0gc.streamlog.level_one.parquet import Times, WantedFile, open_l1, read_l1
 
+Found = TypeVar("Found")
+
 NEVER: Final = 1 << 62
 """A time that no record has."""
+_LOOKS: Final = 5
+"""How often a journal is looked at again, because something that it named was gone."""
 
 
 def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
@@ -132,7 +136,7 @@ class TopicView:
         def in_l1(n: int) -> int | None:
             partition, start = self.run.first + n, int(self.log_start[n])
             try:
-                return self._in_l1_at(partition, start, int(times[n]))
+                return self._in_l1_at(partition, start, int(times[n]))[0]
             except UNREADABLE as e:
                 if unreadable is None:
                     raise
@@ -144,7 +148,26 @@ class TopicView:
             found[n] = found[n] if offset is None else offset
         return np.maximum(found, self.log_start)
 
-    def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> int | None:
+    def times_of(self, offsets: Rows) -> Rows:
+        """For each partition when the first record from its offset on landed, by the log's time; `NEVER` without one.
+        Raises as `files`."""
+        found = np.full(self.run.count, NEVER)
+        for o in reversed(self._known.objects):
+            at = o.extents["partition"] - self.run.first
+            inside = (at >= 0) & (at < self.run.count)
+            inside[inside] = (o.extents["base"] + o.extents["records"])[inside] > offsets[at[inside]]
+            found[at[inside]] = o.time_ms
+
+        def in_l1(n: int) -> int:
+            return self._in_l1_at(self.run.first + n, int(offsets[n]), -NEVER)[1]
+
+        lifted = np.flatnonzero((self.reconciled >= offsets) & (offsets < self.next)).tolist()
+        for n, time_ms in zip(lifted, self._cluster.parallel.map(in_l1, lifted), strict=True):
+            found[n] = min(found[n], time_ms)  # what is in L1 is older, unless it is a hole
+        return found
+
+    def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> tuple[int | None, int]:
+        """The first record in L1 from an offset on that is not older, and its time, else `NEVER`."""
         names = ("offset", "timestamp")
         for f in self.files(partition, start):
             if f.is_hole or f.max_timestamp < timestamp_ms:
@@ -155,5 +178,31 @@ class TopicView:
                 times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
                 late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
                 if len(late):
-                    return base + int(late[0])
-        return None
+                    return base + int(late[0]), int(times[late[0]])
+        return None, NEVER
+
+
+def look(
+    cluster: Cluster,
+    handle: JournalHandle,
+    topic: Topic,
+    run: JournalRun,
+    ask: Callable[[TopicView], Found],
+    seen: TopicView | None = None,
+) -> Found:
+    """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is replaced.
+
+    Args:
+        seen: a view from before, which is asked first.
+
+    Raises:
+        CorruptObjectError: an object that the journal needs is not there.
+        PartitionClosedError: the topic was deleted.
+    """
+    gone: ObjectNotFoundError | None = None
+    for _ in range(_LOOKS):
+        try:
+            return ask(seen or TopicView(cluster, handle, topic, run))
+        except ObjectNotFoundError as e:
+            gone, seen = e, None
+    raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone

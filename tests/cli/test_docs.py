@@ -227,6 +227,25 @@ def test_commands_that_do_without_spark_do_not_import_it() -> None:
     assert "first:none" in loaded
 
 
+def test_commands_on_a_cluster_without_tables_do_not_import_pyiceberg() -> None:
+    loaded = _modules_after(
+        f"""
+import contextlib, importlib, l0gc.api.cluster
+from l0gc.cli.main import cli
+from tests.support.memory_store import topic_in_memory
+for module in {[m for m, _ in COMMANDS.values()]}:
+    importlib.import_module(module)
+with contextlib.redirect_stdout(None):
+    cli.main(["--help"], standalone_mode=False)
+handles = topic_in_memory()
+l0gc.api.cluster.open_cluster = lambda *given, **settings: contextlib.nullcontext((handles, handles.store))
+with l0gc.open("s3://b/p") as cluster:
+    cluster.status(), cluster.sweep(), cluster.gc(), cluster.tables.list()
+        """
+    )
+    assert loaded & {"pyiceberg", "sqlalchemy", "requests"} == set()
+
+
 def test_help_of_spark_commands_does_not_import_spark() -> None:
     loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.gc, l0gc.cli.status")
     assert loaded & {"pyspark", "prometheus_client"} == set()

@@ -1,13 +1,15 @@
-"""`l0gc upload` of files that are packed, or that are no lines."""
+"""`l0gc upload` of files that are packed, that are not lines, or whose records have a create time."""
 
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 import l0gc as library
+from l0gc.api import NewRecord
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, founded, l0gc, printed
@@ -45,3 +47,51 @@ def test_an_input_without_lines_gets_a_sentence_and_is_sent_only_as_raw(bucket: 
         with pytest.raises(UsageError, match="is CSV"):
             cluster.upload("events", table)
         assert cluster.upload("events", table, format="raw").records == 2
+
+
+def test_read_as_json_has_create_times_and_headers_of_the_records_that_have_them(
+    bucket: StoreConfig, tmp_path: Path
+) -> None:
+    """From L0 and from L1, in a partition that has records with both, with one of them, and with neither."""
+    founded(1)
+    timed, plain = tmp_path / "timed", tmp_path / "plain"
+    timed.write_bytes(b'{"at":7}\n{"at":"2024-01-01T02:00:00+02:00"}\n')
+    plain.write_bytes(b"plain\n")
+    assert l0gc("upload", "events", str(timed), "--timestamp-field", "at")["records"] == 2
+    l0gc("upload", "events", str(plain))
+    with library.open(bucket.url) as cluster, cluster.producers.sender("events", "bridge") as sender:
+        headers = (("a", b"1"), ("a", None), ("b", b"\xff"))
+        sender.send([NewRecord(0, b"both", b"k", headers, 9), NewRecord(0, b"headed", headers=headers)], {0: 2})
+    shown = [{"key": "a", "value": "1"}, {"key": "a", "value": None}, {"key": "b", "value_base64": "/w=="}]
+    more = [{"create_time_ms": 7}, {"create_time_ms": 1704067200000}, {}]
+    more += [{"create_time_ms": 9, "headers": shown}, {"headers": shown}]
+    values = ['{"at":7}', '{"at":"2024-01-01T02:00:00+02:00"}', "plain", "both", "headed"]
+    for _ in range(2):
+        found = json.loads(printed("read", "events", "--json"))
+        assert {type(r.pop("timestamp_ms")) for r in found["records"]} == {int}
+        assert found == {"topic": "events", "count": 5, "records": [
+            {"partition": 0, "offset": n, "key": "k" if value == "both" else None, "value": value} | m
+            for n, (value, m) in enumerate(zip(values, more, strict=True))
+        ]}  # fmt: skip
+        assert printed("read", "events").decode().splitlines() == values
+        l0gc("reconcile")
+
+
+def test_a_record_without_a_create_time_ends_the_upload_in_a_sentence_and_nothing_of_its_batch_lands(
+    bucket: StoreConfig, tmp_path: Path
+) -> None:
+    founded(1)
+    day = tmp_path / "day"
+    cases = {
+        b'{"n":1}': "has no field 'at', which --timestamp-field asks for",
+        b'{"at":"soon"}': "has a field 'at' that is not a time (Invalid",
+        b'{"at":-1}': "has a field 'at' that is not a time (-1 is not in the years 1970 to 9999)",
+        b'{"at":253402300800000}': "has a field 'at' that is not a time (253402300800000 is not in the years",
+        b"plain": "is not a JSON object",
+    }
+    for wrong, said in cases.items():
+        day.write_bytes(b'{"at":1}\n%b\n{"at":3}\n' % wrong)
+        ended = ended_here("upload", "events", str(day), "--timestamp-field", "at")
+        assert (ended.code, ended.stdout) == (2, b"")
+        assert f"{day} line 2 {said}" in ended.stderr
+    assert printed("read", "events") == b""

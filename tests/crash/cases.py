@@ -38,6 +38,7 @@ from tests.crash.scenes import (
     unfinished,
     vacuumable,
 )
+from tests.crash.tables import CATALOG, SYNC, table_is_readable, table_is_synced
 
 NEW: Final = "fresh"
 BEFORE: Final = 4
@@ -47,12 +48,34 @@ HOLE: Final = (0, 2)
 VACUUM: Final = ["vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--engine", "local"]
 VACUUMED: Final = (*[["epoch", "advance"]] * (GRACE_EPOCHS + 1), ["housekeep"], VACUUM)
 """What deletes all that is nobody's in L1, with no time of grace."""
+RECONCILE: Final = ["reconcile", "--engine", "local"]
+MERGE: Final = ["merge", "--fan-in", "2", "--engine", "local"]
 COMPUTE: Final = ["compute-watermark", "--engine", "local"]
 SWEPT: Final = (["housekeep", "--barrier"], COMPUTE, ["sweep"], COMPUTE)
 """What deletes all that M can pass in L0; the bucket is listed after it."""
 EVACUATE: Final = ["evacuate", "--engine", "local"]
+BEFORE_S: Final = 60
+"""How long the commands take that run before another one."""
 FILE: Final = "FILE"
 """Stands for the path of a file with `INPUT` in a command's arguments."""
+
+
+def _want(truth: bool, text: str) -> None:
+    if not truth:
+        raise BrokenError(text)
+
+
+def only_named_is_left(view: View) -> None:
+    """Raises `BrokenError` if an L1 or index object is there that no journal names, or none is that one names."""
+    named = {l1_key(p, f) for p, j in view.partitions.items() for f in files_of(view.cluster.store, p, j)}
+    for p, j in view.partitions.items():
+        if (topic := j.topics.get(p.revision)) is not None:
+            named |= {index_key(p, row) for row in topic.index_of(p.partition)}
+    there = {k for k in view.keys if k.startswith("level_one/")}
+    _want(there >= named, f"gone are {sorted(named - there)}")
+    _want(there <= named, f"left over are {sorted(there - named)}")
+    for journal in range(view.state.journals):
+        _want(not len(view.cluster.journal(journal).catch_up().dropped), f"journal {journal} has not purged all")
 
 
 @dataclass(frozen=True)
@@ -60,7 +83,9 @@ class Case:
     """A command.
 
     `shared` ones run in this process, with one Spark session. `clock_ahead_s` moves the store's clock for the command.
-    `cleaned` are commands that run after the killed command, and once more after the repeated one, while others read.
+    `before` are commands that run first, undisturbed; the store's clock reaches `clock_ahead_s` with the last of them.
+    `cleaned` are commands that run after the killed command, and once more after the repeated one, while others read; after
+    them `left` must hold.
     `done` is an error that tells a repeated command that nothing is left to do. `may_go` are the topics of which it deletes
     records, and `hole` is what it gives up.
     """
@@ -74,13 +99,10 @@ class Case:
     coming: Records = field(default_factory=dict)
     done: tuple[type[L0gcError], ...] = ()
     may_go: frozenset[str] = frozenset()
+    before: Sequence[list[str]] = ()
     cleaned: Sequence[list[str]] = ()
+    left: Callable[[View], None] = only_named_is_left
     hole: tuple[str, int, int, int] | None = None
-
-
-def _want(truth: bool, text: str) -> None:
-    if not truth:
-        raise BrokenError(text)
 
 
 def _uploaded(view: View, scene: Scene) -> None:
@@ -178,19 +200,6 @@ def _given_up(view: View, scene: Scene) -> None:
     _want(len(kept) == 2, f"kept of it are {kept}, not a record and an object")
 
 
-def only_named_is_left(view: View) -> None:
-    """Raises `BrokenError` if an L1 or index object is there that no journal names, or none is that one names."""
-    named = {l1_key(p, f) for p, j in view.partitions.items() for f in files_of(view.cluster.store, p, j)}
-    for p, j in view.partitions.items():
-        if (topic := j.topics.get(p.revision)) is not None:
-            named |= {index_key(p, row) for row in topic.index_of(p.partition)}
-    there = {k for k in view.keys if k.startswith("level_one/")}
-    _want(there >= named, f"gone are {sorted(named - there)}")
-    _want(there <= named, f"left over are {sorted(there - named)}")
-    for journal in range(view.state.journals):
-        _want(not len(view.cluster.journal(journal).catch_up().dropped), f"journal {journal} has not purged all")
-
-
 def _vacuumed(view: View, scene: Scene) -> None:
     only_named_is_left(view)
     there = {k for k in scene.objects if k.startswith("level_one/")}
@@ -246,7 +255,7 @@ CASES: Final = {
         Case("reconcile", ["reconcile", "--engine", "spark"], quiet, _reconciled, shared=True),
         Case("compute-watermark", ["compute-watermark", "--engine", "spark"], reconciled, _computed, shared=True),
         Case("sweep", ["sweep"], sweepable, _swept),
-        Case("merge", ["merge", "--fan-in", "2", "--engine", "local"], mergeable, _merged_and_nothing_deleted),
+        Case("merge", MERGE, mergeable, _merged_and_nothing_deleted),
         Case("expire", ["expire"], too_old, _expired, may_go=frozenset({TOPIC})),
         Case(
             "delete-records",
@@ -276,10 +285,20 @@ CASES: Final = {
         ),
         Case(
             "merge-vacuum",
-            ["merge", "--fan-in", "2", "--engine", "local"],
+            MERGE,
             unfinished,
             _merged,
             cleaned=VACUUMED,
+        ),
+        Case(
+            "table-sync",
+            SYNC,
+            unfinished,
+            table_is_synced,
+            clock_ahead_s=BEFORE_S,
+            before=(["table", "create", TOPIC, "--catalog", CATALOG], SYNC, RECONCILE, SYNC, MERGE),
+            cleaned=VACUUMED,
+            left=table_is_readable,
         ),
         Case("evacuate", EVACUATE, lagging, _evacuated),
         Case("evacuate-sweep", EVACUATE, lagging, _evacuated, cleaned=SWEPT),

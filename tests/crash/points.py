@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -27,14 +27,15 @@ from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster
-from tests.crash.cases import FILE, Case, only_named_is_left
+from tests.crash.cases import FILE, Case
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.readers import readers
 from tests.crash.scenes import INPUT, Scene
+from tests.crash.tables import environment
 from tests.support.cli import l0gc
 from tests.support.deep import deep_findings
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
-from tests.support.outcomes import DieAt, KillAt, Request
+from tests.support.outcomes import DieAt, KillAt, MeetAt, Request
 from tests.support.proxy import Proxy
 from tests.support.spark import shared_spark
 
@@ -47,12 +48,21 @@ _PROCESS_S: Final = 120
 _BUCKET: Final = "l0gc-crash"
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
 """Gives each command a process that has imported everything: that takes longer than most commands."""
-_PROCESSES.set_forkserver_preload([__name__, "boto3", "l0gc.streamlog.level_one.merge", "l0gc.collect.vacuum"])
+_PROCESSES.set_forkserver_preload(
+    [__name__, "boto3", "l0gc.streamlog.level_one.merge", "l0gc.collect.vacuum", "l0gc.streamlog.tables.sync"]
+)
 
 
 def points_of(requests: list[Request]) -> list[tuple[int, str]]:
     """Every point of a command that asks for this."""
     return [(r.number, when) for r in requests for when in WHEN]
+
+
+def _act(others: Callable[[], None], environment: dict[str, str]) -> None:
+    """What a process of others does: Arrow connects to nothing in one process while it waits for an answer."""
+    os.environ.clear()
+    os.environ.update(environment)
+    others()
 
 
 def _command(args: Sequence[str], environment: dict[str, str], errors: Path) -> None:
@@ -107,6 +117,7 @@ class Bench:
         """The variables that name the server, as for a user of the command line."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "L0GC_"))}
         here = self._server.environment() | {"L0GC_URL": self._config.url}
+        here |= environment(str(self._scratch), _BUCKET, self._tried)
         return mock.patch.dict(os.environ, clean | here, clear=True)
 
     def spark(self) -> SparkSession:
@@ -142,6 +153,44 @@ class Bench:
         with self._environment():
             return self._try_point(case, n, after=when == "after", verify=verify)
 
+    def meet(self, case: Case, n: int, others: Callable[[], None]) -> Request | None:
+        """Have others act before the n-th request of the command, which goes on then; and check.
+
+        Raises:
+            BrokenError: something does not hold that must.
+        """
+        self._begin_anew()
+        with self._environment():
+            scene, before = self._prepare(case)
+            acted: list[int | None] = []
+            with (
+                Proxy(self._server.endpoint_url, clock_ahead_s=case.clock_ahead_s + 1) as theirs,
+                Proxy(
+                    self._server.endpoint_url,
+                    behaviour := MeetAt(n, lambda: acted.append(self._others(others, theirs.endpoint_url))),
+                    clock_ahead_s=case.clock_ahead_s,
+                ) as proxy,
+            ):
+                self._run_here(case, proxy)
+                proxy.settle()
+            try:
+                if any(acted):
+                    raise BrokenError(f"the others ended with {acted}")
+                self._check(case, scene, before, complete=True, cleaned=self._clean(case))
+            except (BrokenError, L0gcError) as e:
+                raise BrokenError(f"{case.name} met others at request {n} ({behaviour.fired}): {e}") from e
+        return behaviour.fired
+
+    def _others(self, others: Callable[[], None], endpoint_url: str) -> int | None:
+        process = _PROCESSES.Process(target=_act, args=(others, {**os.environ, "AWS_ENDPOINT_URL_S3": endpoint_url}))
+        process.start()
+        try:
+            process.join(_PROCESS_S)
+        finally:
+            process.kill()
+            process.join()
+        return process.exitcode
+
     def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
         scene, before = self._prepare(case)
         reading = readers(self._config, scene.records, f"{case.name}:{n}:{after}")
@@ -172,6 +221,10 @@ class Bench:
         scene = self._scenes[case.name]
         for key, body in scene.objects.items():
             obstore.put(self._bulk, key, body, use_multipart=False)
+        for number, args in enumerate(case.before, start=1):
+            ahead_s = case.clock_ahead_s * number // len(case.before)
+            with Proxy(self._server.endpoint_url, clock_ahead_s=ahead_s) as proxy:
+                l0gc(*args, "--endpoint-url", proxy.endpoint_url)
         return scene, look(self._mirror()).watermark
 
     def _mirror(self) -> Cluster:
@@ -241,7 +294,7 @@ class Bench:
         if complete:
             case.achieved(view, scene)
         if cleaned:
-            only_named_is_left(view)
+            case.left(view)
             if found := deep_findings(mirror):
                 raise BrokenError(f"after {case.cleaned[-1][0]}: {found[0]}")
 

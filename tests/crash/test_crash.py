@@ -10,12 +10,14 @@ import pytest
 from l0gc.embedded.seaweedfs import SeaweedFS
 from tests.crash.cases import CASES
 from tests.crash.points import Bench, points_of
+from tests.crash.tables import others_merge_sync_and_vacuum
 
 pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUICK = {"upload", "sweep"}
 """The commands of `make test`."""
 SAMPLE = 3
+MEETINGS = 3
 SPARK_SAMPLE = 2
 """Points of each command; of those that need Spark there are fewer, and the last is verified."""
 
@@ -44,6 +46,14 @@ def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(ben
     points = points_of(bench.requests_of(CASES[name]))
     died = [bench.try_point(CASES[name], n, when, verify=False) for n, when in _sampled(points, name, SAMPLE)]
     assert sum(d is not None for d in died) > SAMPLE // 2
+
+
+@pytest.mark.thorough
+def test_a_sync_that_meets_another_one_with_a_merge_and_a_vacuum_anywhere_names_each_object_once(bench: Bench) -> None:
+    case = CASES["table-sync"]
+    numbers = [r.number for r in bench.requests_of(case)]
+    met = [bench.meet(case, n, others_merge_sync_and_vacuum) for n in numbers[:: len(numbers) // MEETINGS]]
+    assert all(met)
 
 
 @pytest.mark.spark

@@ -51,6 +51,7 @@ WHOLE_DOCUMENTS: Final = {
 }
 """Documents that a program writes, and the test that compares them with what it writes now."""
 
+_ENGINES: Final = "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives"
 _BACKUP: Final = (
     "tests/flows/test_backup.py::test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_bucket"
 )
@@ -73,10 +74,11 @@ ELSEWHERE: Final = {
     ("docs/operations.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
     ("docs/operations.md", 'l0gc pause --why "restoring'): _BACKUP,
     ("docs/operations.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
-    ("docs/tables.md", "catalog:"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
-    ("docs/tables.md", "from pyiceberg"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
-    ("docs/tables.md", "import polars"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
-    ("docs/tables.md", "SELECT decode"): "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives",
+    ("docs/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
+    ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): "tests/streamlog/tables/test_rest.py::server",
+    ("docs/tables.md", "from pyiceberg"): _ENGINES,
+    ("docs/tables.md", "import polars"): _ENGINES,
+    ("docs/tables.md", "SELECT decode"): _ENGINES,
 }  # fmt: skip
 """Blocks that another test runs."""
 

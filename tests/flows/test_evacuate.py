@@ -16,7 +16,7 @@ from tests.support.reconcile import reconcile_but
 
 pytestmark = pytest.mark.weed
 
-PARTITIONS = 64
+PARTITIONS = 24
 LAGGING = 7
 ROUNDS = 6
 UPLOADS = 4

@@ -17,6 +17,7 @@ import l0gc
 from examples.kafka import back, bridge
 from l0gc.api import Record
 from l0gc.storage.config import StoreConfig
+from l0gc.streamlog.journal import state
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
@@ -93,6 +94,27 @@ def test_records_go_to_l0gc_and_back_with_keys_headers_and_times(kafka: tuple[Pr
         assert in_l0gc(url) == expected(end)
     back.run(url, "events", servers, "copy")
     assert in_kafka(servers, "copy", 400) == expected(400)
+
+
+def test_a_bridge_whose_positions_are_forgotten_goes_on_at_the_offsets_that_it_committed_to_kafka(
+    kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after 21 days; also those of a batch that landed before the bridge was killed, once it was started again."""
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(bridge, "Consumer", type("Killed", (Consumer,), {"commit": lambda *_, **__: None}))
+        bridge.run(servers, "clicks", url, "events", lambda landed: landed >= 100)
+    bridge.run(servers, "clicks", url, "events", lambda landed: True)
+    monkeypatch.setattr(state, "PRODUCER_EXPIRY_MS", 0)
+    monkeypatch.setattr(state, "_EXPIRY_STEP_MS", 0)
+    with l0gc.open(url) as cluster:
+        cluster.housekeep(barrier=True)
+        with cluster.producers.sender("events", "kafka-clicks") as sender:
+            assert sender.positions == {}
+    produce(producer, 100, 200)
+    bridge.run(servers, "clicks", url, "events", lambda landed: landed >= 100)
+    assert in_l0gc(url) == expected(200)
 
 
 @pytest.mark.thorough

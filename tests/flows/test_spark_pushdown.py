@@ -169,7 +169,6 @@ def test_one_partition_of_1024(spark: SparkSession, cluster: Cluster, bucket: St
 def test_a_day_of_a_year(
     spark: SparkSession, cluster: Cluster, bucket: StoreConfig, clock: StoreClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 4 << 20)
     monkeypatch.setattr(write, "FILE_BYTES", 32 << 20)
     topic, _ = cluster.controller.create_topic("events", 1)
     for day in range(365):

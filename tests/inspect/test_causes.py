@@ -125,7 +125,8 @@ CODES_IN_ORDER = [
     "foreign_watermark", "damaged_watermark", "old_controller", "set_back_journal", "poisoned_key",
     "damaged_journal", "unreadable_journal", "damaged_object", "store_clock", "housekeep_overdue",
     "housekeep_failed", "unreconciled", "reconcile_failed", "idle_window", "pinned", "not_computed",
-    "compute_failed", "paused", "sweep_failed", "damaged_record", "unclosed_topic", "local_clock",
+    "compute_failed", "paused", "sweep_failed", "damaged_record", "unclosed_topic", "overdue_table",
+    "local_clock",
 ]  # fmt: skip
 
 

@@ -226,9 +226,9 @@ def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, m
 def listing(keys: float, readers: int) -> float:
     """The most LIST requests of a full listing by so many readers: its pages, and one for each range that is read.
 
-    See `l0gc/storage/ranges.py`: a round reads each range up to so many pages, and cuts what is left of it in pieces. A range
-    leaves something only where it was read that far, so that a round has no more rests than the pages allow, however unevenly
-    the keys lie in the ranges.
+    See `l0gc/storage/ranges.py`: a round reads each range up to so many pages, and cuts what is left of it in pieces. A
+    range leaves something only where it was read that far, so that a round has no more rests than the pages allow, however
+    unevenly the keys lie in the ranges.
     """
     ranges, each, read = readers, FIRST_PAGES, readers
     while rests := min(ranges, pages(keys) // each):

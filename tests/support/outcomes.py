@@ -161,6 +161,26 @@ class DieAt:
         pass
 
 
+class MeetAt:
+    """Has others act before the n-th request, which then passes as all others do.
+
+    They must not come by this proxy, which decides one request at a time.
+    """
+
+    def __init__(self, n: int, act: Callable[[], None]) -> None:
+        self._n, self._act = n, act
+        self.fired: Request | None = None
+
+    def decide(self, request: Request) -> Outcome:
+        if request.number == self._n:
+            self.fired = request
+            self._act()
+        return Outcome.PASS
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
 class HoldAppend:
     """Holds the reply to the n-th append to a journal's log, which has landed, and cuts the connection in the end.
 

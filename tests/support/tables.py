@@ -10,12 +10,15 @@ from pyiceberg.utils.config import Config
 
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.tables.catalog import load_table, open_catalog
 from l0gc.streamlog.tables.results import TableSynced, table_of
 from l0gc.streamlog.tables.sync import create_table, sync_tables
-from tests.support.reconcile import named
+from tests.support.reconcile import named, put, reconcile
+from tests.support.vacuum import tick, vacuum
 
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 
 
 def sql_catalog(monkeypatch: pytest.MonkeyPatch, folder: Path, warehouse: str = "") -> None:
@@ -64,3 +67,19 @@ def names(cluster: Cluster, snapshot_id: int | None = None) -> list[str]:
 
 def assert_named(cluster: Cluster) -> None:
     assert names(cluster) == sorted(named(cluster, "events"))
+
+
+def lift(cluster: Cluster, times: int = 1) -> None:
+    """Upload and reconcile so many objects of each partition."""
+    for n in range(times):
+        put(cluster, "events", {p: [b"%d" % n] for p in range(2)})
+        cluster.controller.advance()
+        reconcile(cluster)
+
+
+def vacuum_all(cluster: Cluster) -> None:
+    """A vacuum that takes whatever no pin keeps."""
+    housekeep(cluster, barrier=True)
+    tick(cluster, 3)
+    housekeep(cluster, barrier=True)
+    vacuum(cluster)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, OffsetOutOfRangeError, UsageError
+from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.given import EARLIEST, LATEST
 from l0gc.spark.source.options import Bound, ReadOptions
@@ -26,14 +26,10 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.topic_view import NEVER, TopicView
-
-Found = TypeVar("Found")
+from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
 
 _FILE_BYTES: Final = 16 << 10
 """What it counts to open an L1 object, however small it is."""
-_LOOKS: Final = 5
-"""How often a journal is looked at again, because something that it named was gone."""
 
 
 def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
@@ -122,17 +118,11 @@ class Planner:
         partitions = np.arange(topic.partitions)
         return np.isin(partitions, partitions if assigned is None else sorted(assigned))
 
-    def view(self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun) -> Found:
-        """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is
-        replaced."""
-        handle = self._journal(run.journal)
-        gone: ObjectNotFoundError | None = None
-        for _ in range(_LOOKS):
-            try:
-                return ask(TopicView(self._cluster, handle, topic, run))
-            except ObjectNotFoundError as e:
-                gone = e
-        raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone
+    def view(
+        self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun, seen: TopicView | None = None
+    ) -> Found:
+        """See `look`."""
+        return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
 
     def batch(self, wanted: PushedFilters) -> list[Part]:
         """What a batch reads, a journal after another.
@@ -165,15 +155,16 @@ class Planner:
         chosen = [topic for topic in self.topics() if wanted.has(topic.name)]
         return [self.view(plan, topic, run) for topic in chosen for run in topic.runs()]
 
-    def parts(self, ranges: Iterable[Ranges]) -> list[Part]:
-        """The parts that these ranges are, weighed. Raises as `batch`."""
+    def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
+        """The parts that these ranges are, weighed, by the views that were `seen` before of a topic's revision and a run.
+        Raises as `batch`."""
         parts = []
         for r in ranges:
             for run in r.topic.runs():
                 starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
                 if (starts < ends).any():
                     ask = functools.partial(_weighed, starts=starts, ends=ends)
-                    parts.append(self.view(ask, r.topic, run))
+                    parts.append(self.view(ask, r.topic, run, seen.get((r.topic.revision, run))))
         return parts
 
     def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:

@@ -21,8 +21,8 @@ SLICE_BYTES: Final = 64 << 20
 """About how many bytes, as stored, a task reads at most."""
 LEAST_SLICE_BYTES: Final = 1 << 20
 """A core gets no task of its own for less: to start one costs about as much as reading that."""
-_ROUNDING: Final = 1 + 1e-9
-"""Equal parts of a whole may add up to a little more than their share of it."""
+_ROOM: Final = 1.1
+"""Parts of nearly equal weight may add up to so much more than their share: a task more would cost more than that."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def split(
     """
     total = sum(p.weight for p in parts)
     share = max(total / cores, LEAST_SLICE_BYTES) if min_partitions is None else max(total / min_partitions, 1.0)
-    return [s for part in parts for s in _slices(part, min(slice_bytes, share) * _ROUNDING)]
+    return [s for part in parts for s in _slices(part, min(slice_bytes, share))]
 
 
 def _slices(part: Part, target: float) -> Iterator[Slice]:
@@ -101,7 +101,7 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
     for at in np.flatnonzero(part.starts < part.ends).tolist():
         start, end, weight = int(part.starts[at]), int(part.ends[at]), max(float(part.bytes[at]), 1.0)
         pieces = min(round(weight / target), end - start)
-        if held and (size + weight > target or pieces > 1):
+        if held and (size + weight > target * _ROOM or pieces > 1):
             yield slice_of(held)
             held, size = [], 0.0
         if pieces <= 1:

@@ -21,15 +21,16 @@ import numpy as np
 
 from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.events import event
+from l0gc.inspect.lag import REVISION
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner, positions_of
 from l0gc.spark.source.split import Ranges, Slice, split
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import JournalRun
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
 _log: Final = logging.getLogger(__name__)
-_REVISION: Final = "revision"
 
 Json = dict[str, dict[str, int]]
 """Positions as a checkpoint holds them."""
@@ -45,6 +46,8 @@ class Stream:
         self._last_trigger: float | None = None
         self._planner = Planner(cluster, options, functools.cache(cluster.journal))
         self._target: dict[int, Rows] | None = None
+        self._views: dict[tuple[int, JournalRun], TopicView] = {}
+        self._last: tuple[Json, dict[str, Ranges]] | None = None
 
     def initial(self) -> Json:
         """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
@@ -54,14 +57,20 @@ class Stream:
             return positions_of(view, self._options.starting, read), view.next
 
         extents = self._extents(begin)
-        return to_json(extents, {name: e.starts for name, e in extents.items()})
+        return self._json(extents, {name: e.starts for name, e in extents.items()})
 
     def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
         """What the topics have now, or what `ask` says where the query begins; a partition that is not read counts as one
         that is empty."""
-        extents = {}
+        extents: dict[str, Ranges] = {}
+        self._views = {}
+
+        def look(view: TopicView) -> tuple[Rows, Rows]:
+            self._views[view.topic.revision, view.run] = view
+            return (view.log_start, view.next) if ask is None else ask(view)
+
         for topic in self._planner.topics(goes_on=ask is None):
-            view = functools.partial(self._planner.view, ask or (lambda view: (view.log_start, view.next)), topic)
+            view = functools.partial(self._planner.view, look, topic)
             try:
                 columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
             except PartitionClosedError as e:
@@ -72,9 +81,9 @@ class Stream:
         return extents
 
     def newest(self) -> Json:
-        """How far the topics go."""
-        extents = self._extents()
-        return to_json(extents, {name: e.ends for name, e in extents.items()})
+        """How far the topics go, as `next_end` found them, after which Spark asks at once."""
+        extents = self._last[1] if self._last else self._extents()
+        return self._json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
         """From now on, nothing counts that is uploaded later."""
@@ -102,14 +111,15 @@ class Stream:
             ranges[name] = Ranges(r.topic, first, end)
         ends, waiting = {name: r.ends for name, r in ranges.items()}, sum(r.records for r in ranges.values())
         if not everything and self._is_too_early(waiting):
-            return to_json(extents, starts)
+            ends, everything = starts, True
         if not everything and self._options.max_offsets is not None:
             ends = limited(ranges, waiting, self._options.max_offsets)
         if not everything and self._options.max_bytes is not None:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
-            weight = sum(p.weight for p in self._planner.parts(less.values()))
+            weight = sum(p.weight for p in self._planner.parts(less.values(), self._views))
             ends = limited(less, weight, self._options.max_bytes)
-        return to_json(extents, ends)
+        self._last = self._json(extents, ends), extents
+        return self._last[0]
 
     def _is_too_early(self, waiting: int) -> bool:
         """Whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first one of
@@ -138,17 +148,20 @@ class Stream:
             ranges[name] = Ranges(e.topic, starts[name], ends[name])
         return ranges
 
-    def slices(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[Slice]:
-        """The tasks of a micro-batch.
+    def slices(self, start: Json, end: Json) -> list[Slice]:
+        """The tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
 
         Raises:
             OffsetOutOfRangeError: some of its records were deleted.
         """
-        extents = self._extents()
+        last, self._last = self._last, None
+        extents = last[1] if last and last[0] == end else self._extents()
         reached = self._positions(end, extents)
         there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
         ranges = self._checked(extents, self._positions(start, extents), there, reached=reached)
-        return split(self._planner.parts(ranges.values()), self._options.min_partitions, self._options.cores)
+        return split(
+            self._planner.parts(ranges.values(), self._views), self._options.min_partitions, self._options.cores
+        )
 
     def _positions(self, stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
         """The positions in a checkpoint, for the topics as they are now; what it does not name is at its first record.
@@ -166,7 +179,7 @@ class Stream:
             rows = np.zeros_like(extent.starts)
             positions[name] = rows
             of_topic = stored.get(name, {})
-            revision = of_topic.get(_REVISION, extent.topic.revision)
+            revision = of_topic.get(REVISION, extent.topic.revision)
             if revision != extent.topic.revision:
                 self._lost(
                     f"topic {name!r} was deleted and created again (revision {extent.topic.revision}) since the query read "
@@ -174,12 +187,21 @@ class Stream:
                 )
                 continue
             for key, value in of_topic.items():
-                if key == _REVISION:
+                if key == REVISION:
                     continue
                 if not key.isdecimal() or int(key) >= len(rows):
                     raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
                 rows[int(key)] = value
         return positions
+
+    def _json(self, extents: Mapping[str, Ranges], positions: Positions) -> Json:
+        """Positions as a checkpoint holds them: those of the partitions that are read."""
+        found = {}
+        for name, rows in positions.items():
+            topic = extents[name].topic
+            read = np.flatnonzero(self._planner.is_read(topic)).tolist()
+            found[name] = {REVISION: topic.revision, **{str(p): int(rows[p]) for p in read}}
+        return found
 
     def _lost(self, what: str) -> None:
         """Raises `OffsetOutOfRangeError` unless a loss is accepted."""
@@ -189,14 +211,6 @@ class Stream:
                 "checkpointLocation"
             )
         _log.warning("%s; the query goes on", what, extra=event("data_loss"))
-
-
-def to_json(extents: Mapping[str, Ranges], positions: Positions) -> Json:
-    """Positions as a checkpoint holds them."""
-    return {
-        name: {_REVISION: extents[name].topic.revision, **{str(p): offset for p, offset in enumerate(rows.tolist())}}
-        for name, rows in positions.items()
-    }
 
 
 def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:

@@ -177,6 +177,10 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return self.ends is not None
 
 
+TABLE_PINS: Final = "table-"
+"""What the names of tables' pins begin with, and of no others: a sync deletes those that its table does not need."""
+
+
 class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
     """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It outlives its topic, until it is dropped."""
 
@@ -188,7 +192,7 @@ class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
     @property
     def pin_prefix(self) -> str:
         """What the names of the pins begin with that keep what the table's snapshots name."""
-        return f"table-{self.revision}-"
+        return f"{TABLE_PINS}{self.revision}-"
 
 
 class ControllerState(msgspec.Struct, array_like=True):
@@ -292,8 +296,8 @@ class ControllerState(msgspec.Struct, array_like=True):
         raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
 
     def pins_of(self, table: TopicTable) -> dict[str, Pin]:
-        """The pins that have taken effect and keep what the table's snapshots name, by name."""
-        return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix) and p.in_effect}
+        """The pins that were created for the table's snapshots, by name; a sync that died may have left some."""
+        return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix)}
 
     def has_pins_to_end(self, now_ms: int) -> bool:
         """Whether an entry at `now_ms` ends a pin."""

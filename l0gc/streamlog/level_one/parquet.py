@@ -72,16 +72,18 @@ L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
 """All that a new object may have, in order."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
+_OFFSETS: Final = ["offset"]
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
 """An object up to this size is fetched at once: its footer alone would cost a request as well."""
-CHUNK_BYTES: Final = 8 << 20
+CHUNK_BYTES: Final = 16 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
-_TAIL_SHARE: Final = 8192
-"""A footer is looked for in the last 8 KiB of an object, and in the last 8,192nd of one that is larger than usual."""
+_USUAL_TAIL: Final = 24 << 10
+"""A footer is looked for in the last 512th of an object, at least 8 and at most 24 KiB, which hold that of 50 and of 150 MiB
+of records; or in the last 2,048th of an object that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
@@ -194,7 +196,7 @@ def open_l1(
     key, size = wanted.key, wanted.file.bytes
     if times is not None and wanted.file.max_timestamp < times.first:
         return Opened(wanted, None, None)
-    tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, size // _TAIL_SHARE)
+    tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
     metadata, tail = read_footer(store, key, size, tail_bytes)
     opened = Opened(wanted, metadata, tail if len(tail) == size else None)
     at = wanted.file.base_offset
@@ -312,8 +314,11 @@ def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
 
 
 def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
-    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    """Fetch what these columns take of a chunk, on any thread; nothing for offsets alone, which its footer says. Raises
+    `ObjectNotFoundError`, `CorruptObjectError`."""
     opened = chunk.opened
+    if list(names) == _OFFSETS:
+        return chunk
     if opened.body is not None:
         chunk.pieces = [(0, opened.body)]
         return chunk
@@ -350,6 +355,10 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
     column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
+    if list(names) == _OFFSETS:
+        for g in chunk.groups:
+            yield g.base, pa.record_batch([columns.numbers(np.arange(g.base, g.end))], names=_OFFSETS)
+        return
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
         file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))

@@ -2,7 +2,8 @@
 
 After a merge, the only copy of a record is one that l0gc has copied. So nothing is taken on trust: while the sources are
 read, a hash of each column is made over all rows; the new object is read back from the store and has to give the same,
-before it may be committed. A row group is written when it is full, and an object of more than one waits on local disk.
+before it may be committed. An object with a column that is not known here is left alone, since a copy would lose it. A row
+group is written when it is full, and an object of more than one waits on local disk.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+import l0gc
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, UnsupportedFormatError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
@@ -29,7 +31,7 @@ from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import Merge
-from l0gc.streamlog.level_one.parquet import L1_COLUMNS, L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
+from l0gc.streamlog.level_one.parquet import L1_COLUMNS, L1_FILE, L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.write import L1Writer, Uploads
 
 WHOLE_BYTES: Final = 4 << 20
@@ -152,13 +154,24 @@ def _copied(
         try:
             if isinstance(source, L0gcError):
                 raise source
+            _check_columns(source)
             for _, batch in read_l1(store, source, L1_COLUMNS.names):
                 hashes.add(batch)
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
                     writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)
-        except (ObjectNotFoundError, CorruptObjectError) as e:
+        except (ObjectNotFoundError, CorruptObjectError, UnsupportedFormatError) as e:
             return Rewritten(merge, error=e), {}
     return Rewritten(merge, np.array(writer.finish(), L1_ROW)), hashes.digest()
+
+
+def _check_columns(source: Opened) -> None:
+    """Raises `UnsupportedFormatError` if an object has a column that a newer l0gc has added, which a copy would lose."""
+    unknown = sorted(set(source.metadata.schema.to_arrow_schema().names) - set(L1_FILE.names))
+    if unknown:
+        raise UnsupportedFormatError(
+            f"{source.wanted.key} has a column {unknown[0]!r}, which this l0gc ({l0gc.__version__}) does not know and a "
+            "merge would lose: merge with the l0gc that wrote it, or a newer one"
+        )
 
 
 def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:

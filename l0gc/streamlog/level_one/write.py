@@ -37,8 +37,10 @@ FILE_BYTES: Final = 128 << 20
 """Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""
 HELD_BYTES: Final = 64 << 20
 """How much of the records is held in memory; the rest waits on local disk, where it is mapped and not read."""
-_ROW_GROUP_BYTES: Final = 16 << 20
-"""An L1 object of a single row group, smaller than this, is made in memory; others on local disk."""
+_ROW_GROUP_BYTES: Final = 4 << 20
+"""Of records, uncompressed: who wants a few reads a whole row group, and one costs 0.5 KiB of footer."""
+_TOGETHER: Final = 4
+"""So many row groups are written at once. An L1 object of fewer is made in memory; others on local disk."""
 _WAITING: Final = 32
 _WAITING_BYTES: Final = 32 << 20
 """So many small objects, or so much of them, wait for each other and are then uploaded at once."""
@@ -282,7 +284,7 @@ class L1Writer:
         self.next += batch.num_rows
         self._held.append(batch)
         self._held_bytes += width * batch.num_rows
-        if self._held_bytes >= _ROW_GROUP_BYTES:
+        if self._held_bytes >= _TOGETHER * _ROW_GROUP_BYTES:
             self._flush()
         if self._bytes >= self._file_bytes:
             self._close()
@@ -305,11 +307,11 @@ class L1Writer:
                 f"partition {self.partition}: records {offsets[0]} to {offsets[-1]} came where {first} is next"
             )
         if self._writer is None:
-            self._begin(table.column_names, small=self._held_bytes < _ROW_GROUP_BYTES)
+            self._begin(table.column_names, small=self._held_bytes < _TOGETHER * _ROW_GROUP_BYTES)
         self._widen(table.column_names)
         times = (_numbers(c) for c in table.column("timestamp").chunks if len(c))
         self._max_timestamp = max(self._max_timestamp, *(int(t.max()) for t in times))
-        self._add(table)
+        self._add(table, round(self._held_bytes / _ROW_GROUP_BYTES))
         self._bytes += self._held_bytes
         self._held, self._held_bytes = [], 0.0
 
@@ -334,11 +336,12 @@ class L1Writer:
         if isinstance(written, Path):
             written.unlink()
 
-    def _add(self, table: pa.Table) -> None:
-        """Write a row group; columns that it lacks are null."""
+    def _add(self, table: pa.Table, groups: int = 1) -> None:
+        """Write about so many row groups of equal size; columns that are lacking are null."""
         ours = columns.repeated(self.partition.partition, len(table), PARTITION.type)
         arrays = [ours if f.name == PARTITION.name else column_of(table, f) for f in self._schema]
-        self._writer.write_table(pa.table(arrays, schema=self._schema))
+        rows = -(-len(table) // max(groups, 1))
+        self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=rows)
 
     def _close(self) -> None:
         if self._writer is None:

@@ -89,17 +89,17 @@ SPEC: Final = PartitionSpec(
 class PatientCatalog:
     """A catalog each of whose answers is waited for so long and no longer; then `StoreTimeoutError` is raised."""
 
-    def __init__(self, catalog: Catalog, seconds: float = ANSWER_SECONDS) -> None:
-        self._catalog, self._seconds = catalog, seconds
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._catalog, name)
         if not callable(found):
             return found
-        return lambda *args, **named: answered(lambda: found(*args, **named), self._seconds)
+        return lambda *args, **named: answered(lambda: found(*args, **named))
 
 
-def answered(call: Callable[[], Any], seconds: float = ANSWER_SECONDS) -> Any:
+def answered(call: Callable[[], Any]) -> Any:
     """What the call returns, or raises. Raises `StoreTimeoutError` if it takes longer; it may still have its effect."""
     outcome: list[Any] = []
 
@@ -111,9 +111,9 @@ def answered(call: Callable[[], Any], seconds: float = ANSWER_SECONDS) -> Any:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(ANSWER_SECONDS)
     if not outcome:
-        raise StoreTimeoutError(f"it has not answered for {seconds:.0f} s")
+        raise StoreTimeoutError(f"no answer within {ANSWER_SECONDS:g} s")
     result, error = outcome[0]
     if error is not None:
         raise error
@@ -133,7 +133,7 @@ def open_catalog(name: str, store: ObjectStore) -> Catalog:
             f"PyIceberg has no catalog {name!r}; name it in .pyiceberg.yaml, or set "
             f"PYICEBERG_CATALOG__{name.upper()}__URI"
         )
-    given = {k: v for k, v in _access(store).items() if k not in known} if "s3.endpoint" not in known else {}
+    given: dict[str, Any] = known if "s3.endpoint" in known else _access(store) | known
     with explained(name):
         return PatientCatalog(answered(lambda: load_catalog(name, **given)))  # type: ignore[return-value]
 
@@ -168,7 +168,7 @@ def explained(name: str) -> Iterator[None]:
         yield
     except (L0gcError, failed.CommitFailedException, failed.NoSuchTableError) as e:
         if isinstance(e, StoreTimeoutError):
-            raise StoreTimeoutError(f"catalog {name!r} did not answer: {e}") from e
+            raise StoreTimeoutError(f"catalog {name!r}: {e}") from e
         raise
     except (failed.UnauthorizedError, failed.ForbiddenError, failed.OAuthError, PermissionError) as e:
         raise AccessDeniedError(f"catalog {name!r} or its warehouse refuses: {_sentence(e)}") from e
@@ -197,6 +197,7 @@ with suppress(ImportError):
 
 def _sentence(e: Exception) -> str:
     """The first line of what an error says, without what may be long."""
+    e = getattr(next(iter(e.args), None), "reason", e)  # what urllib3 met in the end
     lines = str(e).strip().splitlines()
     return (lines[0] if lines else type(e).__name__)[:300]
 

@@ -8,9 +8,11 @@ manifests stays bounded. Nothing here copies, reads or deletes a data object.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -273,7 +275,7 @@ def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
-    """Delete metadata files of the table, which nothing names any more; returns how many.
+    """Delete metadata files of the table, which nothing names any more; returns how many there were.
 
     Raises:
         TableError: one of them is not a metadata file of this table, or lies where l0gc has its own objects.
@@ -283,17 +285,19 @@ def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
         inside = path.startswith(folder) and _METADATA.fullmatch(path[len(folder) :])
         if not inside or any(path.startswith(f"{url}{own}") for own in OWN):
             raise TableError(f"{path} is not a metadata file of the table at {table.location()}, and was not deleted")
-    io = table.io
+    io, deleted = table.io, 0
     for path in paths:
-        io.delete(path)
-    return len(paths)
+        with suppress(FileNotFoundError):  # the catalog, or another sync, was first
+            io.delete(path)
+            deleted += 1
+    return deleted
 
 
 OWN: Final = ("level_zero/", "level_one/", "l0gc/", "quarantine/")
 """Where a cluster has its own objects, below its URL."""
 
 
-def unnamed(table: Table, older_than_ms: int) -> Iterator[str]:
+def unnamed(table: Table, older_than_ms: float = math.inf) -> Iterator[str]:
     """Metadata files of the table that it does not name, since a run was killed, and which were written so long ago."""
     from pyarrow.fs import FileSelector
     from pyiceberg.io.pyarrow import PyArrowFileIO

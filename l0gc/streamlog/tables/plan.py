@@ -28,6 +28,8 @@ PINS_FOR_EACH_LIFE: Final = 4
 """A sync takes a new pin when that of the current snapshot is a quarter as old as snapshots become."""
 UNSYNCED_MS: Final = 7 * 86_400_000
 """So long after it should have been replaced, the pin of a snapshot ends, if nobody syncs the table."""
+PENDING_MS: Final = 3_600_000
+"""A pin that has not taken effect for so long is of a sync that has died."""
 NOTE: Final = "l0gc"
 """The key in a snapshot's summary."""
 
@@ -86,8 +88,9 @@ def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -
         )
     if revision != table.revision:
         raise ClusterMismatchError(
-            f"table {table.table} belongs to topic {table.topic!r} of revision {revision}, and this one has revision "
-            f"{table.revision}: the topic was deleted and created again; drop the table in its catalog, or use another name"
+            f"table {table.table} belongs to a topic of revision {revision}, and topic {table.topic!r} has revision "
+            f"{table.revision}: it is another topic, or was created again; drop the table in its catalog, or use another "
+            "name"
         )
 
 
@@ -106,6 +109,11 @@ def pin_ms(keep_ms: int) -> int:
     if not 0 <= keep_ms <= MAX_PIN_MS - 2 * UNSYNCED_MS:
         raise UsageError(f"snapshots cannot be kept for {span(keep_ms)}; use for example 1d")
     return keep_ms + keep_ms // PINS_FOR_EACH_LIFE + UNSYNCED_MS
+
+
+def due_ms(pin: Pin) -> int:
+    """When a sync should have taken another pin in this one's place; see `pin_ms` and `is_fresh`."""
+    return pin.created_ms + max(0, pin.end_ms - pin.created_ms - UNSYNCED_MS) // (PINS_FOR_EACH_LIFE + 1)
 
 
 def is_fresh(note: SnapshotNote, pins: Mapping[str, Pin], now_ms: int, keep_ms: int) -> bool:
@@ -146,13 +154,17 @@ def ended_snapshots(
     }
 
 
-def unused_pins(pins: Iterable[str], kept: Iterable[SnapshotNote | None]) -> list[str]:
-    """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names."""
+def unused_pins(pins: Mapping[str, Pin], kept: Iterable[SnapshotNote | None], now_ms: int) -> list[str]:
+    """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
+
+    A pin that has not taken effect may be that of a sync that runs: it counts once that must have died.
+    """
     named = {note.pin for note in kept if note is not None}
-    return [name for name in pins if name not in named]
+    ended = {name for name, p in pins.items() if p.in_effect or now_ms - p.created_ms >= PENDING_MS}
+    return [name for name in pins if name in ended - named]
 
 
-def without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:
+def note_without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:
     """What the snapshot would record without objects of these names, which it has, as their rows have them."""
     low = int(name_low(np.frombuffer(b"".join(names), NAME)).sum(dtype=np.uint64))
     return msgspec.structs.replace(note, files=note.files - len(names), names=(note.names - low) % 2**64)

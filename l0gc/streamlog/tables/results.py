@@ -40,7 +40,7 @@ class TableView(Outcome):
     @classmethod
     def of(cls, table: TopicTable, state: ControllerState) -> TableView:
         pins = state.pins_of(table).values()
-        newest = max(((p.created_ms, p.end_ms) for p in pins), default=(-1, -1))
+        newest = max(((p.created_ms, p.end_ms) for p in pins if p.in_effect), default=(-1, -1))
         return cls(table.topic, table.revision, table.catalog, table.table, *newest)
 
 

@@ -20,6 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, TopicNotFoundError
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS
 from l0gc.streamlog.journal.rows import Rows, distinct, in_order, is_hole, sums
@@ -47,6 +48,8 @@ from l0gc.watermark.publication import refuse_if_set_back
 ATTEMPTS: Final = 5
 """So often a sync is decided anew, if others commit in between."""
 DAY_MS: Final = 86_400_000
+_CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
+"""What a commit fails with if the table was changed, or dropped, after it was loaded."""
 
 
 def create_table(cluster: Cluster, wanted: TopicTable) -> None:
@@ -59,6 +62,7 @@ def create_table(cluster: Cluster, wanted: TopicTable) -> None:
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
+    decide_create_table(state, wanted)  # or a table without a topic would stay in the catalog
     create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
     cluster.controller.create_table(wanted)
 
@@ -76,9 +80,9 @@ def drop_table(cluster: Cluster, table: TopicTable, *, forget: bool = False) -> 
             there = load_table(catalog, table, state.cluster_id)
             paths = named_by(there, there.metadata.snapshots) | {there.metadata_location}
             paths |= {old.metadata_file for old in there.metadata.metadata_log}
+            paths |= set(unnamed(there))
             catalog.drop_table(table.table)
-            with suppress(FileNotFoundError):  # a catalog may have deleted them itself
-                end_metadata(there, paths, cluster.store.url)
+            end_metadata(there, paths, cluster.store.url)
     cluster.controller.drop_table(table)
     _end_pins(cluster, state.pins_of(table).values())
 
@@ -120,7 +124,7 @@ def sync_table(cluster: Cluster, table: TopicTable, keep_ms: int) -> TableSynced
         there = load_table(catalog, table, state.cluster_id)
         try:
             return _Sync(cluster, table, there, state, keep_ms).run(topic)
-        except failed.CommitFailedException:
+        except _CHANGED:
             continue
     raise StoreError(f"table {table.table} was changed by others {ATTEMPTS} times while it was synced; sync it again")
 
@@ -130,7 +134,8 @@ class _Sync:
 
     def __init__(self, cluster: Cluster, table: TopicTable, there: Table, state: ControllerState, keep_ms: int) -> None:
         self._cluster, self._table, self._there, self._state, self._keep_ms = cluster, table, there, state, keep_ms
-        self._pins, self._now_ms = state.pins_of(table), cluster.now_ms()
+        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()
+        self._pins = {name: pin for name, pin in self._all_pins.items() if pin.in_effect}
         self._snapshots = {s.snapshot_id: s for s in there.metadata.snapshots}
         self._notes = {at: _note(s) for at, s in self._snapshots.items()}
         self._head = there.current_snapshot()
@@ -151,7 +156,7 @@ class _Sync:
                 result, ended = self._commit(topic, pin)
         except (AmbiguousWriteError, StoreTimeoutError):
             raise  # it may have been committed, and then names the pin
-        except (L0gcError, failed.CommitFailedException):
+        except (L0gcError, *_CHANGED):
             if made is not None:
                 _end_pins(self._cluster, [made])
             raise
@@ -211,7 +216,7 @@ class _Sync:
                 names = {name_in(path, self._cluster.store.url, self._table.table): path for path in entries}
                 known |= names.keys()
                 gone |= {name: path for name, path in names.items() if name not in wanted}
-            held = plan.held_before(plan.without(self._note, gone), rows)
+            held = plan.held_before(plan.note_without(self._note, gone), rows)
         if held is None:  # several syncs in one epoch
             held = np.fromiter((name in known for name in wanted), np.bool_, len(rows))
         return held, set(gone.values()), read
@@ -236,8 +241,8 @@ class _Sync:
         """After the commit: delete the pins and the metadata files that only ended snapshots named."""
         there, url = self._there, self._cluster.store.url
         kept = {s.snapshot_id: s for s in there.metadata.snapshots}
-        unused = plan.unused_pins(self._pins, [_note(s) for s in kept.values()])
-        _end_pins(self._cluster, [self._pins[name] for name in unused])
+        unused = plan.unused_pins(self._all_pins, [_note(s) for s in kept.values()], self._now_ms)
+        _end_pins(self._cluster, [self._all_pins[name] for name in unused])
         if not ended:
             return
         gone = [self._snapshots[at] for at in ended if at not in kept]

@@ -19,7 +19,7 @@ _PLAN = "l0gc.streamlog.tables.plan"
     simulated=False,
 )
 def table_pins_deleted() -> AbstractContextManager[Any]:
-    return everywhere(_PLAN, "unused_pins", lambda pins, kept: list(pins))
+    return everywhere(_PLAN, "unused_pins", lambda pins, kept, now_ms: list(pins))
 
 
 @mutant(

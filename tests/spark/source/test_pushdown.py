@@ -68,8 +68,7 @@ DAY = timedelta(days=1)
 
 
 def year(monkeypatch: pytest.MonkeyPatch, per_day: int) -> tuple[Cluster, CountingStore]:
-    """A partition with so many records of 8 KiB for each day of 2025, in some L1 objects of eight row groups."""
-    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 4 << 20)
+    """A partition with so many records of 8 KiB for each day of 2025, in L1 objects of eight row groups each."""
     monkeypatch.setattr(write, "FILE_BYTES", 32 << 20)
     cluster, store = counting(1)
     for day in range(365):

@@ -151,7 +151,7 @@ def test_a_damaged_block_and_a_damaged_l1_object_are_reported_by_name() -> None:
     for kind in ("level_zero/", "level_one/data/"):
         key = next(k for k in store_of(cluster).objects if k.startswith(kind))
         o = store_of(cluster).objects[key]
-        whole, middle = o.body, len(o.body) // 3
+        whole, middle = o.body, len(o.body) // 6  # of an L1 object, in a column that is read
         o.body = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
         if kind == "level_zero/" and not any(key == k for k in _named(cluster)):
             o.body = whole
@@ -164,7 +164,7 @@ def test_a_damaged_block_and_a_damaged_l1_object_are_reported_by_name() -> None:
 def test_an_l1_object_with_other_offsets_than_the_journal_says_is_not_believed() -> None:
     cluster = filled(1, 1, 10, 0)
     key = next(k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
-    table = pq.read_table(pa.BufferReader(store_of(cluster).objects[key].body))
+    table = pq.read_table(pa.BufferReader(store_of(cluster).objects[key].body), columns=L1_SCHEMA.names)
     moved = table.set_column(0, L1_SCHEMA.field("offset"), pc.add(table.column("offset"), 1)).cast(L1_SCHEMA)
     body = l1_body(moved, key)
     store_of(cluster).objects[key].body = body
@@ -226,6 +226,27 @@ def test_only_the_columns_that_are_requested_are_read() -> None:
         assert found.num_rows == 120
         with pytest.raises(UsageError, match="a topic has no column value of type string"):
             batch_reader((), StructType().add("value", "string"), topic="events")
+
+
+def test_offsets_alone_are_what_footers_and_the_journal_say_and_no_page_is_fetched() -> None:
+    cluster = filled(1, 1, 2000, 0)
+    wanted = StructType().add("offset", "long", False)
+    key, _ = (k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
+    o = store_of(cluster).objects[key]
+    with on(cluster):
+        reader = batch_reader((), wanted, topic="events", startingOffsets='{"events":{"0":700}}')
+        tasks = reader.partitions()
+        assert table(reader, tasks).column("offset").to_pylist() == list(range(700, 2000))
+        o.body = bytes(len(o.body) // 4) + o.body[len(o.body) // 4 :]
+        assert table(reader, tasks).num_rows == 1300
+        with pytest.raises(CorruptObjectError):
+            read(cluster, topic="events")
+        o.body = o.body[:-9] + bytes([o.body[-9] ^ 1]) + o.body[-8:]
+        with pytest.raises(CorruptObjectError, match="footer whose checksum is wrong"):
+            table(reader, tasks)
+        del store_of(cluster).objects[key]
+        with pytest.raises(CorruptObjectError, match=r"does not exist, though topic 'events' needs it"):
+            table(reader, tasks)
 
 
 # -- where it begins and ends ---------------------------------------------------------------------------------------------

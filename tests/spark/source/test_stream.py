@@ -15,6 +15,7 @@ from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, TopicNotFou
 from l0gc.spark.source.readers import StreamReader
 from l0gc.spark.source.split import Ranges
 from l0gc.spark.source.stream import limited
+from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
@@ -83,6 +84,34 @@ def test_micro_batches_give_each_record_once_and_a_replayed_one_the_same_again()
         assert sorted(seen) == rows(0, 40)
         assert stream_reader(topic="events").latestOffset(stored(start), ReadAllAvailable()) == start
         assert stream_reader(topic="events").partitions(stored(start), stored(start)) == []
+
+
+def test_planning_a_micro_batch_looks_at_each_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = topic_in_memory(3)
+    add(cluster, 0, 10)
+    reconcile(cluster)
+    looks: list[str] = []
+    tail = SharedLog.tail
+
+    def counted(log: SharedLog, *given: Any, **more: Any) -> Any:
+        looks.append(log.folder)
+        return tail(log, *given, **more)
+
+    with on(cluster):
+        reader = stream_reader(
+            topic="events", startingOffsets="earliest", maxOffsetsPerTrigger="9", maxBytesPerTrigger="99"
+        )
+        start = reader.initialOffset()
+        monkeypatch.setattr(SharedLog, "tail", counted)
+        end = reader.latestOffset(stored(start), reader.getDefaultReadLimit())
+        newest = reader.reportLatestOffset()
+        tasks = reader.partitions(stored(start), stored(end))
+        assert len(looks) == len(set(looks)) == 2
+        assert newest["events"] == {**start["events"], "0": 10, "1": 10, "2": 10}
+        found = rows_of(table(reader, tasks))
+        assert found
+        assert batch(reader, start, end) == found
+        assert len(set(looks)) < len(looks)  # a micro-batch that is planned again is looked up again
 
 
 @pytest.mark.parametrize("options", [{"maxOffsetsPerTrigger": "12"}, {"maxBytesPerTrigger": "40"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.ingest.optional import NO_TIME, Headers
 from l0gc.streamlog.level_one import read, rewrite, write
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_SCHEMA, PARTITION
+from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_FILE, L1_SCHEMA, PARTITION
 from l0gc.streamlog.reader import Record, read_topic
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import topic_in_memory
@@ -109,6 +110,30 @@ def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) 
     assert columns_of(cluster) == [COLUMNS[what]]
     assert content(cluster) == before == expected([v for values in of_objects for v in values])
     verified(cluster)
+
+
+def test_a_merge_leaves_objects_alone_that_have_a_column_which_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As this l0gc would do with those of a newer one: what it copied would lack that column."""
+    cluster = topic_in_memory(2)
+    for values in (PLAIN, HEADED, PLAIN, PLAIN, PLAIN):
+        put(cluster, "events", {0: values, 1: PLAIN})
+        reconcile(cluster)
+    before, bodies = content(cluster), l1_files(cluster)
+    with monkeypatch.context() as patch:
+        patch.setattr(rewrite, "L1_FILE", pa.schema([f for f in L1_FILE if f.name != "headers"]))
+        [error] = merge(cluster).errors
+    assert re.fullmatch(
+        r"partition events/0: level_one/\S+ has a column 'headers', which this l0gc \(\S+\) does not know and a merge would "
+        r"lose: merge with the l0gc that wrote it, or a newer one; its L1 objects stay as they are",
+        error,
+    )
+    assert l1_files(cluster) == bodies
+    assert len(l1_files(cluster, 1)) == 1
+    assert not merge(cluster).errors
+    assert len(l1_files(cluster)) == 1
+    assert content(cluster) == before
 
 
 def test_an_object_of_records_without_them_has_the_bytes_that_it_would_have_alone() -> None:

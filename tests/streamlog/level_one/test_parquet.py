@@ -29,7 +29,7 @@ def an_object(*, row_groups: bool = False) -> tuple[Cluster, PartitionId, L1File
         put(cluster, "events", {0: [b"other"], 1: VALUES[at : at + 8]})
     with pytest.MonkeyPatch.context() as patch:
         if row_groups:
-            patch.setattr(write, "_ROW_GROUP_BYTES", 1)
+            patch.setattr(write, "_TOGETHER", 0)
             patch.setattr(read, "BATCH_BYTES", 1)
         reconcile(cluster)
     (file,) = files(cluster, "events", 1)

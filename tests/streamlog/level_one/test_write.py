@@ -144,7 +144,7 @@ def test_no_records_write_no_object() -> None:
 
 
 def test_large_partitions_become_several_files_without_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 500)
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 125)
     monkeypatch.setattr(write, "FILE_BYTES", 1000)
     store = MemoryStore()
     w = written(store, *(batch(*span(0, at, at + 10)) for at in range(0, 100, 10)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -18,23 +16,10 @@ from l0gc.api import NewRecord
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from tests.docs.test_blocks import found
+from tests.support.engines import a_duckdb, access, rows_of
 from tests.support.tables import sql_catalog
 
 DOCUMENT = "docs/tables.md"
-
-
-def a_duckdb(weed: SeaweedFS) -> duckdb.DuckDBPyConnection:
-    """DuckDB with its extensions, from their wheels."""
-    connection = duckdb.connect()
-    for name in ("avro", "httpfs", "iceberg"):
-        (folder,) = importlib.import_module(f"duckdb_extension_{name}").__path__
-        (file,) = Path(folder).rglob("*.duckdb_extension")
-        connection.execute(f"LOAD '{file}'")
-    connection.execute(
-        f"""CREATE SECRET (TYPE s3, KEY_ID '{weed.access_key}', SECRET '{weed.secret_key}', REGION '{weed.region}',
-        ENDPOINT '{weed.endpoint_url.removeprefix("http://")}', URL_STYLE 'path', USE_SSL false)"""
-    )
-    return connection
 
 
 @pytest.mark.weed
@@ -43,7 +28,7 @@ def test_every_engine_reads_what_read_gives(
 ) -> None:
     sql_catalog(monkeypatch, tmp_path, f"s3://{bucket.bucket}/warehouse")
     assert {"type", "uri", "warehouse"} == {
-        line.split(":")[0].strip() for line in found(DOCUMENT, "catalog:").text.splitlines()[2:]
+        line.split(":")[0].strip() for line in found(DOCUMENT, "catalog:\n  lake:\n    type: sql").text.splitlines()[2:]
     }
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, journals=2)
@@ -68,14 +53,14 @@ def test_every_engine_reads_what_read_gives(
 
     names = ["partition", "offset", "timestamp", "key", "value"]
     given: dict[str, Any] = {}
-    table = load_catalog("lake", **_access(weed)).load_table("l0gc.events")
+    table = load_catalog("lake", **access(weed)).load_table("l0gc.events")
     arrow = table.scan().to_arrow()
     assert arrow.schema.names == [f.name for f in table.schema().fields]
-    assert _rows(pl.DataFrame(arrow.select(names))) == wanted
-    assert _rows(pl.scan_iceberg(table).select(names).collect()) == wanted
+    assert rows_of(pl.DataFrame(arrow.select(names))) == wanted
+    assert rows_of(pl.scan_iceberg(table).select(names).collect()) == wanted
     duck = a_duckdb(weed)
     select = ", ".join(f'"{n}"' for n in names)
-    assert _rows(duck.sql(f"SELECT {select} FROM iceberg_scan('{table.metadata_location}')").pl()) == wanted
+    assert rows_of(duck.sql(f"SELECT {select} FROM iceberg_scan('{table.metadata_location}')").pl()) == wanted
     of_two = sorted(value for p, *_, value in wanted if p == 2)
     for only in (
         table.scan(row_filter="partition = 2", selected_fields=("value",)).to_arrow(),
@@ -92,7 +77,7 @@ def test_every_engine_reads_what_read_gives(
     ):
         assert _optional(found_by) == optional
 
-    monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name: load_catalog(name, **_access(weed)))
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name: load_catalog(name, **access(weed)))
     exec(found(DOCUMENT, "from pyiceberg").text, given)
     assert given["rows"].num_rows == sum(1 for p, *_ in wanted if p == 0)
     exec(found(DOCUMENT, "import polars").text, given)
@@ -104,18 +89,3 @@ def test_every_engine_reads_what_read_gives(
 def _optional(found: pl.DataFrame) -> list[tuple[Any, ...]]:
     rows = found.with_columns(pl.col("create_time").dt.epoch("ms")).iter_rows()
     return sorted((p, o, t, tuple((h["key"], h["value"]) for h in headers or ())) for p, o, t, headers in rows)
-
-
-def _access(weed: SeaweedFS) -> dict[str, str]:
-    return {
-        "s3.endpoint": weed.endpoint_url,
-        "s3.access-key-id": weed.access_key,
-        "s3.secret-access-key": weed.secret_key,
-        "s3.region": weed.region,
-    }
-
-
-def _rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """The rows with times in milliseconds, in order."""
-    ms = pl.col("timestamp").dt.cast_time_unit("ms").cast(pl.Int64)
-    return sorted(frame.with_columns(ms).iter_rows())

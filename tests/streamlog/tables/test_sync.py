@@ -30,47 +30,16 @@ from l0gc.keys import L1_DATA, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.tables import catalog as catalogs
 from l0gc.streamlog.tables import commit, plan
 from l0gc.streamlog.tables import sync as syncing
 from l0gc.streamlog.tables.sync import create_table, drop_table, sync_tables
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.support.interrupting import Interrupt
-from tests.support.memory_store import another_process, copy_of, put_back, store_of, topic_in_memory
+from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile
-from tests.support.tables import DAY_MS, names, sql_catalog, sync, table, with_table
-from tests.support.vacuum import tick, vacuum
-
-HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A cluster with a table of `events`, which has been synced once."""
-    sql_catalog(monkeypatch, tmp_path)
-    made = topic_in_memory(2, 1)
-    with_table(made)
-    lift(made)
-    assert sync(made).added == 2
-    return made
-
-
-def lift(cluster: Cluster, times: int = 1) -> None:
-    """Upload and reconcile so many objects of each partition."""
-    for n in range(times):
-        put(cluster, "events", {p: [b"%d" % n] for p in range(2)})
-        cluster.controller.advance()
-        reconcile(cluster)
-
-
-def vacuum_all(cluster: Cluster) -> None:
-    """A vacuum that takes whatever no pin keeps."""
-    housekeep(cluster, barrier=True)
-    tick(cluster, 3)
-    housekeep(cluster, barrier=True)
-    vacuum(cluster)
+from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
 
 
 def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Cluster) -> None:
@@ -312,15 +281,16 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Cluster) -> N
 def test_bad_input_is_one_sentence(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     known = cluster.controller.snapshot().table("events")
     with pytest.raises(NotFoundError, match="PyIceberg has no catalog 'pond'"):
-        create_table(cluster, TopicTable("events", known.revision, "pond", "l0gc.events"))
+        catalogs.open_catalog("pond", cluster.store)
     with pytest.raises(TableExistsError, match=r"has table l0gc\.events"):
         create_table(cluster, TopicTable("events", known.revision, "lake", "l0gc.other"))
     with pytest.raises(UsageError, match=r"namespace\.name"):
         cluster.controller.create_table(TopicTable("events", known.revision, "lake", "plain"))
     with pytest.raises(UsageError, match="cannot be kept"):
         sync_tables(cluster, "events", 400 * DAY_MS)
-    with pytest.raises(StoreTimeoutError, match="has not answered"):
-        catalogs.answered(lambda: threading.Event().wait(5), 0.01)
+    monkeypatch.setattr(catalogs, "ANSWER_SECONDS", 0.01)
+    with pytest.raises(StoreTimeoutError, match="no answer within"):
+        catalogs.answered(lambda: threading.Event().wait(5))
     with pytest.raises(StoreError, match="catalog 'lake'"), catalogs.explained("lake"):
         raise OSError("no route")
 

@@ -1,0 +1,157 @@
+"""How far a streaming query of Spark is behind the topics that it reads, as its checkpoint says.
+
+Spark writes where a micro-batch ends into the file `offsets/N` before it runs it, and the file `commits/N` after it. So the
+newest file of `commits` names the offsets up to which everything was read. They are taken before the journals are asked: a
+query that runs at the same time may look further behind than it is, and never less. Nothing is written. No Spark is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from l0gc.errors import NotFoundError, OffsetOutOfRangeError, TopicNotFoundError, UnsupportedFormatError
+from l0gc.formatting import Outcome
+from l0gc.storage.objectstore import LocalFolder, ObjectStore
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.topic_view import NEVER, TopicView, look
+
+REVISION: Final = "revision"
+"""Next to a topic's partitions, where a checkpoint has their offsets: the topic's revision."""
+_COMMITTED: Final = re.compile(r"commits/([0-9]+)\Z")
+_VERSION: Final = "v1"
+_NO_OFFSET: Final = "-"
+_POSITIONS: Final = msgspec.json.Decoder(dict[str, dict[str, int]])
+
+
+class QueryPosition(msgspec.Struct, frozen=True):
+    """Where a query is in a partition, and what it has not read of it.
+
+    Attributes:
+        source: which of the query's sources reads it, from 0.
+        committed_offset: the record that the query reads next.
+        latest_offset: the offset that the partition's next record will get.
+        records_behind: how many records are there between the two.
+        records_deleted: how many were deleted before the query read them.
+        oldest_unread_ms: how long ago the first of those that are there landed; None if none is.
+    """
+
+    source: int
+    topic: str
+    partition: int
+    committed_offset: int
+    latest_offset: int
+    records_behind: int
+    records_deleted: int
+    oldest_unread_ms: int | None
+
+
+class QueryLag(msgspec.Struct, Outcome, frozen=True):
+    """How far a query is behind, after the micro-batch `batch_id`, at `as_of_ms` by the store's clock."""
+
+    batch_id: int
+    as_of_ms: int
+    partitions: list[QueryPosition]
+
+    @property
+    def records_behind(self) -> int:
+        return sum(p.records_behind for p in self.partitions)
+
+
+def query_lag(cluster: Cluster, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
+    """How far the query with this checkpoint is behind.
+
+    Args:
+        name: the checkpoint's, for messages.
+
+    Raises:
+        NotFoundError: there is no checkpoint, or no micro-batch that has ended, or the query reads no topic.
+        TopicNotFoundError: the cluster does not have a topic that the query reads.
+        OffsetOutOfRangeError: a partition ends before the query's position.
+        UnsupportedFormatError: the checkpoint is of another version than is known.
+    """
+    batch_id, sources = _committed(checkpoint, name)
+    topics, now_ms = cluster.controller.snapshot().topics, cluster.store.now_ms()
+    found = list[QueryPosition]()
+    for source, positions in sources.items():
+        for topic_name, stored in positions.items():
+            topic, revision = topics.get(topic_name), stored[REVISION]
+            if topic is None or topic.revision != revision:
+                now = "" if topic is None else f", whose revision is {topic.revision}"
+                raise TopicNotFoundError(
+                    f"{name} is at revision {revision} of topic {topic_name!r}{now}: that topic was deleted, or the query "
+                    "reads another cluster"
+                )
+            offsets = {int(partition): offset for partition, offset in stored.items() if partition != REVISION}
+            if offsets and max(offsets) >= topic.partitions:
+                raise TopicNotFoundError(
+                    f"{name} has partition {topic_name}/{max(offsets)}, which does not exist: that is another cluster's"
+                )
+            found += _of_topic(cluster, topic, offsets, source, now_ms)
+    return QueryLag(batch_id, now_ms, found)
+
+
+def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, int]]]]:
+    """The last micro-batch that has ended, and where it ended in each source that is l0gc's."""
+    ended = [int(m[1]) for key in checkpoint.list("commits/").modified_ms if (m := _COMMITTED.match(key))]
+    if not ended:
+        raise NotFoundError(
+            f"{name} is not the checkpoint of a query that has ended a micro-batch: it has no file in commits/"
+        )
+    version, _, *lines = checkpoint.get(f"offsets/{max(ended)}").body.decode(errors="replace").splitlines() or [""] * 2
+    if version != _VERSION:
+        raise UnsupportedFormatError(
+            f"{name}/offsets/{max(ended)} has version {version!r}, and l0gc knows {_VERSION}, which Spark writes unless "
+            "spark.sql.streaming.offsetLog.formatVersion is set"
+        )
+    found = {}
+    for source, line in enumerate(lines):
+        try:
+            positions = {} if line == _NO_OFFSET else _POSITIONS.decode(line)
+        except msgspec.MsgspecError:  # of another kind of source
+            continue
+        if positions and all(REVISION in of for of in positions.values()):
+            found[source] = positions
+    if not found:
+        raise NotFoundError(f"the query of {name} reads no topic of l0gc, or has not found one")
+    return max(ended), found
+
+
+def _of_topic(
+    cluster: Cluster, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
+) -> Iterator[QueryPosition]:
+    """How far a query that is at these offsets is behind the partitions that it reads of a topic."""
+
+    def ask(view: TopicView) -> tuple[Rows, Rows, Rows, Rows]:
+        committed = np.array([offsets.get(p, -1) for p in view.partitions.tolist()])
+        next_read = np.where(committed < 0, view.next, np.maximum(committed, view.log_start))
+        return committed, view.next, next_read, view.times_of(next_read)
+
+    def of_run(run: JournalRun) -> Iterator[tuple[int, ...]]:
+        columns = look(cluster, cluster.journal(run.journal), topic, run, ask)
+        return zip(range(run.first, run.first + run.count), *(c.tolist() for c in columns), strict=True)
+
+    for rows in cluster.parallel.map(of_run, topic.runs()):
+        for partition, committed, latest, next_read, time_ms in rows:
+            if committed > latest:
+                raise OffsetOutOfRangeError(
+                    f"the query is at record {committed} of partition {topic.name}/{partition}, which ends at {latest}: its "
+                    "journal looks restored from a backup, or the query reads another cluster"
+                )
+            if committed >= 0:
+                yield QueryPosition(
+                    source,
+                    topic.name,
+                    partition,
+                    committed,
+                    latest,
+                    latest - next_read,
+                    next_read - committed,
+                    None if time_ms == NEVER else max(0, now_ms - time_ms),
+                )

@@ -1,0 +1,204 @@
+"""`l0gc table` on a real server: what a catalog, a warehouse or others can do to it is one sentence, and no data goes."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.keys import L1_DATA
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.tables import catalog as catalogs
+from tests.support.cli import ended_here, l0gc, text_of
+from tests.support.engines import access
+from tests.support.outcomes import Outcome, Request
+from tests.support.proxy import Proxy
+from tests.support.tables import configure, sql_catalog
+
+pytestmark = pytest.mark.weed
+
+
+@pytest.fixture
+def store(bucket: StoreConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    """A cluster with two topics, whose L1 is in no table yet, and a catalog in SQLite."""
+    sql_catalog(monkeypatch, tmp_path)
+    l0gc("init", "--create-bucket", "--shards", "4")
+    file = tmp_path / "records"
+    file.write_bytes(b"a\nb\nc\n")
+    for topic in ("events", "other"):
+        l0gc("topic", "create", topic, "--partitions", "2")
+        l0gc("upload", topic, str(file))
+    l0gc("reconcile", "--engine", "local")
+    return S3Store(bucket)
+
+
+def data(store: S3Store) -> dict[str, bytes]:
+    return {
+        k: store.get(k).body for prefix in ("level_zero/", L1_DATA) for page in store.scan(prefix) for k in page.keys
+    }
+
+
+@contextmanager
+def untouched(store: S3Store) -> Iterator[None]:
+    before = data(store)
+    yield
+    assert data(store) == before
+
+
+def refused(code: int, sentence: str, command: str) -> None:
+    """That a command ends with that code and one sentence."""
+    ended = ended_here("table", *command.split())
+    said = [line for line in ended.stderr.splitlines() if line.strip()]
+    assert ended.code == code
+    assert len(said) == 1, ended.stderr
+    assert re.search(sentence, said[0]), ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@contextmanager
+def a_catalog_that_answers(status: int, *, after_s: float = 0) -> Iterator[str]:
+    """The address of a REST catalog that answers everything with an error."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(after_s)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"error": {"message": "not today", "type": "AnError", "code": %d}}' % status)
+
+        do_POST = do_HEAD = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def everything_with_the_catalog(code: int, sentence: str) -> None:
+    refused(code, sentence, "create other --catalog lake")
+    refused(code, sentence, "sync")
+    refused(code, sentence, "drop events")
+
+
+def test_a_catalog_that_refuses_fails_is_slow_gone_or_unknown_is_one_sentence(
+    store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    l0gc("table", "create", "events", "--catalog", "lake")
+    with untouched(store):
+        for status, sentence in (
+            (401, "catalog 'lake' or its warehouse refuses: AnError: not today"),
+            (403, "catalog 'lake' or its warehouse refuses: AnError: not today"),
+            (500, "catalog 'lake' failed: AnError: not today"),
+            (503, "catalog 'lake' failed: AnError: not today"),
+        ):
+            with a_catalog_that_answers(status) as uri:
+                configure(monkeypatch, type="rest", uri=uri)
+                everything_with_the_catalog(1, sentence)
+        everything_with_the_catalog(1, "catalog 'lake' or its warehouse cannot be reached: .* refused")
+        with a_catalog_that_answers(200, after_s=2) as uri, monkeypatch.context() as impatient:
+            impatient.setattr(catalogs, "ANSWER_SECONDS", 0.3)
+            configure(monkeypatch, type="rest", uri=uri)
+            everything_with_the_catalog(1, "catalog 'lake': no answer within 0.3 s")
+        refused(5, "PyIceberg has no catalog 'pond'; name it in", "create other --catalog pond")
+        configure(monkeypatch, type="nonsense")
+        everything_with_the_catalog(1, "catalog 'lake' failed: 'nonsense' is not a valid CatalogType")
+    sql_catalog(monkeypatch, tmp_path)
+    assert l0gc("table", "sync")["tables"][0]["added"] == 2
+
+
+class OnlyReads:
+    """Refuses to write below a prefix, as a policy does."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def decide(self, request: Request) -> Outcome:
+        reads = request.operation.startswith(("Get", "Head", "List"))
+        return Outcome.PASS if reads or not request.key.startswith(self._prefix) else Outcome.DENY
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
+def test_a_warehouse_that_may_not_be_written_is_one_sentence_and_leaves_no_pin(
+    store: S3Store, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql_catalog(monkeypatch, tmp_path, f"s3://{store.config.bucket}/warehouse")
+    l0gc("table", "create", "events", "--catalog", "lake")
+    with untouched(store):
+        with Proxy(weed.endpoint_url, OnlyReads("warehouse/")) as proxy:
+            monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint_url)
+            refused(1, "the warehouse refuses: .*ACCESS_DENIED", "create other --catalog lake")
+            refused(1, "the warehouse refuses: .*ACCESS_DENIED", "sync")
+            assert l0gc("pin", "list") == {"pins": []}
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", weed.endpoint_url)
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID", "somebody")
+        refused(1, "the warehouse refuses: .*ACCESS_DENIED", "sync")
+        monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID")
+        assert l0gc("table", "sync")["tables"][0]["added"] == 2
+        (tmp_path / "file").touch()
+        configure(monkeypatch, warehouse=f"file://{tmp_path}/file")
+        refused(
+            1, "catalog 'lake' or its warehouse cannot be reached: .*Not a directory", "create other --catalog lake"
+        )
+
+
+def test_a_table_of_others_or_that_others_changed_is_refused_and_no_data_goes(store: S3Store, weed: SeaweedFS) -> None:
+    l0gc("table", "create", "events", "--catalog", "lake")
+    l0gc("table", "sync")
+    lake = load_catalog("lake", **access(weed))
+    table = lake.load_table("l0gc.events")
+    first = table.metadata.snapshots[0]
+    shown = " ".join(" ".join(text_of("status")).split())
+    assert "tables l0gc.events of topic events was synced about" in shown
+    assert "1 pin of it keeps 0 B of dropped L1" in shown
+    assert "table of topic events" not in shown  # its pins have no lines of their own
+    with untouched(store):
+        lake.create_table("l0gc.theirs", table.schema())
+        refused(2, "l0gc did not create it; use another name", "create other --catalog lake --table l0gc.theirs")
+        has = r"topic 'events' \(revision 1\) has table l0gc.events in catalog 'lake'; end that with l0gc table drop"
+        refused(2, has, "create other --catalog lake --table l0gc.events")
+        refused(2, has, "create events --catalog lake --table l0gc.more")
+        assert not lake.table_exists("l0gc.more")
+
+        table.delete("offset = 0")  # another program commits
+        refused(4, "is not l0gc's: another program has written to it; roll the table back", "sync")
+        table.refresh().manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
+        assert l0gc("table", "sync")["errors"] == []
+        with table.refresh().update_schema() as change:
+            change.rename_column("value", "body")
+        refused(4, "has other columns or partitions than l0gc gives it", "sync")
+        refused(4, "has other columns or partitions than l0gc gives it", "drop events")
+        with table.refresh().update_schema() as change:
+            change.rename_column("body", "value")
+        with table.transaction() as change:
+            change.set_properties({catalogs.OWNER: "another"})
+        refused(4, "belongs to cluster another, and this one is", "sync")
+        with table.transaction() as change:
+            change.set_properties({catalogs.OWNER: l0gc("status")["cluster_id"]})
+        lake.rename_table("l0gc.events", "l0gc.hidden")
+        refused(5, "catalog 'lake' has no table l0gc.events; end it with l0gc table drop events", "sync")
+        lake.rename_table("l0gc.hidden", "l0gc.events")
+        l0gc("table", "drop", "events", "--forget")
+        l0gc("topic", "delete", "events", "--yes")
+        l0gc("topic", "create", "events", "--partitions", "2")
+        again = "belongs to a topic of revision 1, and topic 'events' has revision .*, or was created again"
+        refused(4, again, "create events --catalog lake")
+    assert l0gc("pin", "list") == {"pins": []}

@@ -1,0 +1,70 @@
+"""`status` and `explain` name a table that nobody syncs, and what tables keep, by one choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from l0gc.formatting import size
+from l0gc.inspect.explain import explain_key
+from l0gc.inspect.status import status
+from l0gc.inspect.tables import TableHeld
+from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.topics import delete_topic
+from tests.support.memory_store import store_of, topic_in_memory
+from tests.support.merge import merge
+from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sql_catalog, sync, with_table
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    sql_catalog(monkeypatch, tmp_path)
+    made = topic_in_memory(2, 1)
+    with_table(made)
+    return made
+
+
+def the_table(cluster: Cluster) -> TableHeld:
+    """The table as status has it, which warns of it if that is due."""
+    seen = status(cluster)
+    (held,) = seen.tables
+    warned = [(w.detail, w.remedy) for w in seen.warnings if w.cause == "overdue_table"]
+    assert warned == ([(held.sentence, held.remedy)] if held.overdue else [])
+    return held
+
+
+def test_a_table_that_was_never_synced_or_not_for_a_day_is_overdue(cluster: Cluster) -> None:
+    never = the_table(cluster)
+    assert (never.pins, never.overdue, never.remedy) == (0, True, "l0gc table sync events")
+    assert never.sentence.startswith("l0gc.events of topic events was not synced yet, or its pins have ended since")
+    lift(cluster)
+    for keep_ms, due_ms in ((DAY_MS, 6 * HOUR_MS), (0, 0), (20 * DAY_MS, 5 * DAY_MS)):
+        sync(cluster, keep_ms)
+        store_of(cluster).clock.ms += due_ms + DAY_MS - HOUR_MS
+        assert (the_table(cluster).overdue, the_table(cluster).remedy) == (False, "")
+        store_of(cluster).clock.ms += 2 * HOUR_MS
+        assert (the_table(cluster).overdue, the_table(cluster).remedy) == (True, "l0gc table sync events")
+    sync(cluster)
+    assert not the_table(cluster).overdue
+
+
+def test_what_a_tables_pins_keep_is_named_and_a_deleted_topics_table_is_to_be_dropped(cluster: Cluster) -> None:
+    lift(cluster, 4)
+    sync(cluster)
+    assert the_table(cluster).l1_bytes == 0
+    (dropped, *_) = names(cluster)
+    merge(cluster)
+    store_of(cluster).clock.ms += HOUR_MS
+    held, (pin,) = the_table(cluster), status(cluster).pins
+    assert held.l1_bytes == pin.l1_bytes > 0
+    assert pin.table == held.table
+    assert "was synced about 60 min ago and can be read until" in held.sentence
+    assert held.sentence.endswith(f"1 pin of it keeps {size(held.l1_bytes)} of dropped L1")
+    told = explain_key(cluster, dropped)
+    assert told.explanation == ["It is not an L0 object: no sweep ever lists it.", f"Table {held.sentence}."]
+    assert told.next.startswith("nothing: a vacuum deletes it once")
+    delete_topic(cluster, "events")
+    gone = the_table(cluster)
+    assert gone.sentence.startswith("l0gc.events of deleted topic events was synced")
+    assert gone.remedy == explain_key(cluster, dropped).next == "l0gc table drop events"
