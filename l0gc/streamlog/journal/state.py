@@ -157,8 +157,7 @@ class JournalState:
         return bool((self.dropped["revision"] == revision).any())
 
     def is_dropped_before(self, time_ms: int, epoch: int | Rows) -> NDArray[np.bool_]:
-        """For each row of `dropped`: whether that was by a time of the log, when no epoch above `epoch` was known, the same
-        for all rows or one for each."""
+        """For each row of `dropped`: whether that was by a time of the log, with at most `epoch`, one for all or each."""
         time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
         return np.logical_and(time <= time_ms, at <= epoch)
 
