@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -31,7 +32,7 @@ from pyspark.sql.types import StructType
 from l0gc.columns import scalar
 from l0gc.errors import L0gcError, NotFoundError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
-from l0gc.spark.handles import cluster_at
+from l0gc.spark.handles import cluster_at, leave_out_of_collections
 from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner
@@ -78,6 +79,8 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             if options.fail_on_data_loss:
                 raise
             _log.warning("%s; what was left of it is left out", e, extra=event("data_loss"))
+    if TaskContext.get() is not None:  # a worker, which is used again
+        leave_out_of_collections()
     counters = asdict(reader.counters)
     _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
 
