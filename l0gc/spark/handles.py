@@ -66,8 +66,8 @@ def cluster_at(address: ClusterAddress) -> Cluster:
 
 @cache
 def leave_out_of_collections() -> None:
-    """From now on, garbage collections of this process pass over what it holds: Spark's workers collect all garbage after
-    each task, and for the modules of l0gc, boto3 and Arrow alone that takes 25 ms of CPU."""
+    """From now on, garbage collections of this process pass over what it holds: Spark's processes collect all garbage
+    after each task and each plan, and for the modules of l0gc, boto3 and Arrow alone that takes 25 ms of CPU."""
     gc.collect()
     gc.freeze()
 

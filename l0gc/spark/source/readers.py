@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from pyspark.sql.types import StructType
 from l0gc.columns import scalar
 from l0gc.errors import L0gcError, NotFoundError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
-from l0gc.spark.handles import cluster_at, leave_out_of_collections
+from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner
@@ -136,7 +137,10 @@ class BatchReader(DataSourceReader):
         o = self._options
         cluster = cluster_at(o.place)
         if o.pin_ms is None:
-            return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions, o.cores)
+            parts = Planner(cluster, o, cluster.passing_journal).batch(self._wanted)
+            if CORES in os.environ:  # a process of Spark's, which plans again
+                leave_out_of_collections()
+            return split(parts, o.min_partitions, o.cores)
         pin = pin_for_reader(cluster, f"{', '.join(o.topics) or o.pattern} on Spark", o.pin_ms)
         ends = dict(pin.ends or ())
         planner = Planner(cluster, o, lambda journal: cluster.journal_as_of(journal, ends.get(journal, -1)))

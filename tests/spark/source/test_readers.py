@@ -231,14 +231,20 @@ def test_only_the_columns_that_are_requested_are_read() -> None:
             batch_reader((), StructType().add("value", "string"), topic="events")
 
 
-def test_a_worker_leaves_what_it_has_loaded_out_of_garbage_collections_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plans", [True, False])
+def test_a_process_of_sparks_leaves_what_it_has_loaded_out_of_garbage_collections_once(
+    plans: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frozen: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("frozen"))
     handles.leave_out_of_collections.cache_clear()
     cluster = filled()
     read(cluster, topic="events")
-    assert not frozen, "this process is not a worker of Spark"
-    monkeypatch.setattr(TaskContext, "get", object)
+    assert not frozen, "this process is not one of Spark's"
+    if plans:
+        monkeypatch.setenv(handles.CORES, "2")
+    else:
+        monkeypatch.setattr(TaskContext, "get", object)
     read(cluster, topic="events")
     read(cluster, topic="events")
     assert frozen == ["frozen"]
