@@ -12,7 +12,7 @@ from benchmarks.scenarios.basic import check
 from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Setting
 from benchmarks.support.goals import ratio
 
-READ_GOAL: Final = 1.5
+READ_GOAL: Final = 1.25
 WRITE_GOAL: Final = 2.0
 OURS: Final = 'format("l0gc")'
 PLAIN: Final = "parquet"
