@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, TopicNotFoundError
+from l0gc.errors import NotFoundError, OffsetOutOfRangeError, TopicNotFoundError, UnsupportedFormatError
 from l0gc.formatting import Outcome
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
 from l0gc.streamlog.cluster import Cluster
@@ -74,7 +74,7 @@ def query_lag(cluster: Cluster, checkpoint: ObjectStore | LocalFolder, name: str
         NotFoundError: there is no checkpoint, or no micro-batch that has ended, or the query reads no topic.
         TopicNotFoundError: the cluster does not have a topic that the query reads.
         OffsetOutOfRangeError: a partition ends before the query's position.
-        CorruptObjectError: the checkpoint cannot be understood.
+        UnsupportedFormatError: the checkpoint is of another version than is known.
     """
     batch_id, sources = _committed(checkpoint, name)
     topics, now_ms = cluster.controller.snapshot().topics, cluster.store.now_ms()
@@ -106,7 +106,10 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
         )
     version, _, *lines = checkpoint.get(f"offsets/{max(ended)}").body.decode(errors="replace").splitlines() or [""] * 2
     if version != _VERSION:
-        raise CorruptObjectError(f"{name}/offsets/{max(ended)} has version {version!r}, and l0gc knows {_VERSION}")
+        raise UnsupportedFormatError(
+            f"{name}/offsets/{max(ended)} has version {version!r}, and l0gc knows {_VERSION}, which Spark writes unless "
+            "spark.sql.streaming.offsetLog.formatVersion is set"
+        )
     found = {}
     for source, line in enumerate(lines):
         try:

@@ -149,7 +149,7 @@ class TopicView:
         return np.maximum(found, self.log_start)
 
     def times_of(self, offsets: Rows) -> Rows:
-        """For each partition when the first record from its offset on landed, by the log's time; `NEVER` if there is none.
+        """For each partition when the first record from its offset on landed, by the log's time; `NEVER` without one.
         Raises as `files`."""
         found = np.full(self.run.count, NEVER)
         for o in reversed(self._known.objects):

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -17,14 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import l0gc
 import l0gc.spark
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
-from tests.flows.spark_topics import load
-from tests.support import stream_copy
+from tests.flows.spark_topics import driver, kill, load, recorded
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -141,7 +140,16 @@ def test_a_data_frame_is_what_read_gives_while_everything_is_reconciled_merged_a
         with collecting(bucket) as done:
             frame = load(spark, bucket, topic="events", minPartitions="6")
             assert of_frame(frame) == of_read(cluster, "events")
-            assert of_frame(frame) == of_read(cluster, "events")
+            rows = of_read(cluster, "events")
+            assert of_frame(frame) == rows
+            times = sorted(row[2] for row in rows)
+            first, end = times[len(times) // 3], times[2 * len(times) // 3]
+            bounds = {
+                f"{side}OffsetsByTimestamp": json.dumps({"events": dict.fromkeys("012345", time)})
+                for side, time in (("starting", first), ("ending", end))
+            }
+            between = load(spark, bucket, topic="events", **bounds)
+            assert of_frame(between) == [row for row in rows if first <= row[2] < end]
         assert frame.count() == 2000 * (n + 1)
         assert done["swept"] + done["reconciled"] > 0
 
@@ -294,30 +302,6 @@ def test_a_checkpoint_that_went_back_stops_the_query_and_a_new_one_goes_on_after
 # -- a driver that is killed ----------------------------------------------------------------------------------------------
 
 
-def driver(url: str, checkpoint: Path, *flags: str) -> subprocess.Popen[bytes]:
-    """A query from `from` to `to`, in a process and a group of its own, Java and workers and all."""
-    return subprocess.Popen(
-        [sys.executable, stream_copy.__file__, url, "from", "to", checkpoint.as_uri(), *flags],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def recorded(checkpoint: Path, folder: str) -> int:
-    """How many micro-batches were begun ("offsets"), or have ended ("commits")."""
-    place = checkpoint / folder
-    return sum(f.name.isdecimal() for f in place.iterdir()) if place.is_dir() else 0
-
-
 @pytest.mark.timeout(3600)
 def test_a_stream_whose_driver_is_killed_four_times_copies_every_record_once_and_in_order(
     cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
@@ -327,14 +311,14 @@ def test_a_stream_whose_driver_is_killed_four_times_copies_every_record_once_and
     chance = random.Random(16)
     cluster.topics.create("from", partitions=4)
     cluster.topics.create("to", partitions=4, journals=2)
-    checkpoint = tmp_path / "checkpoint"
-    total = 0
+    checkpoint, total = tmp_path / "checkpoint", 0
+    options = ("topic=from", "startingOffsets=earliest", "maxOffsetsPerTrigger=200")
     for n in range(4):
         cluster.upload("from", lines(total, total + 400), key_field="n")
         total += 400
         folder = "offsets" if n == 0 else chance.choice(("offsets", "commits"))
         before = recorded(checkpoint, folder)
-        process = driver(bucket.url, checkpoint)
+        process = driver(bucket.url, "to", checkpoint, *options)
         try:
             while recorded(checkpoint, folder) == before and process.poll() is None:
                 time.sleep(0.02)
@@ -347,7 +331,7 @@ def test_a_stream_whose_driver_is_killed_four_times_copies_every_record_once_and
             cluster.housekeep()
             cluster.compute_watermark(scan=False)
             cluster.sweep()
-    last = driver(bucket.url, checkpoint, "--available-now")
+    last = driver(bucket.url, "to", checkpoint, "--available-now", *options)
     try:
         _, stderr = last.communicate(timeout=1800)
     finally:
@@ -360,6 +344,16 @@ def test_a_stream_whose_driver_is_killed_four_times_copies_every_record_once_and
         sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda f: int(f.name))[-1].read_text().split("\n")[-1]
     )
     assert sum(v for k, v in ends["from"].items() if k != "revision") == total
+    cluster.upload("from", lines(total, total + 20), key_field="n")
+    lag = cluster.lag(checkpoint)
+    assert (lag.batch_id, lag.records_behind) == (recorded(checkpoint, "commits") - 1, 20)
+    for folder in ("offsets", "commits"):
+        for file in (checkpoint / folder).iterdir():
+            cluster.store.below("checkpoint/").put(f"{folder}/{file.name}", file.read_bytes())
+    in_bucket = cluster.lag(f"s3a://{bucket.bucket}/checkpoint")
+    assert [msgspec.structs.replace(p, oldest_unread_ms=None) for p in in_bucket.partitions] == [
+        msgspec.structs.replace(p, oldest_unread_ms=None) for p in lag.partitions
+    ]
 
 
 WITHOUT_ENVIRONMENT = """

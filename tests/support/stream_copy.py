@@ -1,11 +1,11 @@
-"""The driver of a query that copies one topic into another, micro-batch by micro-batch, until somebody kills it.
+"""The driver of a query that copies topics into another one, micro-batch by micro-batch, until somebody kills it.
 
-Usage: python stream_copy.py URL FROM TO CHECKPOINT [--available-now]
+Usage: python stream_copy.py URL TO CHECKPOINT [--available-now] [--conf NAME=VALUE] OPTION=VALUE ...   (of the source)
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import l0gc.spark
 from l0gc.spark.session import get_session
@@ -14,22 +14,25 @@ SHORT_LIVED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 """Java compiles nothing for the few rows that this driver lives to see."""
 
 
-def main(url: str, source: str, target: str, checkpoint: str, *flags: str) -> None:
-    spark = get_session("copy", master="local[2]", conf=SHORT_LIVED)
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("url", "to", "checkpoint"):
+        parser.add_argument(name)
+    parser.add_argument("--available-now", action="store_true")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("options", nargs="*")
+    given = parser.parse_intermixed_args()
+    conf, options = (dict(pair.split("=", 1) for pair in pairs) for pairs in (given.conf, given.options))
+    spark = get_session("copy", master=given.master, conf=SHORT_LIVED | conf)
     l0gc.spark.register(spark)
-    rows = (
-        spark.readStream.format("l0gc")
-        .options(url=url, topic=source, startingOffsets="earliest", maxOffsetsPerTrigger="200")
-        .load()
-        .select("key", "value", "partition")
-    )
-    query = rows.writeStream.format("l0gc").options(url=url, topic=target, checkpointLocation=checkpoint)
-    query = (
-        query.trigger(availableNow=True) if "--available-now" in flags else query.trigger(processingTime="0 seconds")
-    )
+    source = spark.readStream.format("l0gc").options(url=given.url, **options)
+    rows = source.load().drop("offset", "timestamp", "epoch")
+    query = rows.writeStream.format("l0gc").options(url=given.url, topic=given.to, checkpointLocation=given.checkpoint)
+    query = query.trigger(availableNow=True) if given.available_now else query.trigger(processingTime="0 seconds")
     query.start().awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

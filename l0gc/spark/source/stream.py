@@ -111,7 +111,7 @@ class Stream:
             ranges[name] = Ranges(r.topic, first, end)
         ends, waiting = {name: r.ends for name, r in ranges.items()}, sum(r.records for r in ranges.values())
         if not everything and self._is_too_early(waiting):
-            return self._json(extents, starts)
+            ends, everything = starts, True
         if not everything and self._options.max_offsets is not None:
             ends = limited(ranges, waiting, self._options.max_offsets)
         if not everything and self._options.max_bytes is not None:

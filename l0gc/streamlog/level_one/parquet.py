@@ -81,8 +81,9 @@ WHOLE_BYTES: Final = 64 << 10
 CHUNK_BYTES: Final = 16 << 20
 """About so much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
-_TAIL_SHARE: Final = 1024
-"""A footer is looked for in the last 8 KiB of an object, and in the last 1,024th of one that is larger than usual."""
+_USUAL_TAIL: Final = 24 << 10
+"""A footer is looked for in the last 512th of an object, at least 8 and at most 24 KiB, which hold that of 50 and of 150 MiB
+of records; or in the last 2,048th of an object that is larger than usual."""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
@@ -195,7 +196,7 @@ def open_l1(
     key, size = wanted.key, wanted.file.bytes
     if times is not None and wanted.file.max_timestamp < times.first:
         return Opened(wanted, None, None)
-    tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, size // _TAIL_SHARE)
+    tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
     metadata, tail = read_footer(store, key, size, tail_bytes)
     opened = Opened(wanted, metadata, tail if len(tail) == size else None)
     at = wanted.file.base_offset

@@ -181,6 +181,7 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay() -> None:
             start = end
         put(cluster, "events", {0: [b"x"]})
         assert stream.next_end(start, everything=False) == start
+        assert stream.newest()["events"]["0"] == 10, "though the micro-batch waits"
         assert stream.next_end(start, everything=True)["events"]["0"] == 10
         stream.stop_at_newest()
         assert stream.next_end(start, everything=False)["events"]["0"] == 10
