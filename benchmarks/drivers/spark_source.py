@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +63,8 @@ def read_parquet(spark: SparkSession, folder: str) -> int:
 
 
 def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[str, Any]:
-    """What reading takes in one session, and Spark's own reader for the same of the same files, in turn: seconds, round by
-    round. The first round is not counted: Java compiles in it, and Python's processes start."""
+    """What reading takes in one session, and Spark's own reader for the same of the same files, in turn: seconds, and those
+    of user + sys, round by round. The first round is not counted: Java compiles in it, and Python's processes start."""
     plain = spark.read.parquet(folder)
     files = len(list(Path(folder).iterdir()))
     batches = str(-(-plain.count() // files))
@@ -81,18 +82,32 @@ def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[st
         "count": (lambda: ours("offset").count(), lambda: spark.read.parquet(folder).count()),
         "stream": (lambda: _drained(stream.load()), lambda: _drained(plain_stream.parquet(folder))),
     }
-    seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in jobs}
+    found: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {name: ([], []) for name in jobs}
     records = set()
     for number in range(int(rounds) + 1):
         for name, both in jobs.items():
-            for job, kept in zip(both, seconds[name], strict=True):
-                started = time.monotonic()
+            for job, kept in zip(both, found[name], strict=True):
+                started, used = time.monotonic(), _used()
                 records.add(job())
                 if number:
-                    kept.append(time.monotonic() - started)
+                    kept.append((time.monotonic() - started, _used() - used))
     if len(records) != 1:
         sys.exit(f"the jobs read different numbers of records: {sorted(records)}")
-    return {"records": records.pop(), "seconds": seconds, "batches": files}
+    return {"records": records.pop(), "found": found, "batches": files}
+
+
+def _used() -> float:
+    """Seconds of user + sys that this process, and those that it has started, have taken; 0 where there is no /proc."""
+    parents, used = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(used.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def write(spark: SparkSession, topic: str, field: str, file: str) -> Callable[[], int]:

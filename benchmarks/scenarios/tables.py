@@ -1,4 +1,4 @@
-"""What a sync of a topic's Iceberg table costs, and reading the table beside its Parquet files."""
+"""What a sync of a topic's Iceberg table costs, and reading the table, and its Parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPLOADS: Final = 5
 
 
 def tables(setting: Setting) -> Result:
-    """Syncs of 1,000 new objects, and of 10 more and 20 dropped of 100,000; reading a table beside its Parquet files."""
+    """Syncs of 1,000 new objects, and of 10 more and 20 dropped of 100,000; reading a table, and its Parquet files."""
     many = 10_000 if setting.quick else 100_000
     commits: dict[str, list[int]] = {}
 
@@ -49,8 +49,8 @@ def tables(setting: Setting) -> Result:
     files, records = _records(setting)
 
     def read(engine: str, how: str, _: int) -> Sample:
-        command = [sys.executable, BENCHMARKS / "peers" / "table_readers.py", engine, how, *files[how]]
-        sample = setting.bench.run(command)
+        script = BENCHMARKS / "peers" / "table_readers.py"
+        sample = setting.bench.run([sys.executable, script, engine, how, *files[how]])
         check(f"{engine}, {how}", sample, records)
         return sample
 

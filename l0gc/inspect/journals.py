@@ -25,7 +25,8 @@ from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.tables import TableHeld
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.cluster import Cluster
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
+from l0gc.streamlog.controller.entries import ALL_TOPICS
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Pin, Topic
 from l0gc.streamlog.epoch_source import pins_of, unknown_topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.state import JournalState
@@ -87,10 +88,11 @@ class Journals:
             if r.state is not None
         ]
 
-    def dropped_bytes(self, epoch: int) -> int:
-        """The bytes of L1 that were dropped at `epoch` or later, and are still there."""
+    def dropped_bytes(self, pin: Pin) -> int:
+        """The bytes of L1 that were dropped since the pin, which keeps them, and are still there."""
         dropped = [r.state.dropped for r in self.readings if r.state is not None]
-        late = [rows[rows["dropped_epoch"] >= epoch] for rows in dropped]
+        dropped = [rows[(rows["revision"] == pin.topic) | (pin.topic == ALL_TOPICS)] for rows in dropped]
+        late = [rows[rows["dropped_epoch"] >= pin.revision] for rows in dropped]
         return sum(int(rows["bytes"].sum() + rows["row_bytes"].sum()) for rows in late)
 
     def holder(self, topic: Topic, partition: int) -> Holder:

@@ -226,7 +226,7 @@ def _pins(read_scan: ReadScan, journals: Journals, s: Status) -> list[PinHeld]:
             free = (r for r in scan.epochs if r.epoch is not None and not r.holders)
             l0 = sum(r.bytes for r in free if above < (r.epoch or 0) <= scan.totals.cluster_epoch)
         held = None if p.level_one else above
-        l1 = journals.dropped_bytes(p.revision)
+        l1 = journals.dropped_bytes(p)
         table = next((t.table for t in tables if p.name.startswith(t.pin_prefix)), "")
         found.append(PinHeld(p.name, held, p.created_ms, p.end_ms, p.why, l0, l1, table))
     return found

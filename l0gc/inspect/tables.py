@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from l0gc.formatting import count, moment, size, span
-from l0gc.streamlog.controller.state import ControllerState, TopicTable
+from l0gc.streamlog.controller.state import ControllerState, Pin, TopicTable
 from l0gc.streamlog.tables.plan import due_ms
 
 OVERDUE_MS: Final = 86_400_000
@@ -40,12 +40,12 @@ class TableHeld(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-def tables_held(state: ControllerState, dropped_bytes: Callable[[int], int], now_ms: int) -> list[TableHeld]:
-    """The tables, by topic; `dropped_bytes` is what was dropped of L1 at an epoch or later."""
+def tables_held(state: ControllerState, dropped_bytes: Callable[[Pin], int], now_ms: int) -> list[TableHeld]:
+    """The tables, by topic; `dropped_bytes` is what a pin keeps of dropped L1."""
     return [_held(state, state.tables[topic], dropped_bytes, now_ms) for topic in sorted(state.tables)]
 
 
-def _held(state: ControllerState, t: TopicTable, dropped_bytes: Callable[[int], int], now_ms: int) -> TableHeld:
+def _held(state: ControllerState, t: TopicTable, dropped_bytes: Callable[[Pin], int], now_ms: int) -> TableHeld:
     topic = state.topics.get(t.topic)
     deleted = topic is None or topic.revision != t.revision
     name = f"{t.table} of {'deleted ' if deleted else ''}topic {t.topic}"
@@ -54,7 +54,7 @@ def _held(state: ControllerState, t: TopicTable, dropped_bytes: Callable[[int], 
     if not pins:
         none = f"{name} was not synced yet, or its pins have ended since: vacuum may delete what it names"
         return TableHeld(t.topic, t.table, t.catalog, overdue=True, sentence=none, remedy=remedy)
-    newest, kept = pins[-1], dropped_bytes(pins[0].revision)
+    newest, kept = pins[-1], dropped_bytes(pins[0])
     overdue = deleted or now_ms - due_ms(newest) > OVERDUE_MS
     sentence = (
         f"{name} was synced about {span(now_ms - newest.created_ms)} ago and can be read until {moment(newest.end_ms)}: "

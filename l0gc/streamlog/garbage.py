@@ -142,7 +142,7 @@ class JournalGarbage:
             rows = state.dropped
             trees = rows[rows["kind"] == INDEX_TREE]
             dropped += (len(rows) + int(trees["rows"].sum()), int(rows["bytes"].sum() + trees["row_bytes"].sum()))
-            waiting = rows[rows["dropped_epoch"] <= self._unpinned(self._state.epoch)]
+            waiting = rows[rows["dropped_epoch"] <= self._unpinned(self._state.epoch, rows["revision"])]
             oldest += [int(waiting["dropped_ms"].min())] if len(waiting) else []
         return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
 
@@ -151,8 +151,7 @@ class JournalGarbage:
         return {j: self._cluster.journal(j).state for j in self._states}
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
-        state = self._states[unit]
-        rows = state.dropped[state.is_dropped_before(before_ms, self._unpinned(epoch))]
+        rows = self._ripe(self._states[unit], before_ms, epoch)
         # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(self._names))]
         for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
@@ -161,18 +160,27 @@ class JournalGarbage:
                 yield DroppedBatch(kind, [self._dropped(row) for row in some[at : at + BATCH]])
         yield from self._trees(rows[rows["kind"] == INDEX_TREE])
 
-    def _unpinned(self, epoch: int) -> int:
-        """`epoch`, or the last one before the first pin: what was dropped then, no pin promises (hazard 36).
+    def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
+        """What was dropped before then, when no epoch above `epoch` was known, and is not pinned; or all `others`."""
+        limits = self._unpinned(epoch, state.dropped["revision"])
+        found: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
+        return found
+
+    def _unpinned(self, epoch: int, topics: Rows) -> Rows:
+        """For each of the topics, by revision, `epoch`, or the last one before its first pin: what was dropped then, no pin
+        promises (hazard 36).
 
         A pin that this vacuum has not seen is newer than the epoch of its snapshot, which is above `epoch`.
         """
-        pinned = self._state.pinned_from()
-        return epoch if pinned is None else min(epoch, pinned - 1)
+        known = distinct(topics)
+        pinned = [self._state.pinned_from(revision) for revision in known.tolist()]
+        limits = np.array([epoch if p is None else min(epoch, p - 1) for p in pinned], np.int64)
+        return limits[np.searchsorted(known, topics)]
 
     def is_due(self, before_ms: int) -> bool:
         """Whether anything that was dropped before then may go."""
-        epoch = self._unpinned(self._state.epoch - GRACE_EPOCHS)
-        found = (s.dropped[s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
+        epoch = self._state.epoch - GRACE_EPOCHS
+        found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
 
     def _trees(self, trees: Rows) -> Iterator[DroppedBatch]:
@@ -236,8 +244,8 @@ class JournalGarbage:
 
     def _dropped_since(self, before_ms: int) -> list[int]:
         """The revisions of which something was dropped so lately that it must stay."""
-        epoch = self._unpinned(self._state.epoch - GRACE_EPOCHS)
-        late = (s.dropped[~s.is_dropped_before(before_ms, epoch)] for s in self._states.values())
+        epoch = self._state.epoch - GRACE_EPOCHS
+        late = (self._ripe(s, before_ms, epoch, others=True) for s in self._states.values())
         return sorted({int(revision) for rows in late for revision in distinct(rows["revision"])})
 
     def scan_due(self, before_ms: int) -> bool:

@@ -1,7 +1,7 @@
 """Pins: a state of the cluster that stays readable until the pin ends.
 
 What makes it safe (hazard 36): once a pin has taken effect, whatever any state of a journal from then on names stays while
-the pin lives. The order of the steps is what makes it true:
+the pin lives; if the pin is of one topic, what is named in L1 of that. The order of the steps is what makes it true:
 
 1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
 2. `published.json` is raised to the entry's epoch, so that nobody publishes M who has not read the pin.
@@ -26,6 +26,7 @@ from l0gc.errors import AccessDeniedError, L0gcError, StoreError
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.controller.entries import ALL_TOPICS
 from l0gc.streamlog.controller.state import ControllerState, Pin
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
@@ -76,11 +77,14 @@ class PinList(list[PinView], Outcome):
         return {"pins": [p.to_json() for p in self]}
 
 
-def create_pin(cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "") -> Pin:
+def create_pin(
+    cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
+) -> Pin:
     """Create a pin; when this returns, it has taken effect. If it cannot, it is deleted again.
 
     Args:
         level_one: keep what is in L1, and let M move.
+        topic: with `level_one`, the revision of the only topic of which it is kept.
 
     Raises:
         PinExistsError, UsageError: see `decide_create_pin`.
@@ -89,7 +93,7 @@ def create_pin(cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = Fa
         NotFoundError: it ended before it took effect.
     """
     refuse_if_set_back(cluster, by_m=not level_one)
-    pin = cluster.controller.create_pin(name, ttl_ms, level_one=level_one, why=why)
+    pin = cluster.controller.create_pin(name, ttl_ms, level_one=level_one, why=why, topic=topic)
     try:
         return _take_effect(cluster, pin)
     except BaseException:

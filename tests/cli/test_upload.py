@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,14 +64,14 @@ def test_read_as_json_has_create_times_and_headers_of_the_records_that_have_them
         headers = (("a", b"1"), ("a", None), ("b", b"\xff"))
         sender.send([NewRecord(0, b"both", b"k", headers, 9), NewRecord(0, b"headed", headers=headers)], {0: 2})
     shown = [{"key": "a", "value": "1"}, {"key": "a", "value": None}, {"key": "b", "value_base64": "/w=="}]
-    more = [{"create_time_ms": 7}, {"create_time_ms": 1704067200000}, {}]
+    more: list[dict[str, Any]] = [{"create_time_ms": 7}, {"create_time_ms": 1704067200000}, {}]
     more += [{"create_time_ms": 9, "headers": shown}, {"headers": shown}]
     values = ['{"at":7}', '{"at":"2024-01-01T02:00:00+02:00"}', "plain", "both", "headed"]
     for _ in range(2):
         found = json.loads(printed("read", "events", "--json"))
         assert {type(r.pop("timestamp_ms")) for r in found["records"]} == {int}
         assert found == {"topic": "events", "count": 5, "records": [
-            {"partition": 0, "offset": n, "key": "k" if value == "both" else None, "value": value} | m
+            m | {"partition": 0, "offset": n, "key": "k" if value == "both" else None, "value": value}
             for n, (value, m) in enumerate(zip(values, more, strict=True))
         ]}  # fmt: skip
         assert printed("read", "events").decode().splitlines() == values

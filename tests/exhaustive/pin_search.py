@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
+import numpy as np
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.epoch import prev
@@ -46,10 +47,11 @@ AGE_MS: Final = 1_000_000
 
 
 class L1(NamedTuple):
-    """An L1 object: `dropped` is the epoch with which its dropping counts, -1 while it is named."""
+    """An L1 object: `dropped` is the epoch with which its dropping counts, -1 while it is named; `topic` is a revision."""
 
     name: int
     dropped: int = -1
+    topic: int = 1
 
 
 class Promise(NamedTuple):
@@ -93,17 +95,17 @@ class World(NamedTuple):
     def watermark(self) -> int:
         return decode_published(self.published).watermark if self.published else -1
 
-    @property
-    def listed(self) -> frozenset[int]:
-        """What the journal names in L1."""
-        return frozenset(o.name for o in self.l1 if o.dropped < 0)
+    def listed(self, topic: int) -> frozenset[int]:
+        """What the journal names in L1 of a topic, or of all."""
+        return frozenset(o.name for o in self.l1 if o.dropped < 0 and topic in {o.topic, entries.ALL_TOPICS})
 
     def named(self) -> World:
         """After a change: what the journal names now is promised by every pin in effect."""
         alive = {p.revision: p for p in self.state.pins.values() if p.in_effect}
         promises = [p for p in self.promises if p.revision in alive]
         live = [frozenset[int]() if alive[p.revision].level_one else self.live for p in promises]
-        kept = (p._replace(l0=p.l0 | l0, l1=p.l1 | self.listed) for p, l0 in zip(promises, live, strict=True))
+        listed = [self.listed(alive[p.revision].topic) for p in promises]
+        kept = (p._replace(l0=p.l0 | l0, l1=p.l1 | l1) for p, l0, l1 in zip(promises, live, listed, strict=True))
         return self._replace(promises=tuple(kept))
 
     def grown(self, **changed: Any) -> World:
@@ -171,15 +173,15 @@ class Actor:
 class Pin(Actor):
     """Creates a pin as `create_pin` does, step by step."""
 
-    def __init__(self, name: str, *, level_one: bool = False) -> None:
+    def __init__(self, name: str, *, level_one: bool = False, topic: int = entries.ALL_TOPICS) -> None:
         super().__init__(name)
-        self._level_one = level_one
+        self._level_one, self._topic = level_one, topic
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         match at.step:
             case 0:
                 try:
-                    entry = decide_create_pin(w.state, self.name, TTL_MS, level_one=self._level_one)
+                    entry = decide_create_pin(w.state, self.name, TTL_MS, level_one=self._level_one, topic=self._topic)
                 except PinExistsError:
                     return
                 after = w.appended(entry)
@@ -207,7 +209,7 @@ class Pin(Actor):
             case 4:
                 m = compute(at.read[1], [w.needs]).watermark
                 live = frozenset[int]() if self._level_one else w.live
-                promise = Promise(at.read[0], live, w.listed, w.last)
+                promise = Promise(at.read[0], live, w.listed(self._topic), w.last)
                 yield "reads the journal", w, Node(5, (-1 if self._level_one else m, promise))
             case 5:
                 m, promise = at.read
@@ -312,7 +314,8 @@ class Dropper(Actor):
             yield "looks at the epoch", w, Node(1, (w.state.epoch,))
         elif any(o.dropped < 0 for o in w.l1):
             counts = max(at.read[0], w.window)
-            yield "drops", w.grown(l1=frozenset(L1(o.name, counts) if o.dropped < 0 else o for o in w.l1)), ENDED
+            dropped = frozenset(o._replace(dropped=counts) if o.dropped < 0 else o for o in w.l1)
+            yield "drops", w.grown(l1=dropped), ENDED
 
 
 class Vacuum(Actor):
@@ -324,8 +327,10 @@ class Vacuum(Actor):
                 yield "reads the controller", w, Node(1, (w.controller,))
             case 1:
                 known = cast(JournalGarbage, SimpleNamespace(_state=_state(at.read[0])))
-                limit = JournalGarbage._unpinned(known, _state(at.read[0]).epoch - GRACE_EPOCHS)
-                gone = frozenset(o.name for o in w.l1 if 0 <= o.dropped <= limit)
+                objects = sorted(w.l1)
+                topics, epoch = np.array([o.topic for o in objects]), _state(at.read[0]).epoch - GRACE_EPOCHS
+                limits = JournalGarbage._unpinned(known, epoch, topics)
+                gone = frozenset(o.name for o, most in zip(objects, limits, strict=True) if 0 <= o.dropped <= most)
                 yield "reads the journal", w, Node(2, (gone,))
             case 2 if at.read[0]:
                 left = frozenset(o for o in w.l1 if o.name not in at.read[0])
@@ -366,13 +371,13 @@ class Keeper(Actor):
 @dataclass(frozen=True)
 class PinScope:
     """What is searched. `ticks`: how many entries without anything else the controller's log gets; `ends`: whether time
-    passes until pins have ended."""
+    passes until pins have ended; `lifted`: the topics of which there is an object in L1 instead of one in L0."""
 
     name: str
     actors: tuple[Actor, ...]
     ticks: int = 1
     ends: bool = False
-    lifted: bool = False
+    lifted: tuple[int, ...] = ()
 
 
 class State(NamedTuple):
@@ -394,7 +399,8 @@ class PinSearch:
             encoded = _applied(encoded, offset, msgspec.msgpack.encode(entry), 0)
         world = World(encoded)
         if self._scope.lifted:
-            world = world._replace(live=frozenset(), l1=frozenset({L1(1)}), there=frozenset({1}))
+            objects = frozenset(L1(topic, topic=topic) for topic in self._scope.lifted)
+            world = world._replace(live=frozenset(), l1=objects, there=frozenset(self._scope.lifted))
         first = State(world, (Node(),) * len(self._scope.actors), self._scope.ticks)
         return search(
             self._scope.name, first, self._steps, _wrong, lambda state: True, max_depth=max_depth, seconds=seconds
@@ -436,12 +442,16 @@ PIN_SCOPES: Final = (
     PinScope("two-pins", (Pin("p"), Pin("q"), A, Lifter("reconciler"))),
     PinScope("pinned-and-unpinned", (Pin("p"), Pin("p"), Unpin("p"), A, Lifter("reconciler")), 0),
     PinScope("pinned-and-ended", (Pin("p"), A, Lifter("reconciler"), Mover("housekeeper")), ends=True),
-    PinScope("pinned-and-vacuumed", (Pin("p", level_one=True), Dropper("merge"), Vacuum("vacuum")), 4, lifted=True),
+    PinScope("pinned-and-vacuumed", (Pin("p", level_one=True), Dropper("merge"), Vacuum("vacuum")), 4, lifted=(1,)),
     PinScope(
         "pinned-twice-and-vacuumed",
-        (Pin("p", level_one=True), Pin("q"), Dropper("merge"), Vacuum("vacuum"), Unpin("p")), 1, lifted=True,
+        (Pin("p", level_one=True), Pin("q"), Dropper("merge"), Vacuum("vacuum"), Unpin("p")), 1, lifted=(1,),
     ),
-    PinScope("ended-and-vacuumed", (Pin("p"), Dropper("merge"), Vacuum("vacuum")), 4, ends=True, lifted=True),
+    PinScope("ended-and-vacuumed", (Pin("p"), Dropper("merge"), Vacuum("vacuum")), 4, ends=True, lifted=(1,)),
+    PinScope(
+        "topic-pinned-and-vacuumed",
+        (Pin("p", level_one=True, topic=1), Dropper("merge"), Vacuum("vacuum")), 4, lifted=(1, 2),
+    ),
     PinScope(
         "pinned-and-truncated", (Pin("p"), Keeper("keeper"), Keeper("another"), Lifter("reconciler")), 0
     ),

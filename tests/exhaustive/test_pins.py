@@ -62,6 +62,7 @@ CASES: list[tuple[str, Mutant, PinScope, str]] = [
     ("pin-not-raised", not_raised, PIN_WHOLE["pinned-and-computed"], "M = "),
     ("pin-ignored", of_pins.pin_ignored.off, PIN_WHOLE["pinned-and-computed"], "M = "),
     ("pinned-purged", of_pins.pinned_purged.off, PIN_WHOLE["pinned-and-vacuumed"], "was purged"),
+    ("pin-of-another-topic", of_pins.pin_of_another_topic.off, PIN_WHOLE["topic-pinned-and-vacuumed"], "was purged"),
     ("pin-without-windows", of_pins.pin_without_windows.off, PIN_WHOLE["pinned-and-vacuumed"], "was purged"),
     ("pinned-truncated", truncated_at_will, PIN_WHOLE["pinned-and-truncated"], "no replay"),
     ("pins-read-too-early", nullcontext, EARLY, "no replay"),

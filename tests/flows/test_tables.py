@@ -176,6 +176,10 @@ def test_a_table_of_others_or_that_others_changed_is_refused_and_no_data_goes(st
         has = r"topic 'events' \(revision 1\) has table l0gc.events in catalog 'lake'; end that with l0gc table drop"
         refused(2, has, "create other --catalog lake --table l0gc.events")
         refused(2, has, "create events --catalog lake --table l0gc.more")
+        for name in ("events", ".events", "l0gc."):
+            refused(
+                2, f"table '{name}' needs a namespace: NAMESPACE.NAME", f"create other --catalog lake --table {name}"
+            )
         assert not lake.table_exists("l0gc.more")
 
         table.delete("offset = 0")  # another program commits

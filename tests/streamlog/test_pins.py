@@ -19,6 +19,7 @@ from l0gc.errors import (
     UsageError,
     WatermarkRegressionError,
 )
+from l0gc.inspect.journals import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
@@ -376,6 +377,33 @@ def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Cluster, level
     end(cluster, pin)
     assert vacuum(cluster).problem is None
     assert not named & l1(cluster)
+
+
+def test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others(cluster: Cluster) -> None:
+    create_topic(cluster, "other", 2)
+    for _ in range(6):
+        put(cluster, "other", {0: [b"x"], 1: [b"y"]})
+        lifted(cluster)
+    events = cluster.controller.snapshot().topic("events").revision
+    pin = create_pin(cluster, "table", HOUR_MS, level_one=True, topic=events)
+    assert another_process(cluster).controller.snapshot().pin("table") == pin
+    kept = {k for k in l1(cluster) if k.startswith(f"{L1_DATA}events-")}
+    others = l1(cluster) - kept
+    delete_topic(cluster, "other")
+    delete_topic(cluster, "events")
+    tick(cluster, 5)
+    held = sum(len(store_of(cluster).objects[key].body) for key in kept)
+    assert read_journals(cluster, cluster.controller.snapshot(), -1).dropped_bytes(pin) == held
+    assert vacuum(cluster).problem is None
+    assert (kept & l1(cluster), others & l1(cluster)) == (kept, set())
+    end(cluster, pin)
+    assert vacuum(cluster).problem is None
+    assert not kept & l1(cluster)
+
+
+def test_only_a_pin_of_l1_is_of_one_topic(cluster: Cluster) -> None:
+    with pytest.raises(UsageError, match="not of its L1 alone"):
+        create_pin(cluster, "table", HOUR_MS, topic=1)
 
 
 def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -31,7 +33,7 @@ from pyspark.sql.types import StructType
 from l0gc.columns import scalar
 from l0gc.errors import L0gcError, NotFoundError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
-from l0gc.spark.handles import cluster_at
+from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner
@@ -78,6 +80,8 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             if options.fail_on_data_loss:
                 raise
             _log.warning("%s; what was left of it is left out", e, extra=event("data_loss"))
+    if TaskContext.get() is not None:  # a worker, which is used again
+        leave_out_of_collections()
     counters = asdict(reader.counters)
     _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
 
@@ -133,7 +137,10 @@ class BatchReader(DataSourceReader):
         o = self._options
         cluster = cluster_at(o.place)
         if o.pin_ms is None:
-            return split(Planner(cluster, o, cluster.passing_journal).batch(self._wanted), o.min_partitions, o.cores)
+            parts = Planner(cluster, o, cluster.passing_journal).batch(self._wanted)
+            if CORES in os.environ:  # a process of Spark's, which plans again
+                leave_out_of_collections()
+            return split(parts, o.min_partitions, o.cores)
         pin = pin_for_reader(cluster, f"{', '.join(o.topics) or o.pattern} on Spark", o.pin_ms)
         ends = dict(pin.ends or ())
         planner = Planner(cluster, o, lambda journal: cluster.journal_as_of(journal, ends.get(journal, -1)))

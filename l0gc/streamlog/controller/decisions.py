@@ -179,7 +179,13 @@ def tick_is_due(age_ms: int, interval_ms: int) -> bool:
 
 
 def decide_create_pin(
-    state: ControllerState, name: str, ttl_ms: int, *, level_one: bool = False, why: str = ""
+    state: ControllerState,
+    name: str,
+    ttl_ms: int,
+    *,
+    level_one: bool = False,
+    why: str = "",
+    topic: int = entries.ALL_TOPICS,
 ) -> entries.CreatePin:
     """Create a pin. It always is a new one, with an end of its own.
 
@@ -196,7 +202,7 @@ def decide_create_pin(
         raise UsageError(
             f"{entries.MAX_PINS:,} pins exist, and more are not possible: delete some with l0gc pin delete"
         )
-    return entries.CreatePin(name, ttl_ms, level_one, why)
+    return entries.CreatePin(name, ttl_ms, level_one, why, topic)
 
 
 def decide_delete_pin(state: ControllerState, name: str, revision: int | None) -> entries.DeletePin:

@@ -33,6 +33,8 @@ MAX_PIN_MS: Final = 366 * 24 * 3_600_000
 """The longest life of a pin: what it holds is garbage to everybody else."""
 MAX_PINS: Final = 1_000
 """Each keeps an offset for each journal in the controller's state."""
+ALL_TOPICS: Final = -1
+"""In place of a topic's revision, where a pin keeps what is in L1 of every topic."""
 
 
 class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -119,13 +121,14 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     """Creates a pin that ends by itself, so many milliseconds after the log's time at this entry.
 
-    `level_one`: it keeps what is in L1, and lets M move.
+    `level_one`: it keeps what is in L1, and lets M move; and if `topic` is a topic's revision, that of this topic alone.
     """
 
     name: str
     ttl_ms: int
     level_one: bool = False
     why: str = ""
+    topic: int = ALL_TOPICS
 
 
 class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):

@@ -258,11 +258,13 @@ class Controller:
         self._propose(decide)
         return topics[-1]
 
-    def create_pin(self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "") -> Pin:
+    def create_pin(
+        self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = entries.ALL_TOPICS
+    ) -> Pin:
         """A new pin, which has not taken effect. See `decide_create_pin`."""
         self.tick_if_due()  # a pin of that name that is past its end has then ended
         with self.replica.lock:
-            self._propose(lambda s: decide_create_pin(s, name, ttl_ms, level_one=level_one, why=why))
+            self._propose(lambda s: decide_create_pin(s, name, ttl_ms, level_one=level_one, why=why, topic=topic))
             return self.replica.state.pin(name)
 
     def pin_took_effect(self, pin: Pin, watermark: int, ends: Sequence[tuple[int, int]]) -> Pin:

@@ -80,7 +80,7 @@ class ControllerMachine:
                 state.producers[e.name] = Producer(e.producer_id, e.epoch, e.last_epoch, now_ms, e.run, last_run)
             case entries.CreatePin():
                 times = now_ms, now_ms + e.ttl_ms
-                state.pins[e.name] = Pin(e.name, epoch, entry.offset, *times, e.level_one, e.why)
+                state.pins[e.name] = Pin(e.name, epoch, entry.offset, *times, e.level_one, e.why, topic=e.topic)
             case entries.PinTookEffect():
                 state.pins[e.name] = msgspec.structs.replace(state.pins[e.name], watermark=e.watermark, ends=e.ends)
             case entries.DeletePin():
@@ -160,6 +160,8 @@ def _check(state: ControllerState, offset: int, e: entries.ControllerEntry) -> N
                 raise UsageError(f"it bumps producer {e.name!r} wrongly")
         case entries.CreatePin():
             entries.check_pin(e.name, e.ttl_ms, e.why)
+            if e.topic != entries.ALL_TOPICS and not (e.level_one and e.topic >= 0):
+                raise UsageError(f"it creates pin {e.name!r} of a topic, and not of its L1 alone")
             if e.name in state.pins or len(state.pins) >= entries.MAX_PINS:
                 raise UsageError(f"it creates pin {e.name!r}, which exists, or too many")
         case entries.PinTookEffect() | entries.DeletePin():

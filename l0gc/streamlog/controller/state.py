@@ -24,7 +24,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotFoundError, TopicNotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
-from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.streamlog.controller.entries import ALL_TOPICS, UNLIMITED
 
 _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
@@ -156,6 +156,7 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         revision: the epoch of its creation. What a journal drops from then on stays, see `pinned_from`.
         offset: of its entry in this log.
         level_one: it lets M move.
+        topic: the revision of the only topic whose dropped L1 and index objects stay, or ALL_TOPICS.
         watermark: M does not pass it; NO_WATERMARK until the pin has taken effect, and M does not move until then.
         ends: the offset of the last entry of each journal in use when the pin took effect; None until then.
     """
@@ -169,6 +170,7 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
     why: str
     watermark: int = NO_WATERMARK
     ends: list[tuple[int, int]] | None = None
+    topic: int = ALL_TOPICS
 
     @property
     def in_effect(self) -> bool:
@@ -301,13 +303,13 @@ class ControllerState(msgspec.Struct, array_like=True):
         """Whether an entry at `now_ms` ends a pin."""
         return any(p.end_ms <= now_ms for p in self.pins.values())
 
-    def pinned_from(self) -> int | None:
-        """The epoch from which on nothing that is dropped may be deleted; None without a pin.
+    def pinned_from(self, topic: int) -> int | None:
+        """The epoch from which on nothing that a topic drops may be deleted, given its revision; None without a pin.
 
         Before a pin takes effect, each journal's window reaches the pin's epoch. What is dropped counts with at least the
         window's epoch, so what counts with a lower one was dropped before.
         """
-        return min((p.revision for p in self.pins.values()), default=None)
+        return min((p.revision for p in self.pins.values() if p.topic in {ALL_TOPICS, topic}), default=None)
 
     def pinned_at(self, journal: int | None) -> frozenset[int]:
         """The offsets of a journal's log, or of this one (None), as of which a pin may need a replay.

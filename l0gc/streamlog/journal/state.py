@@ -156,8 +156,8 @@ class JournalState:
         """Whether anything of the topic is dropped and not purged."""
         return bool((self.dropped["revision"] == revision).any())
 
-    def is_dropped_before(self, time_ms: int, epoch: int) -> NDArray[np.bool_]:
-        """For each row of `dropped`: whether that was by a time of the log, when no epoch above `epoch` was known."""
+    def is_dropped_before(self, time_ms: int, epoch: int | Rows) -> NDArray[np.bool_]:
+        """For each row of `dropped`: whether that was by a time of the log, with at most `epoch`, one for all or each."""
         time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
         return np.logical_and(time <= time_ms, at <= epoch)
 

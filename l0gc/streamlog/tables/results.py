@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from l0gc.errors import L0gcError, PartialFailureError, SafetyError
+from l0gc.errors import L0gcError, PartialFailureError, SafetyError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.streamlog.controller.state import ControllerState, Topic, TopicTable
 
@@ -16,8 +16,16 @@ _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
-    """The table that a topic is to have; by default with its own name, in the namespace `l0gc`."""
-    return TopicTable(topic.name, topic.revision, catalog, table or f"l0gc.{_NOT_A_NAME.sub('_', topic.name)}")
+    """The table that a topic is to have; by default with its own name, in the namespace `l0gc`.
+
+    Raises:
+        UsageError: the name has no namespace, or a part of it is empty.
+    """
+    name = table or f"l0gc.{_NOT_A_NAME.sub('_', topic.name)}"
+    parts = name.split(".")
+    if len(parts) < 2 or not all(map(str.strip, parts)):
+        raise UsageError(f"table {name!r} needs a namespace: NAMESPACE.NAME")
+    return TopicTable(topic.name, topic.revision, catalog, name)
 
 
 @dataclass(frozen=True, slots=True)

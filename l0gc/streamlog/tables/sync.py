@@ -168,7 +168,7 @@ class _Sync:
     def _new_pin(self) -> Pin:
         name = f"{self._table.pin_prefix}{self._cluster.runtime.new_id()}"
         ttl_ms, why = plan.pin_ms(self._keep_ms), f"table of topic {self._table.topic}"
-        return create_pin(self._cluster, name, ttl_ms, level_one=True, why=why[:200])
+        return create_pin(self._cluster, name, ttl_ms, level_one=True, why=why[:200], topic=self._table.revision)
 
     def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
         """Commit what has changed, if anything has; also the ids of the snapshots that ended."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 import l0gc.watermark.publication
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.watermark.source import PinnedUnits
 from tests.simulation.mutants.tools import everywhere, method, mutant
@@ -49,7 +52,21 @@ def pin_ignored() -> AbstractContextManager[Any]:
     f"{_TEST}::test_a_deleted_topics_l1_stays_under_a_pin",
 )
 def pinned_purged() -> AbstractContextManager[Any]:
-    return method(JournalGarbage, "_unpinned", lambda self, epoch: epoch)
+    return method(JournalGarbage, "_unpinned", lambda self, epoch, topics: np.full(len(topics), epoch))
+
+
+@mutant(
+    36,
+    "l0gc/streamlog/controller/state.py::ControllerState.pinned_from",
+    "a vacuum takes a pin of one topic for that of another one",
+    f"{_TEST}::test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others",
+    simulated=False,
+)
+def pin_of_another_topic() -> AbstractContextManager[Any]:
+    def pinned_from(self: ControllerState, topic: int) -> int | None:
+        return min((p.revision for p in self.pins.values() if p.topic != topic), default=None)
+
+    return method(ControllerState, "pinned_from", pinned_from)
 
 
 @mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import StructType
 
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
+from l0gc.spark import handles
 from l0gc.spark.source.split import Slice
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.give_up import give_up
@@ -226,6 +229,25 @@ def test_only_the_columns_that_are_requested_are_read() -> None:
         assert found.num_rows == 120
         with pytest.raises(UsageError, match="a topic has no column value of type string"):
             batch_reader((), StructType().add("value", "string"), topic="events")
+
+
+@pytest.mark.parametrize("plans", [True, False])
+def test_a_process_of_sparks_leaves_what_it_has_loaded_out_of_garbage_collections_once(
+    plans: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append("frozen"))
+    handles.leave_out_of_collections.cache_clear()
+    cluster = filled()
+    read(cluster, topic="events")
+    assert not frozen, "this process is not one of Spark's"
+    if plans:
+        monkeypatch.setenv(handles.CORES, "2")
+    else:
+        monkeypatch.setattr(TaskContext, "get", object)
+    read(cluster, topic="events")
+    read(cluster, topic="events")
+    assert frozen == ["frozen"]
 
 
 def test_offsets_alone_are_what_footers_and_the_journal_say_and_no_page_is_fetched() -> None:

@@ -114,6 +114,19 @@ def test_planning_a_micro_batch_looks_at_each_log_once(monkeypatch: pytest.Monke
         assert len(set(looks)) < len(looks)  # a micro-batch that is planned again is looked up again
 
 
+def test_a_micro_batch_that_was_not_just_planned_is_checked_against_the_logs_as_they_are() -> None:
+    cluster = topic_in_memory(3)
+    add(cluster, 0, 10)
+    with on(cluster):
+        reader = stream_reader(topic="events", startingOffsets="earliest", maxOffsetsPerTrigger="9")
+        start = reader.initialOffset()
+        end = reader.latestOffset(stored(start), reader.getDefaultReadLimit())
+        expire(cluster, 2)
+        other = {"events": {**end["events"], "0": 9}}
+        with pytest.raises(OffsetOutOfRangeError, match="record 0 of partition events/0 was deleted"):
+            reader.partitions(stored(start), other)
+
+
 @pytest.mark.parametrize("options", [{"maxOffsetsPerTrigger": "12"}, {"maxBytesPerTrigger": "40"}])
 @pytest.mark.parametrize("in_l1", [False, True])
 def test_a_limit_holds_a_micro_batch_small_and_every_partition_goes_on(options: dict[str, str], in_l1: bool) -> None:

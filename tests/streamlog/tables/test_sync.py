@@ -72,6 +72,7 @@ def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_end
 
 def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Cluster) -> None:
     (pin,) = cluster.controller.snapshot().pins.values()
+    assert pin.topic == cluster.controller.snapshot().topic("events").revision
     first = sync(cluster).snapshot_id
     cluster.controller.delete_pin(pin.name)
     done = sync(cluster)
