@@ -50,8 +50,10 @@ def table_is_synced(view: View, scene: Scene) -> None:
     names, wanted = _names(there, None if head is None else head.snapshot_id), named(view.cluster, TOPIC)
     if sorted(names) != sorted(wanted):
         raise BrokenError(f"the table names {sorted(names)}, and the journals list {sorted(wanted)}")
-    if len(there.metadata.snapshots) > 2 or len(view.state.pins) > 2:
-        raise BrokenError(f"left are {len(there.metadata.snapshots)} snapshots and the pins {sorted(view.state.pins)}")
+    pins = view.state.pins
+    pending = sum(not p.in_effect for p in pins.values())  # of the killed run, for an hour
+    if len(there.metadata.snapshots) > 2 or len(pins) > 2 + pending or pending > 1:
+        raise BrokenError(f"left are {len(there.metadata.snapshots)} snapshots and the pins {sorted(pins)}")
 
 
 def others_merge_sync_and_vacuum() -> None:
