@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+import msgspec
+
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import UsageError
 
@@ -39,8 +41,7 @@ JUMP: Final = "~"
 "directory" name, at which some stores would skip that directory (hazard 12)."""
 
 
-@dataclass(frozen=True, slots=True)
-class L0Key:
+class L0Key(msgspec.Struct, frozen=True):
     """What an L0 object's key says."""
 
     shard: int
@@ -168,8 +169,7 @@ class KeyLayout:
         return zlib.crc32(name.encode()) % self.shards
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionId:
+class PartitionId(msgspec.Struct, frozen=True):
     """One partition of one incarnation of a topic: a re-created topic has another revision."""
 
     topic: str

@@ -17,3 +17,17 @@ def test_a_process_that_gives_memory_back_looks_for_cycles_as_often_as_python_do
     young, middle, usual_young, usual_middle = map(int, done.stdout.split())
     assert young <= usual_young
     assert middle <= usual_middle
+
+
+AT_START = (
+    "import gc; from l0gc.cli import entry; from l0gc.runtime import give_memory_back; gc.set_threshold(entry._AT_START); "
+    "gc.callbacks.append(entry._look_more_often); {}; many = [[] for _ in range(250_000)]; "
+    "print(*gc.get_threshold()[:2], len(gc.callbacks), gc.get_freeze_count() > 0)"
+)
+
+
+def test_a_command_that_makes_many_objects_looks_for_cycles_from_then_on() -> None:
+    """Unless it has said how often before: then that stays, and what was imported by then is not looked through."""
+    for said, expected in (("pass", "10000 30 0 False"), ("give_memory_back()", "700 10 0 True")):
+        command = [sys.executable, "-c", AT_START.format(said)]
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == expected

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.refusals import why_kept
@@ -22,8 +23,7 @@ PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """An object as read. Times are the store's, in milliseconds since 1970."""
 
     body: bytes
@@ -32,8 +32,7 @@ class Stored:
     date_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The metadata of an object."""
 
     size: int
@@ -42,16 +41,14 @@ class Head:
     date_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """A write that landed; `date_ms` is the store's clock when it answered."""
 
     etag: str
     date_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPage:
+class ListedPage(msgspec.Struct, frozen=True):
     """One page of a listing, as columns; times are the store's, in milliseconds since 1970."""
 
     keys: list[str]
@@ -62,8 +59,7 @@ class ListedPage:
         return len(self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """A folder: each key with the time of its last change; `date_ms` is the store's clock as the listing began.
 
     `more`: there is more of it, since only the first page was asked for.
@@ -74,8 +70,7 @@ class Listing:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteFailure:
+class DeleteFailure(msgspec.Struct, frozen=True):
     """A key that a DELETE request could not delete, with the store's code and message."""
 
     key: str
@@ -94,16 +89,14 @@ ENABLED: Final = "enabled"
 SUSPENDED: Final = "suspended"
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedKey:
+class VersionedKey(msgspec.Struct, frozen=True):
     """One version of a key; an empty `version_id` stands for the key as it is, whose deletion leaves a delete marker."""
 
     key: str
     version_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPage:
+class VersionPage(msgspec.Struct, frozen=True):
     """One page of versions and delete markers, as columns; times are the store's, in milliseconds since 1970."""
 
     keys: list[str]
@@ -117,8 +110,7 @@ class VersionPage:
         return len(self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedUpload:
+class UnfinishedUpload(msgspec.Struct, frozen=True):
     """A multipart upload that was neither completed nor aborted; its parts cost money and no listing shows them."""
 
     key: str
@@ -126,12 +118,11 @@ class UnfinishedUpload:
     initiated_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class VersionsDeleted:
+class VersionsDeleted(msgspec.Struct, frozen=True):
     """What one DELETE request did; `markers` are the ids of the delete markers that it made, by key."""
 
-    failures: list[DeleteFailure] = field(default_factory=list)
-    markers: dict[str, str] = field(default_factory=dict)
+    failures: list[DeleteFailure] = []
+    markers: dict[str, str] = {}
 
 
 class ObjectStore(Protocol):
