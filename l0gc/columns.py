@@ -6,7 +6,7 @@ Nothing here decides anything; it belongs below the packages that read and write
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +75,9 @@ def valid_only(values: Any, here: Any, kind: pa.DataType) -> pa.Array:
 
 def strings(values: Sequence[str]) -> pa.Array:
     """A column of text, below 2 GiB in all."""
-    encoded = [v.encode() for v in values]
-    return cut([len(v) for v in encoded], pa.py_buffer(b"".join(encoded)), pa.string())
+    text = "".join(values)
+    each: Iterable[str | bytes] = values if text.isascii() else (v.encode() for v in values)
+    return cut(np.fromiter(map(len, each), np.int32, len(values)), pa.py_buffer(text.encode()), pa.string())
 
 
 def scalar(value: int | str) -> pa.Scalar:

@@ -157,18 +157,15 @@ def worker_of(segment: str) -> str:
 
 
 def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
-    """A segment as Parquet."""
+    """A segment as Parquet; it has rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from l0gc.columns import integers, strings
 
-    table = pa.table(
-        {
-            f.name: (strings if f.type is str else integers)([getattr(row, f.name) for row in rows])
-            for f in msgspec.structs.fields(RecordedObject)
-        }
-    )
+    fields = msgspec.structs.fields(RecordedObject)
+    values = zip(*map(msgspec.structs.astuple, rows), strict=True)
+    table = pa.table({f.name: (strings if f.type is str else integers)(v) for f, v in zip(fields, values, strict=True)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", use_dictionary=["version_id", "status", "epoch"])
     body: bytes = sink.getvalue().to_pybytes()
