@@ -7,6 +7,7 @@ counts is the median, of the runs and of the rounds' ratios; both are shown, wit
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -91,6 +92,15 @@ class Bench:
             used = json.loads(written)
         output = json.loads(done.stdout) if done.stdout.startswith("{") else {}
         return Sample(used["wall"], used["cpu"], used["rss"] / (1 << 20), output.get("job_seconds"), output, failed)
+
+
+def cpu_of(pid: int) -> float:
+    """The user + sys of a process that runs still, in seconds; 0 where no /proc says it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def interleave(programs: Mapping[str, Callable[[int], Sample]], runs: int) -> dict[str, list[Sample]]:

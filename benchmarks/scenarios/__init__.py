@@ -36,6 +36,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "spark-executors": watermark.executors,
     "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
+    "sweep-garbage-40k": sweep_beside.garbage_40k,
     "sweep-mostly-live": sweep_beside.mostly_live,
     "sweep-growth": sweep_scale.growth,
     "sweep-memory": sweep_scale.memory,

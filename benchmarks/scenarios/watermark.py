@@ -74,34 +74,37 @@ def engines(setting: Setting) -> Result:
 
 
 def executors(setting: Setting) -> Result:
-    """The scan on Spark with one, two and four tasks at once, of a store that takes 50 ms to answer."""
+    """The scan and a sweep on Spark with one, two and four tasks at once, of a store that takes 50 ms to answer."""
     keys, counts = (20_000, (1, 2)) if setting.quick else (400_000, (1, *EXECUTOR_GOALS))
-    scan = ("compute-watermark", "--dry-run", "--engine", "spark", "--master")
+    commands: dict[str, tuple[int, tuple[str, ...], Callable[[Sample], float]]] = {
+        "scan": (0, ("compute-watermark", "--dry-run"), lambda s: float(s.output["seconds"]["listing"])),
+        "sweep": (keys // 10, ("sweep",), lambda s: float(s.output["seconds"])),
+    }
 
-    def program(count: int) -> Callable[[int], Sample]:
-        run = on_generated(setting, keys, 0, *scan, f"local[{count}]", delay_s=FAR_S)
+    def program(what: str, count: int) -> Callable[[int], Sample]:
+        garbage, command, seconds = commands[what]
+        on_spark = (*command, "--engine", "spark", "--master", f"local[{count}]")
+        run = on_generated(setting, keys, garbage, *on_spark, delay_s=FAR_S)
 
-        def listing(number: int) -> Sample:
+        def job(number: int) -> Sample:
             sample = run(number)
-            return replace(sample, job=sample.output["seconds"]["listing"])
+            return replace(sample, job=seconds(sample))
 
-        return listing
+        return job
 
-    samples = interleave({_tasks(c): program(c) for c in counts}, setting.runs)
+    samples = interleave({_tasks(what, c): program(what, c) for what in commands for c in counts}, setting.runs)
     goals = []
-    for count in counts[1:]:
-        one = ratio(samples, _tasks(count), _tasks(1), lambda s: s.job or 0.0)
-        faster = 1 / one.of_medians
-        limit = 1 / EXECUTOR_GOALS[count]
-        goals.append(
-            Goal(f"{count} at once / one, listing", one.of_medians, limit, f"{one.text()}, {faster:.2f} times")
-        )
-    title = f"{keys:,} made-up keys, {FAR_S * 1000:g} ms before each answer; job: the listing alone"
+    for what in commands:
+        for count in counts[1:]:
+            one = ratio(samples, _tasks(what, count), _tasks(what, 1), lambda s: s.job or 0.0)
+            text = f"{one.text()}, {1 / one.of_medians:.2f} times"
+            goals.append(Goal(f"{what}, {count} at once / one, job", one.of_medians, 1 / EXECUTOR_GOALS[count], text))
+    title = f"{keys:,} made-up keys, {FAR_S * 1000:g} ms before each answer; job: without Spark's start"
     return Result("spark-executors", title, samples, goals)
 
 
-def _tasks(count: int) -> str:
-    return f"{count} at once"
+def _tasks(what: str, count: int) -> str:
+    return f"{what}, {count} at once"
 
 
 def _compute(setting: Setting, server: SeaweedFS, bucket: str, *flags: str) -> Sample:
