@@ -189,8 +189,11 @@ class Tables(Group):
 
 
 def _syncing() -> Any:
-    """The module that needs PyIceberg. Raises `UsageError`: it is not installed."""
+    """The module that needs PyIceberg. Raises `UsageError`: it is not installed, or its configuration is not readable."""
     try:
+        from l0gc.streamlog.tables.configuration import check_configuration
+
+        check_configuration()
         from l0gc.streamlog.tables import sync
     except ModuleNotFoundError as e:
         raise UsageError(f"tables need PyIceberg ({e}); install it with: pip install 'l0gc[iceberg]'") from e

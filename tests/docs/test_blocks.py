@@ -135,7 +135,7 @@ def here(document: str, first: str) -> str:
 
 
 README_CONTEXTS = here("README.md", "context = ")
-MAKE_TARGETS = here("CONTRIBUTING.md", "make test")
+MAKE_TARGETS = here("README.md", "make demo") + here("CONTRIBUTING.md", "make test")
 ONE_TEST = here("docs/architecture.md", ".venv/bin/python -m pytest")
 EXTERNAL_COMMANDS = here("docs/external-log.md", "l0gc init")
 EXTERNAL_PYTHON = here("docs/external-log.md", "import l0gc")
@@ -150,7 +150,7 @@ DOCTOR = here("docs/stores.md", "$ l0gc doctor")
 FLIGHTS = here("examples/README.md", "$ python examples/flights")
 SPARK = [
     here("docs/spark.md", first)
-    for first in ("import l0gc.spark", "spark.conf.set", "events = (", "keyed = rows", "rows = spark.read.csv")
+    for first in ("import l0gc.spark", "spark.conf", "events = (", "keyed = rows", "with l0gc", "rows = spark.read.csv")
 ]
 
 
@@ -321,6 +321,7 @@ def test_the_blocks_about_spark_run_one_after_another(
         cluster.init(create_bucket=True, shards=4)
         for topic in ("flights", "clicks", "views", "copy"):
             cluster.topics.create(topic, partitions=4)
+        cluster.upload("clicks", [b"one"])
     (tmp_path / "flights").mkdir()
     (tmp_path / "flights" / "one.csv").write_text("carrier,delay\nUA,3\nAA,-2\n")
     first, *others = SPARK
@@ -328,9 +329,12 @@ def test_the_blocks_about_spark_run_one_after_another(
     names: dict[str, Any] = {"URL": bucket.url, "PLACE": str(tmp_path / "checkpoint"), "rows": rows}
     for number, text in enumerate([first, *others]):
         code = text.replace("s3://bucket/prefix", bucket.url).replace("/data/flights", str(tmp_path / "flights"))
+        code = code.replace("/checkpoints/copy", str(tmp_path / "checkpoint"))
         exec(compile(code, f"spark.md, block {number}", "exec"), names)
-        if "query" in names:
-            names.pop("query").stop()
+        if (query := names.pop("query", None)) is not None:
+            query.processAllAvailable()
+            query.stop()
+    assert (names["lag"].batch_id, names["lag"].records_behind) == (0, 0)
     with l0gc.open(bucket.url) as cluster:
         assert sorted(r.key for r in cluster.read("flights") if r.key) == [b"0", b"1", b"2", b"AA", b"UA"]
 

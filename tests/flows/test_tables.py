@@ -120,6 +120,18 @@ def test_a_catalog_that_refuses_fails_is_slow_gone_or_unknown_is_one_sentence(
         configure(monkeypatch, type="nonsense")
         everything_with_the_catalog(1, "catalog 'lake' failed: 'nonsense' is not a valid CatalogType")
     sql_catalog(monkeypatch, tmp_path)
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    for text, sentence in (
+        ("catalog: {lake: {type: sql}}", ", line 1: Found ugly disallowed JSONesque flow mapping"),
+        ("catalog:\n\tlake: x", ", line 2: found character"),
+        ("- lake", ": 'list' object has no attribute"),
+        ("catalog:\n  lake: x", ": Incompatible configurations"),
+    ):
+        (tmp_path / ".pyiceberg.yaml").write_text(text)
+        everything_with_the_catalog(2, f"PyIceberg cannot read .pyiceberg.yaml{sentence}")
+    (tmp_path / ".pyiceberg.yaml").write_text("catalog:\n  pond: x")
+    refused(2, "PyIceberg cannot read .pyiceberg.yaml: Configuration path catalogs.pond", "create other --catalog pond")
+    (tmp_path / ".pyiceberg.yaml").unlink()
     assert l0gc("table", "sync")["tables"][0]["added"] == 2
 
 

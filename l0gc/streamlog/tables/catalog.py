@@ -1,7 +1,6 @@
 """A table in its catalog: its schema, how it is opened and created, and what a catalog's errors mean.
 
-PyIceberg's own configuration says where a catalog is (`.pyiceberg.yaml`, or variables that begin with PYICEBERG_). What it
-does not say of S3 is what l0gc itself uses. A catalog is given some time for each answer: PyIceberg would wait for ever.
+A catalog is given some time for each answer: PyIceberg would wait for ever.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
-from pyiceberg.utils.config import Config
 from requests.exceptions import RequestException
 
 from l0gc.errors import (
@@ -42,9 +40,9 @@ from l0gc.errors import (
     TableExistsError,
 )
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
+from l0gc.streamlog.tables.configuration import catalog_properties
 from l0gc.streamlog.tables.plan import check_owner
 
 ANSWER_SECONDS: Final = 120.0
@@ -124,35 +122,12 @@ def open_catalog(name: str, store: ObjectStore) -> Catalog:
     """PyIceberg's catalog of that name.
 
     Raises:
-        NotFoundError: PyIceberg's configuration does not name it.
+        NotFoundError, UsageError: see `catalog_properties`.
         StoreError: it does not answer, or refuses.
     """
-    known = Config().get_catalog_config(name)
-    if known is None:
-        raise NotFoundError(
-            f"PyIceberg has no catalog {name!r}; name it in .pyiceberg.yaml, or set "
-            f"PYICEBERG_CATALOG__{name.upper()}__URI"
-        )
-    given: dict[str, Any] = known if "s3.endpoint" in known else _access(store) | known
+    given = catalog_properties(name, store)
     with explained(name):
         return PatientCatalog(answered(lambda: load_catalog(name, **given)))  # type: ignore[return-value]
-
-
-def _access(store: ObjectStore) -> dict[str, str]:
-    """How l0gc itself reaches the bucket, as PyIceberg's properties."""
-    if not isinstance(store, S3Store):
-        return {}
-    keys = store.session.get_credentials()
-    frozen = None if keys is None else keys.get_frozen_credentials()
-    found = {
-        "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
-        "s3.endpoint": store.config.endpoint_url,
-        "s3.region": store.region,
-        "s3.access-key-id": frozen and frozen.access_key,
-        "s3.secret-access-key": frozen and frozen.secret_key,
-        "s3.session-token": frozen and frozen.token,
-    }
-    return {k: v for k, v in found.items() if v}
 
 
 @contextmanager

@@ -1,0 +1,69 @@
+"""PyIceberg's configuration: `.pyiceberg.yaml`, and variables that begin with PYICEBERG_.
+
+Most of PyIceberg reads it when it is imported, and fails then if the file is not right. So it is read here before that, with
+a sentence about what is wrong. What it does not say of S3 is what l0gc itself uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyiceberg.utils import config
+
+from l0gc.errors import NotFoundError, UsageError
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.s3 import S3Store
+
+_WRONG = (config.strictyaml.YAMLError, AttributeError, ValueError)  # type: ignore[attr-defined]
+
+
+def check_configuration() -> None:
+    """Raises `UsageError`: the configuration cannot be read."""
+    with _readable():
+        config.Config()
+
+
+def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
+    """How to open the catalog of that name, and to reach its warehouse.
+
+    Raises:
+        NotFoundError: it does not name it.
+        UsageError: it cannot be read.
+    """
+    with _readable():
+        known: dict[str, Any] | None = config.Config().get_catalog_config(name)
+    if known is None:
+        raise NotFoundError(
+            f"PyIceberg has no catalog {name!r}; name it in .pyiceberg.yaml, or set "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI"
+        )
+    return known if "s3.endpoint" in known else _access(store) | known
+
+
+def _access(store: ObjectStore) -> dict[str, str]:
+    """How l0gc itself reaches the bucket, as PyIceberg's properties."""
+    if not isinstance(store, S3Store):
+        return {}
+    keys = store.session.get_credentials()
+    frozen = None if keys is None else keys.get_frozen_credentials()
+    found = {
+        "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+        "s3.endpoint": store.config.endpoint_url,
+        "s3.region": store.region,
+        "s3.access-key-id": frozen and frozen.access_key,
+        "s3.secret-access-key": frozen and frozen.secret_key,
+        "s3.session-token": frozen and frozen.token,
+    }
+    return {k: v for k, v in found.items() if v}
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except _WRONG as e:
+        mark = getattr(e, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise UsageError(f"PyIceberg cannot read .pyiceberg.yaml{line}: {getattr(e, 'problem', e)}") from e
