@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -64,11 +65,11 @@ def partitions(setting: Setting) -> Result:
         return sample
 
     counts = (FEW, MANY, MOST)
-    samples = interleave({f"upload, {c:,}": lambda n, c=c: uploading(c, n) for c in counts}, setting.runs)
-    samples |= interleave({f"read L0, {c:,}": lambda n, c=c: reading(c, n) for c in (FEW, MANY)}, setting.runs)
+    samples = interleave({f"upload, {c:,}": partial(uploading, c) for c in counts}, setting.runs)
+    samples |= interleave({f"read L0, {c:,}": partial(reading, c) for c in (FEW, MANY)}, setting.runs)
     for count in (FEW, MANY):
         setting.l0gc(newest[count], "reconcile")
-    samples |= interleave({f"read L1, {c:,}": lambda n, c=c: reading(c, n) for c in (FEW, MANY)}, setting.runs)
+    samples |= interleave({f"read L1, {c:,}": partial(reading, c) for c in (FEW, MANY)}, setting.runs)
     goals = []
     for count, limit in UPLOAD_GOALS.items():
         found = _walls(samples, f"upload, {count:,}", f"upload, {FEW:,}")
@@ -185,8 +186,8 @@ def _contend(setting: Setting, proxy: CountingProxy, files: list[Path], *, share
     where = {"L0GC_URL": f"s3://{BUCKET}/{prefix}", "AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
 
     def run(n: int) -> Sample:
-        command = [setting.program("l0gc"), "upload", topics[n % len(topics)], files[n], "--key-field", FIELD]
-        return setting.bench.run([*command, "--batch-bytes", "128KiB", "--json"], where)
+        upload: list[str | Path] = [setting.program("l0gc"), "upload", topics[n % len(topics)], files[n]]
+        return setting.bench.run([*upload, "--key-field", FIELD, "--batch-bytes", "128KiB", "--json"], where)
 
     with ThreadPoolExecutor(len(files)) as pool:
         done = list(pool.map(run, range(len(files))))
