@@ -126,7 +126,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
 def _of_topic(
     cluster: Cluster, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
 ) -> Iterator[QueryPosition]:
-    """How far a query that is at these offsets is behind the partitions that it reads of a topic."""
+    """The positions of a query at these offsets in the partitions of a topic that it reads."""
 
     def ask(view: TopicView) -> tuple[Rows, Rows, Rows, Rows]:
         committed = np.array([offsets.get(p, -1) for p in view.partitions.tolist()])
