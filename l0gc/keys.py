@@ -14,8 +14,6 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-import msgspec
-
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import UsageError
 
@@ -41,7 +39,8 @@ JUMP: Final = "~"
 "directory" name, at which some stores would skip that directory (hazard 12)."""
 
 
-class L0Key(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class L0Key:
     """What an L0 object's key says."""
 
     shard: int
@@ -169,7 +168,8 @@ class KeyLayout:
         return zlib.crc32(name.encode()) % self.shards
 
 
-class PartitionId(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PartitionId:
     """One partition of one incarnation of a topic: a re-created topic has another revision."""
 
     topic: str

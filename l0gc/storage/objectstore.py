@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
-
-import msgspec
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.refusals import why_kept
@@ -23,7 +22,8 @@ PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Stored:
     """An object as read. Times are the store's, in milliseconds since 1970."""
 
     body: bytes
@@ -32,7 +32,8 @@ class Stored(msgspec.Struct, frozen=True):
     date_ms: int
 
 
-class Head(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Head:
     """The metadata of an object."""
 
     size: int
@@ -41,14 +42,16 @@ class Head(msgspec.Struct, frozen=True):
     date_ms: int
 
 
-class Written(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Written:
     """A write that landed; `date_ms` is the store's clock when it answered."""
 
     etag: str
     date_ms: int
 
 
-class ListedPage(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ListedPage:
     """One page of a listing, as columns; times are the store's, in milliseconds since 1970."""
 
     keys: list[str]
@@ -59,7 +62,8 @@ class ListedPage(msgspec.Struct, frozen=True):
         return len(self.keys)
 
 
-class Listing(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Listing:
     """A folder: each key with the time of its last change; `date_ms` is the store's clock as the listing began.
 
     `more`: there is more of it, since only the first page was asked for.
@@ -70,7 +74,8 @@ class Listing(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-class DeleteFailure(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class DeleteFailure:
     """A key that a DELETE request could not delete, with the store's code and message."""
 
     key: str
@@ -89,14 +94,16 @@ ENABLED: Final = "enabled"
 SUSPENDED: Final = "suspended"
 
 
-class VersionedKey(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class VersionedKey:
     """One version of a key; an empty `version_id` stands for the key as it is, whose deletion leaves a delete marker."""
 
     key: str
     version_id: str = ""
 
 
-class VersionPage(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class VersionPage:
     """One page of versions and delete markers, as columns; times are the store's, in milliseconds since 1970."""
 
     keys: list[str]
@@ -110,7 +117,8 @@ class VersionPage(msgspec.Struct, frozen=True):
         return len(self.keys)
 
 
-class UnfinishedUpload(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
     """A multipart upload that was neither completed nor aborted; its parts cost money and no listing shows them."""
 
     key: str
@@ -118,11 +126,12 @@ class UnfinishedUpload(msgspec.Struct, frozen=True):
     initiated_ms: int
 
 
-class VersionsDeleted(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class VersionsDeleted:
     """What one DELETE request did; `markers` are the ids of the delete markers that it made, by key."""
 
-    failures: list[DeleteFailure] = []
-    markers: dict[str, str] = {}
+    failures: list[DeleteFailure] = field(default_factory=list)
+    markers: dict[str, str] = field(default_factory=dict)
 
 
 class ObjectStore(Protocol):

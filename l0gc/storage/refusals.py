@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from typing import Any, Final
-
-import msgspec
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -55,7 +54,8 @@ _ACTIONS: Final = {
 """The permission that an operation needs, where it is not `s3:` and the operation's name."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Answer:
     """A store's answer that was not a success.
 
     `region` is the bucket's, if the answer names it; `conditional` says that the request was a conditional write.
@@ -83,7 +83,8 @@ class Answer(msgspec.Struct, frozen=True):
         )
 
 
-class Row(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Row:
     """What an answer with one of these codes or statuses means. With a flag, only an answer of that kind fits."""
 
     error: type[L0gcError]
@@ -181,7 +182,8 @@ ROWS: Final = (
 """The first row that fits decides. An answer that fits none is a `StoreError` with the store's own message."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Failure:
     """What an exception of botocore, or of a class below it, means. With a flag, only one of that kind fits."""
 
     name: str
@@ -225,7 +227,7 @@ def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
     """The error for an answer to a request about `key`; an empty key stands for the bucket."""
     row = next((r for r in ROWS if r.fits(answer, key)), Row(StoreError, "{what}: {status} {code} {message}"))
     action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
-    return _error(row, config, key, **msgspec.structs.asdict(answer), action=action)
+    return _error(row, config, key, **asdict(answer), action=action)
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:

@@ -13,8 +13,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from l0gc.errors import (
     AmbiguousWriteError,
     BucketNotFoundError,
@@ -215,7 +213,7 @@ class S3Store(Connection):
             response["Body"].close()
         answer = Answer.of("", response)
         if answer.region not in {"", self.client.meta.region_name}:  # boto3 follows a redirect, and obstore does not
-            return refusal(msgspec.structs.replace(answer, code="PermanentRedirect"), self.config, key)
+            return refusal(replace(answer, code="PermanentRedirect"), self.config, key)
         return StoreError(f"reading {self.full(key)} failed: {without_answer(e)}")
 
     def now_ms(self) -> int:

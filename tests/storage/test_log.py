@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import pytest
-from msgspec.structs import replace
 
 from l0gc.errors import (
     AccessDeniedError,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
-
-from msgspec.structs import replace
 
 from l0gc.errors import ObjectNotFoundError
 from l0gc.storage.objectstore import Listing, Stored, Written
