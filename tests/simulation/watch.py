@@ -302,7 +302,8 @@ class Watch:
             self._fail(f"M = {m} was published at cluster epoch {self.controller.epoch}")
         if self.foreign_watermark:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
-        if self.highest_epoch > self.controller.epoch:
+        by_a_pin = m == self.watermark and published.pinned == published.cluster_epoch  # which says nothing new of M
+        if self.highest_epoch > self.controller.epoch and not by_a_pin:
             for key in self._world.store.objects:
                 k = L0_KEY.fullmatch(key)
                 if k is not None and int(k[1]) > self.controller.epoch:
