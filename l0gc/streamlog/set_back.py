@@ -66,5 +66,6 @@ def accept_set_back(cluster: Cluster, journal: int) -> int:
     times = max(end[0] for end in (unit.end, published.ends.get(unit.unit, unit.end))) + 1
     handle.accept_set_back(epoch, times)
     ends = {unit.unit: (times, handle.replica.offset)}
-    publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_epoch=epoch, ends=ends))
+    new = msgspec.structs.replace(published, cluster_epoch=epoch, ends=ends)
+    publish(cluster.store, cluster.runtime, new, pins_as_of=published.pinned)  # M stays, whatever pins hold
     return epoch

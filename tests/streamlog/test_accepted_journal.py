@@ -10,6 +10,7 @@ from l0gc.errors import CorruptObjectError, SetBackError, UsageError
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.journal.entries import SetBack, decode_journal_entry
 from l0gc.streamlog.level_one.reconcile import reconcile as lift
+from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.set_back import accept_set_back, set_back
 from l0gc.watermark.publication import PublishedWatermark, decode_published
 from tests.support.reconcile import reconcile
@@ -24,6 +25,10 @@ def place(tmp_path: Path) -> Place:
     """A copy was made while the records of `second` were in L0; three jobs later journals and L0 are restored from it."""
     found = Place(tmp_path)
     found.loop()
+    return restored(found)
+
+
+def restored(found: Place) -> Place:
     found.upload("second")
     found.copy = found.objects()
     for day in range(3):
@@ -100,6 +105,17 @@ def test_an_acceptance_is_one_entry_and_lowers_nothing(place: Place) -> None:
     assert now.watermark == was.watermark < epoch
     assert now.ends == was.ends | {"journal 1": (1, handle.replica.offset)}
     refused(place, {"housekeep"}, "journal 0")
+
+
+def test_pins_that_were_created_before_do_not_keep_anybody_from_accepting(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.loop()
+    pin = create_pin(place.process(), "backup", 3_600_000)
+    m = published(restored(place)).watermark
+    accept(place)
+    assert (published(place).watermark, published(place).pinned) == (m, pin.revision)
+    place.loop()
+    assert published(place).watermark > m
 
 
 def test_the_newest_log_is_refused_by_name_once_the_older_one_was_accepted(place: Place) -> None:
