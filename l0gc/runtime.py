@@ -89,7 +89,8 @@ def give_memory_back() -> None:
     Malloc's threshold for separate mappings grows with each large block that is freed, unless it is set. It is for a process
     of l0gc's own: it holds for all that the process does.
     """
-    gc.freeze()  # what was imported stays: to look through it took 20 ms
+    if not gc.get_freeze_count():  # once: what was imported stays, to look through it took 20 ms
+        gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     with suppress(OSError, AttributeError):  # another C library has no such call
         libc = ctypes.CDLL(None)
