@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from l0gc.errors import L0gcError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
 from l0gc.storage.objectstore import LocalFolder
-from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Cluster as Handles
 
 if TYPE_CHECKING:
     from l0gc.api.results import *
+    from l0gc.storage.s3 import S3Store
     from l0gc.streamlog.controller.state import Topic
 
 A = TypeVar("A")
@@ -96,6 +94,9 @@ class Reads:
             NotFoundError: there is no checkpoint, or no micro-batch of the query has ended, or it reads no topic.
             TopicNotFoundError: it reads a topic that was deleted, or created again, or that is another cluster's.
         """
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname
+
         from l0gc.inspect.lag import query_lag
 
         place = str(checkpoint)
