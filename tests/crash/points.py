@@ -58,6 +58,16 @@ def points_of(requests: list[Request]) -> list[tuple[int, str]]:
     return [(r.number, when) for r in requests for when in WHEN]
 
 
+def _to_its_end(process: ForkServerProcess) -> None:
+    """Start the process and wait for it; one that does not end is killed."""
+    process.start()
+    try:
+        process.join(_PROCESS_S)
+    finally:
+        process.kill()
+        process.join()
+
+
 def _act(others: Callable[[], None], environment: dict[str, str]) -> None:
     """What a process of others does: Arrow connects to nothing in one process while it waits for an answer."""
     os.environ.clear()
@@ -183,12 +193,7 @@ class Bench:
 
     def _others(self, others: Callable[[], None], endpoint_url: str) -> int | None:
         process = _PROCESSES.Process(target=_act, args=(others, {**os.environ, "AWS_ENDPOINT_URL_S3": endpoint_url}))
-        process.start()
-        try:
-            process.join(_PROCESS_S)
-        finally:
-            process.kill()
-            process.join()
+        _to_its_end(process)
         return process.exitcode
 
     def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
@@ -246,12 +251,7 @@ class Bench:
             process: ForkServerProcess = _PROCESSES.Process(
                 target=_command, args=(self._args(case), environment, errors)
             )
-            process.start()
-            try:
-                process.join(_PROCESS_S)
-            finally:
-                process.kill()
-                process.join()
+            _to_its_end(process)
             proxy.settle()
         expected = 0 if behaviour.fired is None else -9
         if process.exitcode != expected:
