@@ -204,11 +204,14 @@ class _Sync:
     def _compared(self, manifests: list[ManifestFile], rows: Rows) -> tuple[Rows, set[str], dict[str, Entries]]:
         """Which of the rows the current snapshot has, the paths of what else it has, and what was read for that: manifests,
         until all that is gone was found in them."""
+        if self._note is None:
+            return np.zeros(len(rows), np.bool_), set(), {}
+        held = plan.held_before(self._note, rows)
+        if held is not None:
+            return held, set(), {}
         gone: dict[bytes, str] = {}
         read: dict[str, Entries] = {}
-        if self._note is None:
-            return np.zeros(len(rows), np.bool_), set(), read
-        held, known, unread = plan.held_before(self._note, rows), set[bytes](), ends_first(manifests)
+        known, unread = set[bytes](), ends_first(manifests)
         wanted = dict.fromkeys(rows["name"].tolist())
         while held is None and (some := next(unread, [])):
             for m, entries in zip(some, entries_of(self._there, some), strict=True):
