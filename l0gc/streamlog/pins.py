@@ -103,7 +103,7 @@ def create_pin(
 
 
 def pin_for_reader(cluster: Cluster, what: str, ttl_ms: int = PIN_TTL_S * 1000) -> Pin:
-    """A pin under a name of its own, for somebody who reads; `what` they read is its reason.
+    """A pin under a new name, for somebody who reads; `what` they read is its reason.
 
     Raises as `create_pin`, and:
         AccessDeniedError: the credentials may only read.

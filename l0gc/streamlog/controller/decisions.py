@@ -187,7 +187,7 @@ def decide_create_pin(
     why: str = "",
     topic: int = entries.ALL_TOPICS,
 ) -> entries.CreatePin:
-    """Create a pin. It always is a new one, with an end of its own.
+    """Create a pin, which is always a new one and has its own end.
 
     Raises:
         PinExistsError: a pin of that name has not ended.

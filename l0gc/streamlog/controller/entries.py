@@ -119,7 +119,7 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 
 
 class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
-    """Creates a pin that ends by itself, so many milliseconds after the log's time at this entry.
+    """Creates a pin that ends automatically, so many milliseconds after the log's time at this entry.
 
     `level_one`: it keeps what is in L1, and lets M move; and if `topic` is a topic's revision, that of this topic alone.
     """

@@ -306,8 +306,8 @@ class ControllerState(msgspec.Struct, array_like=True):
     def pinned_from(self, topic: int) -> int | None:
         """The epoch from which on nothing that a topic drops may be deleted, given its revision; None without a pin.
 
-        Before a pin takes effect, each journal's window reaches the pin's epoch. What is dropped counts with at least the
-        window's epoch, so what counts with a lower one was dropped before.
+        Before a pin takes effect, each journal's window reaches the pin's epoch. An object that is dropped counts with at
+        least the window's epoch, so what counts with a lower one was dropped before.
         """
         return min((p.revision for p in self.pins.values() if p.topic in {ALL_TOPICS, topic}), default=None)
 

@@ -39,7 +39,7 @@ FIELD_IDS: Final = {
     )
 }
 """The id of each column, by which a table finds it in every file, whatever its name or place there. An id is given once and
-stays. Objects of older versions have no ids; their columns go by name."""
+stays. Objects of older versions have no ids; their columns are found by name."""
 
 
 def _column(path: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
@@ -209,7 +209,7 @@ def open_l1(
 
 
 def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAST_TAIL) -> tuple[Any, bytes]:
-    """The metadata of an L1 object of `size` bytes, whose checksum fits, and the end of the object as far as it was fetched.
+    """The metadata of an L1 object of `size` bytes, whose checksum fits, and the bytes of its end that were fetched.
 
     Args:
         tail_bytes: how much of the end is fetched at first; the rest of a larger footer costs another request.

@@ -1,7 +1,7 @@
 """PyIceberg's configuration: `.pyiceberg.yaml`, and variables that begin with PYICEBERG_.
 
 Most of PyIceberg reads it when it is imported, and fails then if the file is not right. So it is read here before that, with
-a sentence about what is wrong. What it does not say of S3 is what l0gc itself uses.
+a sentence about what is wrong. If it has no endpoint or keys for S3, l0gc adds its own.
 """
 
 from __future__ import annotations
