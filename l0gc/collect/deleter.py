@@ -112,10 +112,10 @@ class Deleter:
                 break
             slower = any(f.code in _SLOWER for f in reply.failures)
             self._pacer.answered(sent_at, len(batch), len(batch) - len(reply.failures), slower=slower)
-            lost = {(f.key, f.version_id): f for f in reply.failures}
-            failed = [(o, f) for o in batch if (f := lost.get((o.key, o.version_id)) or lost.get((o.key, "")))]
-            gone = batch
-            if failed:
+            failed, gone = list[tuple[Deletable, DeleteFailure]](), batch
+            if reply.failures:
+                lost = {(f.key, f.version_id): f for f in reply.failures}
+                failed = [(o, f) for o in batch if (f := lost.get((o.key, o.version_id)) or lost.get((o.key, "")))]
                 gone = [o for o in batch if (o.key, o.version_id) not in lost and (o.key, "") not in lost]
             outcome.deleted += gone
             requested(gone)

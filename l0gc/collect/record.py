@@ -15,7 +15,7 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -183,16 +183,16 @@ class RunRecord:
         self._sink = sink
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
-        self._encoding = threading.Lock()  # an encoder takes some MiB: one at a time
+        self._encoding = threading.Lock()  # rows and an encoder take some MiB: one at a time
 
     def plan(self, objects: Sequence[Deletable]) -> str:
         """Write a segment before its objects are deleted; returns its key."""
         key = f"{self._stem}-{next(self._numbers):05}.parquet"
-        self.write(key, [RecordedObject.of(o) for o in objects])
+        self.write(key, lambda: [RecordedObject.of(o) for o in objects])
         return key
 
-    def write(self, key: str, rows: Sequence[RecordedObject]) -> None:
-        """Write a segment again, with what became of its objects.
+    def write(self, key: str, rows: Callable[[], Sequence[RecordedObject]]) -> None:
+        """Write a segment again, with what became of its objects; `rows` makes them when it is their turn.
 
         Raises:
             StoreError: it cannot be written. Objects that are not on record are not deleted.
@@ -201,7 +201,7 @@ class RunRecord:
             return
         try:
             with self._encoding:
-                body = encode_segment(rows)
+                body = encode_segment(rows())
             self._sink.put_bulk(key, body)
         except StoreError as e:
             raise type(e)(

@@ -267,8 +267,8 @@ class Remover:
             try:
                 if segment.known:
                     passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-                    rows = rows_of(segment.objects, segment.outcome, self.plan.started_ms + passed_ms)
-                    self._record.write(segment.key, rows)
+                    now_ms = self.plan.started_ms + passed_ms
+                    self._record.write(segment.key, lambda: rows_of(segment.objects, segment.outcome, now_ms))
             except BaseException as e:
                 self._fail(e)
                 raise

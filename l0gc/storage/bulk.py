@@ -32,6 +32,22 @@ _ODD_PARTS: Final = (b"//", b"/./", b"/../")
 """Parts of a path that have another form, in keys that are joined by slashes."""
 
 
+class FullKeys(Sequence[str]):
+    """Keys with the URL's prefix, each made when it is asked for: a request under way does not hold them twice."""
+
+    def __init__(self, prefix: str, keys: Sequence[str]) -> None:
+        self._prefix, self._keys = prefix, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._prefix + self._keys[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._prefix.__add__, self._keys)
+
+
 class Bulk:
     """One bucket, by full keys; safe for several threads.
 
@@ -106,7 +122,7 @@ class Bulk:
         """
         import obstore
 
-        return self._send("delete", keys, lambda: obstore.delete(self._once, list(keys)))
+        return self._send("delete", keys, lambda: obstore.delete(self._once, keys))
 
     def put(self, key: str, body: bytes) -> bool:
         """Write one object, with retries; whether it is there for certain."""

@@ -21,7 +21,7 @@ from l0gc.errors import (
     PreconditionFailedError,
     StoreError,
 )
-from l0gc.storage.bulk import Bulk
+from l0gc.storage.bulk import Bulk, FullKeys
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.connection import ATTEMPTS, Connection, date_ms
 from l0gc.storage.objectstore import (
@@ -144,7 +144,7 @@ class S3Store(Connection):
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         if keys and not self._plain_deletes:
-            if self.bulk.delete([self.full_key(k) for k in keys]):
+            if self.bulk.delete(FullKeys(self.config.prefix, keys)):
                 return []
             self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
         return self._delete([*map(VersionedKey, keys)], once=True, quiet=True).failures

@@ -377,7 +377,7 @@ def test_what_is_gone_is_reported_though_its_marker_was_never_known(moto_store: 
     record = RunRecord(moto_store, run, "local")
     objects = [Deletable(k, 1, 10) for k in garbage]
     kept = garbage[0]
-    record.write(record.plan(objects), [RecordedObject.of(o, DELETED, now_ms=1) for o in objects])
+    record.write(record.plan(objects), lambda: [RecordedObject.of(o, DELETED, now_ms=1) for o in objects])
     purged = [VersionedKey(k, v) for p in moto_store.versions("level_zero/data/")
               for k, v in zip(p.keys, p.version_ids, strict=True) if k in garbage[1:]]  # fmt: skip
     moto_store.delete_versions(purged)
