@@ -477,7 +477,6 @@ SMALL = {
     "__main__.py": "a fixed name",
     "api/results.py": "types that are imported at their first use",
     "cli/entry.py": "before click is imported",
-    "collect/orphans.py": "a kind of garbage",
     "decoding.py": "what every part that reads JSON needs",
     "embedded/bound_exec.py": "a program of its own, run without l0gc",
     "epoch.py": "what every part needs",

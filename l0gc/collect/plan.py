@@ -9,6 +9,7 @@ the plan on, so a long run judges all objects alike. While an operator's pause i
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -150,8 +151,9 @@ def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
         UsageError: there are no such shards.
         SafetyError: a share of the bucket is given, and the bucket was not counted.
     """
+    look = _Look(cluster)
     judged = refuse_if_set_back(cluster, keep=False, by_m=True)
-    plan, published, layout = _planned(cluster, wanted, judged), judged.published, judged.identity.layout
+    plan, published, layout = look.planned(wanted, judged), judged.published, judged.identity.layout
     first, last = wanted.shards or (0, layout.shards - 1)
     if not 0 <= first <= last < layout.shards:
         raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
@@ -160,7 +162,7 @@ def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
         older_than_ms=plan.started_ms - wanted.min_age_ms if wanted.min_age_ms else _WHATEVER_ITS_AGE,
         first_shard=first,
         end_shard=last + 1,
-        versioning=versioning_of(cluster.store) if plan.watermark > NO_WATERMARK else OFF,
+        versioning=look.versioning() if plan.watermark > NO_WATERMARK else OFF,
         ratio_limit=_ratio_limit(published, wanted.max_delete_ratio),
         expected=published.eligible_objects if published is not None else -1,
         counted=published.listed_objects if published is not None else -1,
@@ -174,28 +176,35 @@ def plan_vacuum(cluster: ClusterHandle, wanted: Removal) -> Removal:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
         PausedError: an operator has paused deletions, and this is not a dry run.
     """
-    plan = _planned(cluster, wanted, refuse_if_set_back(cluster))
-    return msgspec.structs.replace(
-        plan, purge_versions=False, max_delete_ratio=None, versioning=versioning_of(cluster.store)
-    )
+    look = _Look(cluster)
+    plan = look.planned(wanted, refuse_if_set_back(cluster))
+    return msgspec.structs.replace(plan, purge_versions=False, max_delete_ratio=None, versioning=look.versioning())
 
 
-def _planned(cluster: ClusterHandle, wanted: Removal, judged: Judged) -> Removal:
-    """What sweeps and vacuums have in common."""
-    pause = read_pause(cluster.store)
-    if pause is not None and not wanted.dry_run:
-        raise paused_error(describe_pause(pause))
-    now_ms = cluster.now_ms()
-    return msgspec.structs.replace(
-        wanted,
-        run_id=wanted.run_id or run_id(now_ms, cluster.runtime.new_id()),
-        started_ms=now_ms,
-        watermark=watermark_of(judged.published),
-        cluster_epoch=judged.identity.cluster_epoch,
-        external_log=judged.identity.external_log,
-        layout=judged.identity.layout,
-        paused=describe_pause(pause) if pause is not None else "",
-    )
+class _Look:
+    """What sweeps and vacuums have in common; what no log says is asked beside the reading of them."""
+
+    def __init__(self, cluster: ClusterHandle) -> None:
+        self._cluster = cluster
+        self._pause = cluster.parallel.beside(partial(read_pause, cluster.store))
+        self.versioning = cluster.parallel.beside(partial(versioning_of, cluster.store))
+
+    def planned(self, wanted: Removal, judged: Judged) -> Removal:
+        """The plan, but for what one kind of run decides. Raises `PausedError`."""
+        cluster, pause = self._cluster, self._pause()
+        if pause is not None and not wanted.dry_run:
+            raise paused_error(describe_pause(pause))
+        now_ms = cluster.now_ms()
+        return msgspec.structs.replace(
+            wanted,
+            run_id=wanted.run_id or run_id(now_ms, cluster.runtime.new_id()),
+            started_ms=now_ms,
+            watermark=watermark_of(judged.published),
+            cluster_epoch=judged.identity.cluster_epoch,
+            external_log=judged.identity.external_log,
+            layout=judged.identity.layout,
+            paused=describe_pause(pause) if pause is not None else "",
+        )
 
 
 def versioning_of(store: ObjectStore) -> str:

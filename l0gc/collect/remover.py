@@ -28,13 +28,13 @@ from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
-from l0gc.storage.parallel import Answered, InFlight
+from l0gc.storage.parallel import FIRST_IN_FLIGHT, Answered, InFlight
 
 _log: Final = logging.getLogger(__name__)
 
-SEGMENTS_IN_FLIGHT: Final = 5
-"""Of keys as l0gc makes them; 10,000 objects are what a store that takes 20,000 a second removes in 0.5 s."""
-OBJECT_BYTES: Final = 320
+SEGMENTS_IN_FLIGHT: Final = FIRST_IN_FLIGHT * PAGE_SIZE // SEGMENT_OBJECTS + 2
+"""Of keys as l0gc makes them. Two wait for their turn: where none does, nothing can be learnt of the store."""
+OBJECT_BYTES: Final = 620
 """What an object in hand costs in addition to its key: itself, and its share of requests and of the record."""
 HAND_BYTES: Final = SEGMENTS_IN_FLIGHT * SEGMENT_OBJECTS * (OBJECT_BYTES + 80)
 

@@ -44,7 +44,7 @@ R = TypeVar("R", bound="RunResult")
 Find = Callable[[Place, Remover, A], None]
 """Finds what may go in one part of the work, and hands it to the remover, whose tally it adds to."""
 
-DELETERS: Final = 16
+DELETERS: Final = 24
 """Threads for the requests of a remover, which says how many of them are in flight: no more than its segments have."""
 _LOOK_EVERY_S: Final = 0.2
 

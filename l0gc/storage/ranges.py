@@ -18,10 +18,11 @@ import msgspec
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage, ObjectStore
 
-FIRST_PAGES: Final = 64
-"""How far a reader goes in the first round: most buckets need no second one."""
+FIRST_PAGES: Final = 16
+"""How far a reader goes in the first round: small buckets need no second one."""
 GROWTH: Final = 4
-"""Each round goes so many times as far, so that even the largest bucket takes few rounds."""
+"""Each round goes so many times as far, in so many times as many ranges: even the largest bucket takes few rounds, and a
+small one is not read in more requests than it has pages."""
 
 
 class KeyRange(msgspec.Struct, frozen=True):
@@ -85,7 +86,7 @@ def read_in_rounds(
     read: Callable[[Sequence[KeyRange], int], Iterable[KeyRange]],
     first_pages: int = FIRST_PAGES,
 ) -> None:
-    """Have everything below the data prefix read, by `readers` or more at once.
+    """Have everything below the data prefix read, at first in `readers` ranges.
 
     Args:
         ceiling: the epoch that hardly any object is above; asked once a round, and only where something is left.
@@ -96,6 +97,7 @@ def read_in_rounds(
         rests = list(read(ranges, pages))
         if not rests:
             return
+        readers *= GROWTH
         top, parts = ceiling(), max(2, -(-readers // len(rests)))
         ranges = [part for rest in rests for part in split_rest(layout, rest, top, parts)]
         pages *= GROWTH

@@ -46,8 +46,10 @@ B = TypeVar("B")
 
 _log: Final = logging.getLogger(__name__)
 _AHEAD: Final = 16
+_MOST_AHEAD: Final = 64
 _AHEAD_BYTES: Final = 24 << 20
-"""At most so many objects, or parts of them, are fetched ahead, and about so many bytes of them as they are stored."""
+"""So many objects, or parts of them, are fetched ahead, one more for each that was taken, and about so many bytes of them as
+they are stored."""
 
 
 @dataclass(slots=True)
@@ -336,14 +338,15 @@ class OffsetReader:
             yield from map(work, items)
             return
         waiting: deque[tuple[Future[B], int]] = deque()
-        here, held = InlineExecutor(), 0
+        here, held, ahead = InlineExecutor(), 0, _AHEAD
         try:
             for item in items:
                 weight = weigh(item)
                 waiting.append(((self._pool if weight else here).submit(work, item), weight))
                 held += weight
-                while len(waiting) > _AHEAD or held > _AHEAD_BYTES:
+                while len(waiting) > ahead or held > _AHEAD_BYTES:
                     held -= waiting[0][1]
+                    ahead = min(ahead + 1, _MOST_AHEAD)
                     yield waiting.popleft()[0].result()
             while waiting:
                 yield waiting.popleft()[0].result()

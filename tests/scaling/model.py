@@ -232,6 +232,7 @@ def listing(keys: float, readers: int) -> float:
     """
     ranges, each, read = readers, FIRST_PAGES, readers
     while rests := min(ranges, pages(keys) // each):
+        readers *= GROWTH
         ranges = rests * 3 * max(2, ceil(readers / rests))
         read += ranges
         each *= GROWTH
