@@ -32,6 +32,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "journals-contention": journals.contention,
     "merges": merges.merges,
     "scan-beside": watermark.scan_beside,
+    "scan-far": watermark.scan_far,
     "engines": watermark.engines,
     "spark-executors": watermark.executors,
     "inventory": inventory.histogram,

@@ -36,6 +36,7 @@ REPLAY_MIB: Final = 400 * 1e6 / (1 << 20)
 EXTENT_BYTES: Final = 48
 CHECKPOINT_SHARE: Final = 1.5
 DELAY_S: Final = 0.02
+FAR_S: Final = 0.05
 WRITERS: Final = (1, 4, 16, 32)
 ONE_JOURNAL_GOAL: Final = 0.7
 APPENDS_GOAL: Final = 4.0
@@ -56,10 +57,11 @@ def partitions(setting: Setting) -> Result:
         written[count] = len(setting.keys(f"{newest[count]}/{LOGS}")), len(sample.output["objects"])
         return sample
 
-    def reading(count: int, _: int) -> Sample:
+    def reading(count: int, _: int, **environment: str) -> Sample:
         target = setting.bench.scratch / "read.ndjson"
         command = f"exec {setting.program('l0gc')} read flights >{target}"
-        sample = setting.bench.run(["sh", "-c", command], {"L0GC_URL": f"s3://{BUCKET}/{newest[count]}"})
+        where = {"L0GC_URL": f"s3://{BUCKET}/{newest[count]}"} | environment
+        sample = setting.bench.run(["sh", "-c", command], where)
         if sum(1 for _ in target.open("rb")) != records:
             raise BenchmarkFailedError(f"l0gc read gave another number of records than {records}")
         return sample
@@ -70,6 +72,9 @@ def partitions(setting: Setting) -> Result:
     for count in (FEW, MANY):
         setting.l0gc(newest[count], "reconcile")
     samples |= interleave({f"read L1, {c:,}": partial(reading, c) for c in (FEW, MANY)}, setting.runs)
+    with CountingProxy(setting.bench.environment["AWS_ENDPOINT_URL_S3"], LOGS, delay_s=FAR_S) as proxy:
+        far = {f"read L1, {c:,}, far": partial(reading, c, AWS_ENDPOINT_URL_S3=proxy.endpoint_url) for c in (FEW, MANY)}
+        samples |= interleave(far, setting.runs)
     goals = []
     for count, limit in UPLOAD_GOALS.items():
         found = _walls(samples, f"upload, {count:,}", f"upload, {FEW:,}")

@@ -15,10 +15,13 @@ from benchmarks.measure import BenchmarkFailedError, Goal, Result, Sample, Sprea
 from benchmarks.scenarios.rates import SHARDS, on_generated
 from benchmarks.setting import BENCHMARKS, Setting
 from benchmarks.support.buckets import DATA, Filling, filled, url, warm_up
+from benchmarks.support.fake_s3 import BUCKET, FakeS3
+from benchmarks.support.generated import GeneratedBucket
 from benchmarks.support.goals import ratio
 from l0gc.embedded.seaweedfs import SeaweedFS
 
 SCAN_GOAL: Final = 0.6
+SCAN_FAR_GOAL: Final = 0.25
 OURS: Final = "l0gc compute-watermark"
 PLAIN: Final = "boto_scan.py"
 ENGINES: Final = ("local", "spark")
@@ -47,15 +50,38 @@ def scan_beside(setting: Setting) -> Result:
     with filled(setting, filling) as buckets, buckets.server() as server:
         warm_up(server, filling.bucket)
         samples = interleave({OURS: lambda _: ours(server), PLAIN: lambda _: plain(server)}, setting.runs)
+    _check_sums(samples)
+    job = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
+    goal = Goal("l0gc without Spark's start / plain, wall", job.of_medians, SCAN_GOAL, job.text())
+    title = f"{2 * half:,} objects over {filling.shards:,} shards; job: the process without Spark's start"
+    return Result("scan-beside", title, samples, [goal], [_timings(samples[OURS])])
+
+
+def scan_far(setting: Setting) -> Result:
+    """The listing of a bucket in a store that takes 50 ms to answer, next to a plain boto3 paginator."""
+    keys = 20_000 if setting.quick else 400_000
+
+    def plain(_: int) -> Sample:
+        with FakeS3(GeneratedBucket(keys, 0, SHARDS), delay_s=FAR_S) as server:
+            server.begin()
+            script = BENCHMARKS / "peers" / "boto_scan.py"
+            return setting.bench.run([sys.executable, script, BUCKET, DATA], server.environment())
+
+    ours = on_generated(setting, keys, 0, "compute-watermark", "--dry-run", "--engine", "local", delay_s=FAR_S)
+    samples = interleave({OURS: ours, PLAIN: plain}, setting.runs)
+    _check_sums(samples)
+    wall = ratio(samples, OURS, PLAIN)
+    goal = Goal("l0gc / plain, wall", wall.of_medians, SCAN_FAR_GOAL, wall.text())
+    return Result("scan-far", f"{keys:,} made-up keys, {FAR_S * 1000:g} ms before each answer", samples, [goal])
+
+
+def _check_sums(samples: dict[str, list[Sample]]) -> None:
+    """Raises `BenchmarkFailedError` if both do not say the same of the bucket."""
     expected = samples[PLAIN][0].output["epochs"]
     for sample in samples[OURS]:
         found = {str(r["epoch"]): [r["objects"], r["bytes"]] for r in sample.output["listing"]["epochs"]}
         if found != {e: sums for e, sums in expected.items() if e != "none"}:
             raise BenchmarkFailedError(f"compute-watermark was to find {expected}, and says {found}")
-    job = ratio(samples, OURS, PLAIN, lambda s: s.job or 0.0)
-    goal = Goal("l0gc without Spark's start / plain, wall", job.of_medians, SCAN_GOAL, job.text())
-    title = f"{2 * half:,} objects over {filling.shards:,} shards; job: the process without Spark's start"
-    return Result("scan-beside", title, samples, [goal], [_timings(samples[OURS])])
 
 
 def engines(setting: Setting) -> Result:

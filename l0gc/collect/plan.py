@@ -182,12 +182,12 @@ def plan_vacuum(cluster: ClusterHandle, wanted: Removal) -> Removal:
 
 
 class _Look:
-    """What sweeps and vacuums have in common; what no log says is asked beside the reading of them."""
+    """What sweeps and vacuums have in common; what no log says is asked while the logs are read."""
 
     def __init__(self, cluster: ClusterHandle) -> None:
         self._cluster = cluster
-        self._pause = cluster.parallel.beside(partial(read_pause, cluster.store))
-        self.versioning = cluster.parallel.beside(partial(versioning_of, cluster.store))
+        self._pause = cluster.parallel.begin(partial(read_pause, cluster.store))
+        self.versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
 
     def planned(self, wanted: Removal, judged: Judged) -> Removal:
         """The plan, but for what one kind of run decides. Raises `PausedError`."""

@@ -33,7 +33,7 @@ _ODD_PARTS: Final = (b"//", b"/./", b"/../")
 
 
 class FullKeys(Sequence[str]):
-    """Keys with the URL's prefix, each made when it is asked for: a request under way does not hold them twice."""
+    """Keys with the URL's prefix, each made when it is asked for: no request holds them twice while it waits."""
 
     def __init__(self, prefix: str, keys: Sequence[str]) -> None:
         self._prefix, self._keys = prefix, keys

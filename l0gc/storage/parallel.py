@@ -297,15 +297,15 @@ class Parallel:
     def answered(self) -> None:
         """To be called by a task that goes on after an answer of the store: so it shows how fast the store is."""
 
-    def beside(self, fn: Callable[[], B]) -> Callable[[], B]:
-        """Begin something, if other work can be done beside it; what is returned gives its result, or raises its error."""
+    def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
+        """Begin something, if this can do two things at once. What is returned gives its result, or raises its error."""
         return fn
 
 
 class ThreadPool(Executor):
     """Does as many tasks at once as makes them faster: some workers' at least, and up to `MORE` times as many.
 
-    A task is taken for a request. Those that have not begun when it is shut down may be dropped.
+    A task is taken for a request. A shutdown may drop tasks that have not begun.
     """
 
     MORE: Final = 4
@@ -352,7 +352,7 @@ class Threads(Parallel, AbstractContextManager["Threads"]):
     def answered(self) -> None:
         self._pool.in_flight.count(Answered(1))
 
-    def beside(self, fn: Callable[[], B]) -> Callable[[], B]:
+    def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
         return fn if self._within() else self._pool.submit(fn).result
 
     def pool(self) -> Executor | None:
