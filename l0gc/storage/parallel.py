@@ -113,15 +113,15 @@ class _Submitted(Future[B]):
 
 
 class WorkerThreads(Executor):
-    """At most so many threads; each is started when there is something to do."""
+    """At most so many threads, `workers`; each is started when there is something to do."""
 
     def __init__(self, workers: int, name: str) -> None:
-        self._workers, self._name = workers, name
+        self.workers, self._name = workers, name
         self._alive: list[threading.Lock] = []
         self._tasks: SimpleQueue[_Submitted[Any] | None] = SimpleQueue()
 
     def submit(self, fn: Callable[..., B], /, *args: Any, **kwargs: Any) -> Future[B]:
-        if len(self._alive) < self._workers:
+        if len(self._alive) < self.workers:
             self._start(f"{self._name}_{len(self._alive)}")
         task = _Submitted(lambda: fn(*args, **kwargs))
         self._tasks.put(task)
@@ -178,7 +178,7 @@ class InFlight:
     while requests are held up by a pace, or fewer than allowed are there to be sent. Safe for several threads.
 
     Args:
-        executor: where they are sent.
+        executor: where they are sent; threads that are started for it are as many as may be sent at once.
         first: how many at once, to begin with.
         least: how many it always may be.
         most: how many it may be at most.
@@ -269,6 +269,8 @@ class InFlight:
     def _measure(self, limit: int) -> None:
         """Measure the rate anew, with this limit."""
         self.limit = max(self._least, limit if self._most is None else min(limit, self._most))
+        if isinstance(self._executor, WorkerThreads):
+            self._executor.workers = self.limit
         self._answers, self._taken, self._unsure = -self._under_way, 0, 0
         self._since = self._clock.monotonic()
 
@@ -336,8 +338,7 @@ class Threads(Parallel, AbstractContextManager["Threads"]):
 
     def __init__(self, workers: int, name: str = "l0gc", clock: Clock | None = None) -> None:
         self._prefix = name
-        threads = WorkerThreads(workers * ThreadPool.MORE, name)
-        self._pool = ThreadPool(threads, workers, clock or SystemClock())
+        self._pool = ThreadPool(WorkerThreads(workers, name), workers, clock or SystemClock())
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         todo = list(items)
