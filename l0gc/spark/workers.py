@@ -129,13 +129,15 @@ def cause_of(error: BaseException) -> errors.L0gcError:
 
     Raises:
         KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message, on a connection in the middle
-            of an answer, and that failure hides the signal.
+            of an answer, or closes one that was not made yet, and that failure hides the signal.
     """
     behind = error.__context__
     while behind is not None:
         if isinstance(behind, KeyboardInterrupt):
             raise behind
         behind = behind.__context__
+    if isinstance(error, UnboundLocalError) and error.__context__ is not None:
+        error = error.__context__
     first = ""
     for line in reversed(str(error).splitlines()):
         m = _ERROR_LINE.fullmatch(line.strip())
@@ -167,4 +169,8 @@ def raising_causes() -> Iterator[None]:
     try:
         yield
     except JOB_ERRORS as e:
+        raise cause_of(e) from e
+    except UnboundLocalError as e:
+        if e.__context__ is None:
+            raise
         raise cause_of(e) from e

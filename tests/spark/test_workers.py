@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -147,6 +148,38 @@ def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> 
     lost.__context__ = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt), raising_causes():
         raise lost
+
+
+@pytest.mark.parametrize(
+    ("why", "raised", "match"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+        (ConnectionRefusedError(111, "no"), L0gcError, "^the Spark job failed: its Java has gone"),
+    ],
+    ids=["a signal", "Java has gone"],
+)
+def test_a_connection_that_pyspark_could_not_make_does_not_hide_why(
+    why: BaseException, raised: type[BaseException], match: str | None
+) -> None:
+    """It closes it all the same, as here."""
+
+    def connected() -> io.BytesIO:
+        raise why
+
+    def answer() -> bytes:
+        try:
+            connection = connected()
+            return connection.read()
+        finally:
+            connection.close()
+
+    with pytest.raises(raised, match=match), raising_causes():
+        answer()
+
+
+def test_a_variable_that_nobody_set_is_not_a_failure_of_spark() -> None:
+    with pytest.raises(UnboundLocalError), raising_causes():
+        raise UnboundLocalError
 
 
 @pytest.mark.weed
