@@ -16,6 +16,7 @@ from typing import Final
 
 from benchmarks.measure import BenchmarkFailedError, Goal, Ratio, Result, Sample, Spread, interleave
 from benchmarks.scenarios.basic import check, wall_goal
+from benchmarks.scenarios.watermark import FAR_S
 from benchmarks.setting import BENCHMARKS, BUCKET, Setting
 from benchmarks.support.proxy import CountingProxy
 
@@ -36,7 +37,6 @@ REPLAY_MIB: Final = 400 * 1e6 / (1 << 20)
 EXTENT_BYTES: Final = 48
 CHECKPOINT_SHARE: Final = 1.5
 DELAY_S: Final = 0.02
-FAR_S: Final = 0.05
 WRITERS: Final = (1, 4, 16, 32)
 ONE_JOURNAL_GOAL: Final = 0.7
 APPENDS_GOAL: Final = 4.0

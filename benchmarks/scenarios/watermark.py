@@ -43,8 +43,7 @@ def scan_beside(setting: Setting) -> Result:
         return replace(sample, job=sample.wall - sample.output["seconds"].get("spark", 0.0))
 
     def plain(server: SeaweedFS) -> Sample:
-        script = BENCHMARKS / "peers" / "boto_scan.py"
-        sample = setting.bench.run([sys.executable, script, filling.bucket, DATA], server.environment())
+        sample = _boto_scan(setting, server.environment(), filling.bucket)
         return replace(sample, job=sample.wall)
 
     with filled(setting, filling) as buckets, buckets.server() as server:
@@ -64,8 +63,7 @@ def scan_far(setting: Setting) -> Result:
     def plain(_: int) -> Sample:
         with FakeS3(GeneratedBucket(keys, 0, SHARDS), delay_s=FAR_S) as server:
             server.begin()
-            script = BENCHMARKS / "peers" / "boto_scan.py"
-            return setting.bench.run([sys.executable, script, BUCKET, DATA], server.environment())
+            return _boto_scan(setting, server.environment(), BUCKET)
 
     ours = on_generated(setting, keys, 0, "compute-watermark", "--dry-run", "--engine", "local", delay_s=FAR_S)
     samples = interleave({OURS: ours, PLAIN: plain}, setting.runs)
@@ -73,6 +71,11 @@ def scan_far(setting: Setting) -> Result:
     wall = ratio(samples, OURS, PLAIN)
     goal = Goal("l0gc / plain, wall", wall.of_medians, SCAN_FAR_GOAL, wall.text())
     return Result("scan-far", f"{keys:,} made-up keys, {FAR_S * 1000:g} ms before each answer", samples, [goal])
+
+
+def _boto_scan(setting: Setting, environment: dict[str, str], bucket: str) -> Sample:
+    script = BENCHMARKS / "peers" / "boto_scan.py"
+    return setting.bench.run([sys.executable, script, bucket, DATA], environment)
 
 
 def _check_sums(samples: dict[str, list[Sample]]) -> None:

@@ -35,17 +35,17 @@ _ODD_PARTS: Final = (b"//", b"/./", b"/../")
 class FullKeys(Sequence[str]):
     """Keys with the URL's prefix, each made when it is asked for: no request holds them twice while it waits."""
 
-    def __init__(self, prefix: str, keys: Sequence[str]) -> None:
-        self._prefix, self._keys = prefix, keys
+    def __init__(self, full_key: Callable[[str], str], keys: Sequence[str]) -> None:
+        self._full_key, self._keys = full_key, keys
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __getitem__(self, at: Any) -> Any:
-        return self._prefix + self._keys[at]
+        return self._full_key(self._keys[at])
 
     def __iter__(self) -> Iterator[str]:
-        return map(self._prefix.__add__, self._keys)
+        return map(self._full_key, self._keys)
 
 
 class Bulk:

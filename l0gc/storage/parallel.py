@@ -30,7 +30,7 @@ the new one, and end it."""
 
 FIRST_IN_FLIGHT: Final = 16
 """A sweep of 40,000 objects sends 40 requests, and is done before another number is tried. With 10 it took 0.92 times as
-long as s5cmd, with 16, 24 and 40 0.88, 0.82 and 0.78 times (SeaweedFS on two cores); each holds 0.8 MiB."""
+long as s5cmd, with 16, 24 and 40 0.85, 0.82 and 0.78 times (SeaweedFS on two cores); each holds 0.8 MiB."""
 LEAST_IN_FLIGHT: Final = 2
 ANSWERS: Final = 24
 """A rate is that of so many answers, or of two for each request in flight."""
@@ -300,7 +300,7 @@ class Parallel:
         """To be called by a task that goes on after an answer of the store: so it shows how fast the store is."""
 
     def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
-        """Begin something, if this can do two things at once. What is returned gives its result, or raises its error."""
+        """Begin something, if this can do two things at once; it returns a function that gives the result, or raises."""
         return fn
 
 

@@ -144,7 +144,7 @@ class S3Store(Connection):
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         if keys and not self._plain_deletes:
-            if self.bulk.delete(FullKeys(self.config.prefix, keys)):
+            if self.bulk.delete(FullKeys(self.full_key, keys)):
                 return []
             self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
         return self._delete([*map(VersionedKey, keys)], once=True, quiet=True).failures
