@@ -32,8 +32,9 @@ from l0gc.storage.parallel import FIRST_IN_FLIGHT, Answered, InFlight
 
 _log: Final = logging.getLogger(__name__)
 
-SEGMENTS_IN_FLIGHT: Final = FIRST_IN_FLIGHT * PAGE_SIZE // SEGMENT_OBJECTS + 2
-"""Of keys as l0gc makes them. Two wait for their turn: where none does, nothing can be learnt of the store."""
+SEGMENTS_IN_FLIGHT: Final = FIRST_IN_FLIGHT * PAGE_SIZE // SEGMENT_OBJECTS + 4
+"""Of keys as l0gc makes them. Some wait for their turn, since nothing can be learnt of the store where none does; others for
+their record: where a request takes 0.3 s, twelve segments deleted 18,000 objects a second, and fourteen 20,000."""
 OBJECT_BYTES: Final = 620
 """What an object in hand costs in addition to its key: itself, and its share of requests and of the record."""
 HAND_BYTES: Final = SEGMENTS_IN_FLIGHT * SEGMENT_OBJECTS * (OBJECT_BYTES + 80)
@@ -60,8 +61,9 @@ class _Hand:
             self._held += size
 
     @property
-    def half_empty(self) -> bool:
-        return self._held < HAND_BYTES // 2
+    def has_room(self) -> bool:
+        """Whether another segment as large as they come would not have to wait."""
+        return self._held + HAND_BYTES // SEGMENTS_IN_FLIGHT <= HAND_BYTES
 
     def give(self, size: int) -> None:
         with self._changed:
@@ -179,7 +181,7 @@ class Remover:
     @property
     def is_starved(self) -> bool:
         """Whether objects are removed sooner than they are handed over."""
-        return self._hand.half_empty
+        return self._hand.has_room
 
     @contextmanager
     def finishing(self) -> Iterator[None]:

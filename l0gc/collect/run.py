@@ -44,8 +44,9 @@ R = TypeVar("R", bound="RunResult")
 Find = Callable[[Place, Remover, A], None]
 """Finds what may go in one part of the work, and hands it to the remover, whose tally it adds to."""
 
-DELETERS: Final = 24
-"""Threads for the requests of a remover, which says how many of them are in flight: no more than its segments have."""
+DELETERS: Final = 32
+"""Threads for the requests of a remover, which says how many of them are in flight: no more than its segments have, and a
+few that write what became of segments."""
 _LOOK_EVERY_S: Final = 0.2
 
 DONE: Final = "done"

@@ -30,8 +30,16 @@ PAUSE = msgspec.json.encode(Pause("disk audit", "ann", 0))
 class Bucket(Limited):
     """A store that also keeps a run record, which is not encoded here, and from some moment on a pause."""
 
-    def __init__(self, clock: VirtualClock, limit: float, latency_s: float, paused_at: float = float("inf")) -> None:
+    def __init__(
+        self,
+        clock: VirtualClock,
+        limit: float,
+        latency_s: float,
+        paused_at: float = float("inf"),
+        small_s: float | None = None,
+    ) -> None:
         super().__init__(clock, limit, 1, by_key=False, latency_s=latency_s)
+        self._small_s = latency_s if small_s is None else small_s
         self.paused_at = paused_at
         self.planned: list[float] = []
         self.ended: list[Sequence[RecordedObject]] = []
@@ -39,13 +47,13 @@ class Bucket(Limited):
 
     def get(self, key: str) -> Stored:
         assert key == PAUSED
-        self._clock.sleep(SMALL_S)
+        self._clock.sleep(self._small_s)
         if self._clock.now < self.paused_at:
             raise ObjectNotFoundError(key)
         return Stored(PAUSE, "", 0, 0)
 
     def put_bulk(self, key: str, rows: Sequence[RecordedObject]) -> None:
-        self._clock.sleep(SMALL_S)
+        self._clock.sleep(self._small_s)
         if rows[0].status == PLANNED:
             self.planned.append(self._clock.now)
         else:
@@ -106,7 +114,7 @@ def test_a_pause_ends_it_before_any_other_segment_is_on_record(
     """However much is in hand, only as many segments are begun as have requests in flight."""
     monkeypatch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", segment)
     monkeypatch.setattr("l0gc.collect.remover.PAGE_SIZE", min(PAGE_SIZE, segment // 2))
-    store = Bucket(VirtualClock(), limit, 0.3, paused_at=8)
+    store = Bucket(VirtualClock(), limit, 0.3, paused_at=8, small_s=SMALL_S)
     remover, _ = removed_from(store, 60, segment, max_rate)
     gone = sum(n for _, n in store.taken)
     assert remover.tally.paused.startswith("disk audit")
@@ -117,3 +125,13 @@ def test_a_pause_ends_it_before_any_other_segment_is_on_record(
     assert sum(r.status == DELETED for rows in store.ended for r in rows) == gone == remover.tally.deleted
     assert {r.status for rows in store.ended for r in rows} <= {DELETED, LEFT}
     assert store._clock.now < store.paused_at + 3
+
+
+def test_deletes_wait_for_objects_while_another_segment_would_find_room() -> None:
+    store = Bucket(VirtualClock(), 20_000, 0.3)
+    remover, _ = removed_from(store, 0, SEGMENT_OBJECTS)
+    held = HAND_BYTES // SEGMENTS_IN_FLIGHT
+    for _ in range(SEGMENTS_IN_FLIGHT):
+        assert remover.is_starved
+        remover._hand.take(held)
+    assert not remover.is_starved
