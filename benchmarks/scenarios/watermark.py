@@ -26,9 +26,9 @@ OURS: Final = "l0gc compute-watermark"
 PLAIN: Final = "boto_scan.py"
 ENGINES: Final = ("local", "spark")
 FAR_S: Final = 0.05
-EXECUTOR_KEYS: Final = 400_000, 1_000_000
-"""Of the scan, and of the sweep, which does more that does not depend on the number of tasks; `auto` takes Spark from so
-many on."""
+EXECUTOR_KEYS: Final = 400_000, 2_000_000
+"""Of the scan, and of the sweep, which does more that does not depend on the number of tasks; `auto` takes Spark from a
+million on."""
 EXECUTOR_GOALS: Final = {2: 1.8, 4: 3.4}
 """How many times as fast as one task at a time so many at once are to be."""
 
