@@ -174,8 +174,8 @@ class Answered(NamedTuple):
 class InFlight:
     """Sends requests through an executor, as many at once as make the store faster.
 
-    By Little's law more of them either raise the rate, or wait longer for their answers. So the number goes a quarter down
-    while the rate stays, else back, and after a while up by half, which is kept if the rate grows with it. Nothing is learnt
+    By Little's law more of them either raise the rate, or wait longer for their answers. So the number goes up by half while
+    the rate grows with it, else back, and after a while a quarter down, which is kept if the rate stays. Nothing is learnt
     while requests are held up by a pace, or fewer than allowed are there to be sent. Safe for several threads.
 
     Args:
@@ -198,7 +198,7 @@ class InFlight:
         self._waiting: deque[Callable[[], Answered]] = deque()
         self._under_way = 0
         self._least, self._most = least, most
-        self._kept, self._upwards, self._hold, self._rate = first, False, 0, 0.0
+        self._kept, self._upwards, self._hold, self._rate = first, True, 0, 0.0
         self._measure(first)
 
     def submit(self, *requests: Callable[[], Answered], first: bool = False) -> None:
