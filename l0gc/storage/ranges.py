@@ -17,9 +17,10 @@ import msgspec
 
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.storage.workers import LOCAL, SPARK
 
-FIRST_PAGES: Final = 16
-"""How far a reader goes in the first round: small buckets need no second one."""
+FIRST_PAGES: Final = {LOCAL: 16, SPARK: 256}
+"""How far a reader goes in the first round, by the engine: small buckets need no second one, which is a job on Spark."""
 GROWTH: Final = 4
 """Each round goes so many times as far, in so many times as many ranges: even the largest bucket takes few rounds, and a
 small one is not read in more requests than it has pages."""
@@ -84,13 +85,14 @@ def read_in_rounds(
     readers: int,
     ceiling: Callable[[], int],
     read: Callable[[Sequence[KeyRange], int], Iterable[KeyRange]],
-    first_pages: int = FIRST_PAGES,
+    first_pages: int,
 ) -> None:
     """Have everything below the data prefix read, at first in `readers` ranges.
 
     Args:
         ceiling: the epoch that hardly any object is above; asked once a round, and only where something is left.
         read: reads each of these ranges up to so many pages, and returns what is left.
+        first_pages: how far each reader goes in the first round.
     """
     ranges, pages = of_shards(layout, readers), first_pages
     while ranges:

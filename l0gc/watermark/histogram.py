@@ -106,12 +106,12 @@ BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]
 
 
 def read_listing(
-    workers: Workers[Place], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int = FIRST_PAGES
+    workers: Workers[Place], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int | None = None
 ) -> Histogram:
     """A `BucketScan` of the listing.
 
     Args:
-        first_pages: how far each reader goes in the first round.
+        first_pages: how far each reader goes in the first round; by default as suits the engine.
     """
     total = Histogram()
 
@@ -122,7 +122,7 @@ def read_listing(
         total.add(part[0])
         return part[1]
 
-    read_in_rounds(layout, workers.slots, ceiling, read, first_pages)
+    read_in_rounds(layout, workers.slots, ceiling, read, first_pages or FIRST_PAGES[workers.engine])
     return total
 
 

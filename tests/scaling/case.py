@@ -12,6 +12,7 @@ from typing import Final
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY
+from l0gc.storage.workers import SPARK
 from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
 from tests.scaling import model
 from tests.scaling.model import Log, Requests
@@ -138,7 +139,7 @@ def uploads_per_s() -> Requests:
 
 def compute_watermark(*, scan: bool) -> Requests:
     """A run over all journals."""
-    lists, rounds = (model.pages(OBJECTS) + 4 * CORES, model.listing_rounds(OBJECTS)) if scan else (0, 0)
+    lists, rounds = (model.pages(OBJECTS) + 4 * CORES, model.listing_rounds(OBJECTS, SPARK)) if scan else (0, 0)
     return model.compute_watermark(CONTROLLER, journal_log(), journals=JOURNALS, listing=lists, rounds=rounds)
 
 

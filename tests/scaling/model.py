@@ -223,14 +223,14 @@ def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, m
     return ONCE["merge"] + read_log(controller) + journals * read_log(journal) + work
 
 
-def listing(keys: float, readers: int) -> float:
+def listing(keys: float, readers: int, engine: str) -> float:
     """The most LIST requests of a full listing by so many readers: its pages, and one for each range that is read.
 
     See `l0gc/storage/ranges.py`: a round reads each range up to so many pages, and cuts what is left of it in pieces. A
     range leaves something only where it was read that far, so that a round has no more rests than the pages allow, however
     unevenly the keys lie in the ranges.
     """
-    ranges, each, read = readers, FIRST_PAGES, readers
+    ranges, each, read = readers, FIRST_PAGES[engine], readers
     while rests := min(ranges, pages(keys) // each):
         readers *= GROWTH
         ranges = rests * 3 * max(2, ceil(readers / rests))
@@ -239,9 +239,9 @@ def listing(keys: float, readers: int) -> float:
     return pages(keys) + read
 
 
-def listing_rounds(keys: float) -> int:
+def listing_rounds(keys: float, engine: str) -> int:
     """The most rounds of a full listing that leave something, even if all keys are in one range."""
-    return ceil(log(pages(keys) * (GROWTH - 1) / FIRST_PAGES + 1, GROWTH))
+    return ceil(log(pages(keys) * (GROWTH - 1) / FIRST_PAGES[engine] + 1, GROWTH))
 
 
 def sweep_lists_bound(keys: float, garbage: float, shards: int) -> int:

@@ -12,7 +12,7 @@ import pytest
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.sweep import Sweep, SweepResult
-from l0gc.storage.workers import LocalWorkers
+from l0gc.storage.workers import LOCAL, LocalWorkers
 from l0gc.streamlog.cluster import Cluster
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.histogram import read_listing
@@ -96,9 +96,9 @@ def test_a_full_listing_to_compute_m(keys: int, garbage: int, shards: int) -> No
     journals = cluster.controller.snapshot().journals
     without = model.compute_watermark(CONTROLLER, Log(0), journals=journals)
     lists = found.lists - without.lists - model.ONCE["scan snapshot"].lists
-    assert model.pages(keys) <= lists <= model.listing(keys, READERS)
+    assert model.pages(keys) <= lists <= model.listing(keys, READERS, LOCAL)
     rounds = found.gets - without.gets
-    assert 0 < rounds <= model.listing_rounds(keys)
+    assert 0 < rounds <= model.listing_rounds(keys, LOCAL)
     assert found == model.compute_watermark(CONTROLLER, Log(0), journals=journals, listing=lists, rounds=rounds)
     scan = results[0].listing
     assert scan is not None

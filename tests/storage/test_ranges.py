@@ -10,8 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.keys import KeyLayout
-from l0gc.storage.ranges import GROWTH, KeyRange, RangeReader, cut_range, of_shards, read_in_rounds, split_rest
+from l0gc.storage.ranges import (
+    FIRST_PAGES,
+    GROWTH,
+    KeyRange,
+    RangeReader,
+    cut_range,
+    of_shards,
+    read_in_rounds,
+    split_rest,
+)
 from l0gc.storage.s3 import S3Store
+from l0gc.storage.workers import LOCAL
 from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
 from tests.support.memory_store import MemoryStore
 
@@ -175,7 +185,7 @@ def test_a_bucket_that_is_small_takes_one_round_and_asks_for_no_epoch() -> None:
     def ceiling() -> int:
         raise AssertionError("there was nothing left")
 
-    read_in_rounds(layout, 4, ceiling, reader)
+    read_in_rounds(layout, 4, ceiling, reader, FIRST_PAGES[LOCAL])
     assert len(reader.rounds) == 1
     assert reader.keys == keys
 
