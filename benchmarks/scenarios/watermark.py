@@ -27,7 +27,7 @@ PLAIN: Final = "boto_scan.py"
 ENGINES: Final = ("local", "spark")
 FAR_S: Final = 0.05
 EXECUTOR_KEYS: Final = 1_000_000
-"""From so many on `auto` takes Spark. Half of them are garbage where a sweep is measured: it jumps over the others."""
+"""Half of them are garbage where a sweep is measured: it jumps over the others."""
 EXECUTOR_GOALS: Final = {2: 1.8, 4: 3.4}
 """How many times as fast as one task at a time so many at once are to be."""
 
