@@ -42,6 +42,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "sweep-growth": sweep_scale.growth,
     "sweep-memory": sweep_scale.memory,
     "sweep-throttled": sweep_throttled.throttled,
+    "sweep-far": sweep_throttled.far,
     "spark-read": spark_source.read,
     "spark-beside": spark_source.beside,
     "spark-write": spark_source.write,

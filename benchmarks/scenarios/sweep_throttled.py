@@ -2,6 +2,7 @@
 
 The store is a made-up bucket behind an S3 server of its own (`benchmarks.support.fake_s3`), which counts objects as S3
 does. Throughput is what the server let in from the first five seconds on. s5cmd and a boto3 loop meet the same limit, once.
+The store may also be far away.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ RUN_S: Final = 45
 """So many seconds' worth of garbage there is."""
 APART_GOAL: Final = 0.1
 LIMITS: Final = (500, 2_000, 5_000)
+FAR_LIMITS: Final = (3_500, 20_000)
+FAR_S: Final = (0.005, 0.05, 0.3)
+FAR_RUN_S: Final = 30
+FAR_GOAL: Final = 0.9
+MEMORY_GOAL: Final = 1.05
 SHARDS: Final = 1_000
 
 
@@ -51,6 +57,31 @@ def throttled(setting: Setting) -> Result:
     return Result("sweep-throttled", title, samples, goals, notes)
 
 
+def far(setting: Setting) -> Result:
+    """A sweep of a store that takes so many objects a second, however long it needs for each request."""
+    limits, seconds = ((2_000,), 8) if setting.quick else (FAR_LIMITS, FAR_RUN_S)
+    sweep = l0gc_sweep(setting, may_fail=True)
+    cases = {f"{limit:,}/s, {delay_s * 1000:g} ms": (limit, delay_s) for limit in limits for delay_s in FAR_S}
+    samples: dict[str, list[Sample]] = {name: [] for name in cases}
+    outcomes: dict[str, list[_Outcome]] = {name: [] for name in cases}
+    for _ in range(setting.runs):
+        for name, (limit, delay_s) in cases.items():
+            sample, result = _run(setting, OURS, sweep, limit, limit * seconds, delay_s)
+            samples[name].append(sample)
+            outcomes[name].append(result)
+    goals = []
+    for name, (limit, _) in cases.items():
+        rates = Spread.of([r.rate for r in outcomes[name]])
+        failed = sum(r.ended != "done" for r in outcomes[name])
+        goals.append(Goal(f"{name}, limit / rate", limit / rates.median, 1 / FAR_GOAL, f"{rates.text(0)} a second"))
+        goals.append(Goal(f"{name}, runs that failed", failed, 0, str(failed)))
+    peaks = [Spread.of([s.rss_mib for s in runs]).median for runs in samples.values()]
+    apart = max(peaks) / min(peaks)
+    goals.append(Goal("highest / lowest peak RSS", apart, MEMORY_GOAL, f"{apart:.3f}"))
+    title = f"stores that take so many objects a second and wait before each answer, with garbage for {seconds} s"
+    return Result("sweep-far", title, samples, goals, [f"rates are from {SETTLE_S:g} s on"])
+
+
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """What a run came to: objects per second once settled, requests refused, garbage left, and how it ended."""
@@ -61,9 +92,11 @@ class _Outcome:
     ended: str
 
 
-def _run(setting: Setting, who: str, program: Program, limit: int, garbage: int) -> tuple[Sample, _Outcome]:
+def _run(
+    setting: Setting, who: str, program: Program, limit: int, garbage: int, delay_s: float = 0.0
+) -> tuple[Sample, _Outcome]:
     bucket = GeneratedBucket(garbage, garbage, SHARDS)
-    with FakeS3(bucket, limit) as server:
+    with FakeS3(bucket, limit, delay_s) as server:
         found(setting, server.environment(), Filling(BUCKET, SHARDS, 0, 0, (garbage, 0)))
         server.begin()
         sample = program(BUCKET, server.endpoint_url, server.environment())

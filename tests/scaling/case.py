@@ -51,9 +51,9 @@ MEMORY_BYTES: Final = 8 * 10**9
 
 LISTED_PER_CPU_S: Final = 200_000
 """Keys that a sweep lists and sorts out in a second of processor time."""
-DELETED_PER_CPU_S: Final = 33_000
+DELETED_PER_CPU_S: Final = 80_000
 """Objects that it lists, deletes and puts on record."""
-SPARK_LISTED_PER_CORE_S: Final = 68_000
+SPARK_LISTED_PER_CORE_S: Final = 130_000
 """Keys that `compute-watermark` lists on a core in a second; at least."""
 
 # -- what follows ---------------------------------------------------------------------------------------------------------
