@@ -50,7 +50,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **limits: Any) -> Non
     """Copy what lagging partitions still need into new L0 objects, so that M can pass the old ones.
 
     A partition that is not reconciled holds M, and so the garbage of all others. Offsets, order and timestamps stay as they
-    are. What is released goes with the next compute-watermark and sweep.
+    are. The next compute-watermark and sweep take what is released.
 
     \b
     Example:

@@ -31,8 +31,8 @@ from l0gc.storage.workers import LOCAL, Place
 LEVEL_ZERO: Final = "l0"
 """What the segments of a sweep's workers begin with."""
 STARVED_PAGES: Final = 2
-"""After so many pages that did not keep the deletes busy, one more range is scanned at once. Where a page takes 0.3 s, all
-ranges are within 2 s; after 8 pages it was 5 s."""
+"""After so many pages that did not keep the deletes busy, one more range is scanned at once. Where a page takes 0.3 s,
+eight ranges are scanned after 1 s; with eight pages it would be 4 s."""
 Ranges = Sequence[tuple[int, int]]
 """Ranges of shards that follow each other, each from its first shard to the one after its last."""
 
@@ -209,7 +209,7 @@ class _Sweeper:
                 self.scan(first, end)
 
     def scan(self, first: int, end: int, *, skip: bool = True) -> None:
-        """Scan a range, and have the scanners of the others end where it cannot be scanned to its end."""
+        """Scan a range, and have the scanners of the others end if it cannot be scanned to its end."""
         remover, plan = self._remover, self._remover.plan
         scan = SkipScan(
             self._store, plan.layout, plan.watermark, first, end,

@@ -108,7 +108,7 @@ class Bulk:
                     list(batch.column("size").to_pylist()),
                     [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
                 )
-                del batch  # whoever takes the page may wait with it
+                del batch  # a caller that takes the page may wait with it
                 if len(page):
                     yield page
         finally:

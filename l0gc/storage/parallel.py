@@ -29,9 +29,9 @@ _BEGUN_S: Final = 1.0
 the new one, and end it."""
 
 FIRST_IN_FLIGHT: Final = 20
-"""A sweep of 40,000 objects sends 40 requests, and is done before another number is tried. With 10 it took 0.92 times as
-long as s5cmd, with 16, 24 and 40 0.85, 0.82 and 0.78 times (SeaweedFS on two cores); each holds 0.8 MiB. Twenty delete
-20,000 objects a second where each request takes 0.3 s; sixteen did not."""
+"""A sweep of 40,000 objects sends 40 requests, and is done before another number is tried. Each holds 0.8 MiB; what
+more of them are worth is in benchmarks/README.md. Twenty delete 20,000 objects a second where each request takes 0.3 s;
+sixteen did not."""
 LEAST_IN_FLIGHT: Final = 2
 ANSWERS: Final = 24
 """A rate is that of so many answers, or of two for each request in flight."""

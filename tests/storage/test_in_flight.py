@@ -86,7 +86,8 @@ class Servers:
 def test_a_store_that_would_only_queue_more_gets_no_more_than_it_gains_from(servers: int) -> None:
     clock = VirtualClock()
     store = Servers(clock, servers, 0.1)
-    requests_for(clock, store.request, 300)
+    in_flight = requests_for(clock, store.request, 300)
+    assert servers * 2 / 3 <= in_flight._kept <= servers * 1.75
     assert servers - 1 <= median(store.at_once) <= servers * 1.5
     assert store.answered >= 0.95 * servers * 10 * 300
 
