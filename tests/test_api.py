@@ -24,7 +24,7 @@ from l0gc.collect.attempts import read_attempts
 from l0gc.keys import journal_log
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import Failing, a_cluster, level_zero
 from tests.support.cli import opens
 from tests.support.memory_store import memory_cluster, topic_in_memory

@@ -178,11 +178,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
 """Every place that deletes anything in a bucket, what it calls, and why it may. Data objects go through the first alone."""
 DELETERS = {"Deleter", "Remover"}
 
-SHARED_NAMES = {
-    "Cluster": "the library's, and the handles that it and the commands work with",
-}
-"""Names of two classes, and why."""
-
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
 PURE = [
     "epoch.py",
@@ -448,7 +443,7 @@ def test_a_class_name_has_one_meaning() -> None:
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(_name(path))
-    assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED_NAMES} == {}
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 SHARED_FUNCTIONS = {

@@ -21,7 +21,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import journal_log
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult
 from tests.scaling.counted import counted
 from tests.support.memory_store import (

@@ -28,7 +28,7 @@ from l0gc.collect.attempts import Attempt, write_attempt  # noqa: E402 - after t
 from l0gc.collect.record import RunSummary, write_summary  # noqa: E402
 from l0gc.inspect.report.facts import gather  # noqa: E402
 from l0gc.inspect.report.page import render  # noqa: E402
-from l0gc.streamlog.cluster import Cluster  # noqa: E402
+from l0gc.streamlog.cluster import Handles  # noqa: E402
 from l0gc.streamlog.housekeep import housekeep  # noqa: E402
 from l0gc.watermark.publication import PublishedWatermark, publish  # noqa: E402
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, ScanTotals, write_scan  # noqa: E402
@@ -53,7 +53,7 @@ MIB = 1 << 20
 class History:
     """What lies in the bucket at each epoch, and what became of it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Handles) -> None:
         self.cluster = cluster
         self.rng = random.Random(7)
         self.objects: dict[int, int] = {}
@@ -101,7 +101,7 @@ class History:
         return ScanRow(e, self.objects[e], self.objects[e] * self.size[e], now - (epoch - e) * 10 * MINUTE, *held)
 
 
-def build() -> Cluster:
+def build() -> Handles:
     """A cluster that has run for five days, with a reconciler that is behind on some partitions."""
     clock = FakeClock(NOW - (EPOCHS * 10 + 4) * MINUTE)
     cluster = memory_cluster(MemoryStore(clock))

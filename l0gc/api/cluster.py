@@ -19,8 +19,7 @@ from l0gc.runtime import user_at_host
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import SPARK, Workers
-from l0gc.streamlog.cluster import Cluster as Handles
-from l0gc.streamlog.cluster import open_cluster
+from l0gc.streamlog.cluster import Handles, open_cluster
 from l0gc.streamlog.ingest.formats import AUTO
 
 if TYPE_CHECKING:

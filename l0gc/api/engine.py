@@ -17,7 +17,7 @@ from l0gc.errors import UsageError
 from l0gc.events import Progress, event, quiet
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.workers import AUTO, LOCAL, SPARK, LocalWorkers, Workers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,8 +141,8 @@ class Engine:
 
     @contextmanager
     def workers(
-        self, cluster: Cluster, config: StoreConfig, work: Work, progress: Progress
-    ) -> Iterator[tuple[Workers[Cluster], str]]:
+        self, cluster: Handles, config: StoreConfig, work: Work, progress: Progress
+    ) -> Iterator[tuple[Workers[Handles], str]]:
         """Those who do a piece of work, and why it is they.
 
         Args:

@@ -14,7 +14,7 @@ from l0gc.collect.attempts import read_attempts, recorded_attempt
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.errors import L0gcError
 from l0gc.events import Progress, quiet
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.pins import PIN_TTL_S, PinView
 
 if TYPE_CHECKING:

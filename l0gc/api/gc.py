@@ -29,7 +29,7 @@ from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, StepsFailedError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Retention
 from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S
 from l0gc.watermark.publication import PublishedWatermark, read_published

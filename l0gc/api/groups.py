@@ -15,7 +15,7 @@ from l0gc.errors import UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
 from l0gc.streamlog import pins, topics
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import TABLE_PINS
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView

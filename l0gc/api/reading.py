@@ -11,7 +11,7 @@ from l0gc.errors import L0gcError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
 from l0gc.storage.objectstore import LocalFolder
-from l0gc.streamlog.cluster import Cluster as Handles
+from l0gc.streamlog.cluster import Handles
 
 if TYPE_CHECKING:
     from l0gc.api.results import *

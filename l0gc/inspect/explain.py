@@ -31,7 +31,7 @@ from l0gc.inspect.status import newest_scan, see_laggards, see_objects
 from l0gc.inspect.tables import tables_held
 from l0gc.keys import L1_DATA, KeyLayout
 from l0gc.storage.objectstore import if_there
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.holes import how_to_give_up
@@ -69,7 +69,7 @@ class _View:
     `epoch` is the cluster's; for another system's log the one published last, -1 if none was.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Handles) -> None:
         self._cluster = cluster
         self.snapshot = cluster.controller.snapshot()
         self.layout = KeyLayout(self.snapshot.key_template, self.snapshot.shards)
@@ -132,7 +132,7 @@ class _View:
         ]
 
 
-def explain_key(cluster: Cluster, key: str) -> Explanation:
+def explain_key(cluster: Handles, key: str) -> Explanation:
     """Why the object `key` (relative to the URL) is kept, or that it may go."""
     view = _View(cluster)
     parsed = view.layout.parse(key)
@@ -199,7 +199,7 @@ def _needed(
         e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
 
 
-def explain_epoch(cluster: Cluster, epoch: int) -> Explanation:
+def explain_epoch(cluster: Handles, epoch: int) -> Explanation:
     """What holds the objects of an epoch."""
     view = _View(cluster)
     e = view.explanation(f"epoch {epoch}", epoch)
@@ -250,7 +250,7 @@ def _why(h: Holder) -> str:
     return f"{where}{h.reason}{f'; {h.key} holds the first of them' if h.key else ''}."
 
 
-def explain_partition(cluster: Cluster, name: str) -> Explanation:
+def explain_partition(cluster: Handles, name: str) -> Explanation:
     """What a partition (`TOPIC/NUMBER`) holds.
 
     Raises:

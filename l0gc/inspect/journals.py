@@ -24,7 +24,7 @@ from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.tables import TableHeld
 from l0gc.keys import KeyLayout
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import ALL_TOPICS
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Pin, Topic
 from l0gc.streamlog.epoch_source import pins_of, unknown_topic
@@ -358,7 +358,7 @@ def unclosed_text(topic: Topic, journal: int) -> str:
     )
 
 
-def read_journals(cluster: Cluster, snapshot: ControllerState, published: int) -> Journals:
+def read_journals(cluster: Handles, snapshot: ControllerState, published: int) -> Journals:
     """Read all journals of a cluster.
 
     Args:

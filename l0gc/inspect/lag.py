@@ -17,7 +17,7 @@ import numpy as np
 from l0gc.errors import NotFoundError, OffsetOutOfRangeError, TopicNotFoundError, UnsupportedFormatError
 from l0gc.formatting import Outcome
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, look
@@ -64,7 +64,7 @@ class QueryLag(msgspec.Struct, Outcome, frozen=True):
         return sum(p.records_behind for p in self.partitions)
 
 
-def query_lag(cluster: Cluster, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
+def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
     """How far the query with this checkpoint is behind.
 
     Args:
@@ -124,7 +124,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
 
 
 def _of_topic(
-    cluster: Cluster, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
+    cluster: Handles, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
 ) -> Iterator[QueryPosition]:
     """The positions of a query at these offsets in the partitions of a topic that it reads."""
 

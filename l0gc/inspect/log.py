@@ -20,7 +20,7 @@ import numpy as np
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import decode_controller_entry
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
@@ -114,7 +114,7 @@ def _json(value: Any) -> Iterator[bytes]:
         yield msgspec.json.encode(value)
 
 
-def show_log(cluster: Cluster, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
+def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
     """The entries of a log from offset `start` on, up to its end as of now.
 
     Args:
@@ -154,7 +154,7 @@ def show_log(cluster: Cluster, journal: int | None, start: int = 0, *, checkpoin
             yield found if isinstance(found, Shown) else _entry(log, journal, found, names)
 
 
-def _topic_names(cluster: Cluster, journal: int | None) -> dict[int, str]:
+def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:
     """The topics by their revisions; none where the controller's log, which may be what is looked at, cannot be read."""
     with suppress(CorruptObjectError):
         state = cluster.controller.snapshot()
@@ -250,7 +250,7 @@ def _blocks(blocks: Rows, start: int) -> Table:
 
 
 def _checkpoint(
-    cluster: Cluster, log: SharedLog, journal: int | None, offset: int, names: Mapping[int, str]
+    cluster: Handles, log: SharedLog, journal: int | None, offset: int, names: Mapping[int, str]
 ) -> Iterator[Shown]:
     key, where = log.checkpoint_key(offset), {"checkpoint": offset}
     try:

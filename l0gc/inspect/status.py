@@ -40,7 +40,7 @@ from l0gc.inspect.laggards import Laggards, find_laggards
 from l0gc.inspect.tables import tables_held
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.evacuation.needs import unpinned_below
 from l0gc.streamlog.journal.holes import how_to_give_up
@@ -90,7 +90,7 @@ class Status(Overview, kw_only=True):
         }
 
 
-def status(cluster: Cluster, price_gb_month: float = STANDARD_PRICE) -> Status:
+def status(cluster: Handles, price_gb_month: float = STANDARD_PRICE) -> Status:
     """The cluster as it is now.
 
     Raises:
@@ -100,7 +100,7 @@ def status(cluster: Cluster, price_gb_month: float = STANDARD_PRICE) -> Status:
     return status_and_journals(cluster, price_gb_month)[0]
 
 
-def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status, Journals]:
+def status_and_journals(cluster: Handles, price_gb_month: float) -> tuple[Status, Journals]:
     """The same, and the journals that it was read from; none of them if the log is external."""
     # What is published comes before what is compared with it: a topic that M was computed without is gone then.
     published, watermark_error = _published(cluster, cluster.controller.snapshot().cluster_id)
@@ -156,7 +156,7 @@ def status_and_journals(cluster: Cluster, price_gb_month: float) -> tuple[Status
     return s, journals
 
 
-def _published(cluster: Cluster, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
+def _published(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
     """What is published; or why that cannot be used."""
     try:
         return read_published(cluster.store, cluster_id)[0], None
@@ -166,7 +166,7 @@ def _published(cluster: Cluster, cluster_id: str) -> tuple[PublishedWatermark | 
         return None, (DAMAGED_WATERMARK, str(e))
 
 
-def _runs(cluster: Cluster, now_ms: int) -> tuple[list[RunEntry], str]:
+def _runs(cluster: Handles, now_ms: int) -> tuple[list[RunEntry], str]:
     """The last sweeps; none, and why, if a record of one cannot be read."""
     try:
         return newest_runs(cluster.store, RUNS_SHOWN, now_ms), ""
@@ -180,7 +180,7 @@ ReadScan = Callable[[], ScanSnapshot | None]
 """Gives the newest listing; None where it cannot be read."""
 
 
-def newest_scan(cluster: Cluster, cluster_id: str, notes: list[str] | None = None) -> ScanSnapshot | None:
+def newest_scan(cluster: Handles, cluster_id: str, notes: list[str] | None = None) -> ScanSnapshot | None:
     """The newest scan that can be read, of the last few; None without one.
 
     Args:
@@ -258,7 +258,7 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
     return Removed(sum(r.deleted for r in swept), sum(r.bytes for r in swept))
 
 
-def _lag(cluster: Cluster, s: Status, published: PublishedWatermark | None) -> tuple[int | None, bool]:
+def _lag(cluster: Handles, s: Status, published: PublishedWatermark | None) -> tuple[int | None, bool]:
     if s.external_log or s.watermark > s.cluster_epoch:
         return None, False
     if s.watermark == s.cluster_epoch:
@@ -275,7 +275,7 @@ def _lag(cluster: Cluster, s: Status, published: PublishedWatermark | None) -> t
 # -- the journals ---------------------------------------------------------------------------------------------------------
 
 
-def _look(cluster: Cluster, journals: Journals, s: Status, published: PublishedWatermark | None) -> None:
+def _look(cluster: Handles, journals: Journals, s: Status, published: PublishedWatermark | None) -> None:
     """Complete `s` by what the journals say."""
     m = journals.watermark
     s.computable_watermark = m.watermark
@@ -314,7 +314,7 @@ class SeenObjects(NamedTuple):
 
 
 def see_objects(
-    cluster: Cluster, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
+    cluster: Handles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
 ) -> SeenObjects:
     """Look at the objects that hold these partitions.
 
@@ -338,7 +338,7 @@ def see_objects(
 
 
 def _suspects(
-    cluster: Cluster, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | None], named: str
+    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | None], named: str
 ) -> Iterator[tuple[Holder, Extent, str]]:
     """The L0 objects that are not what the log says: all are checked by their size, and a block is read of one.
 

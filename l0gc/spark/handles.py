@@ -23,7 +23,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 
 _THREADS: Final = 8
 """For the requests of one task."""
@@ -48,14 +48,14 @@ class ClusterAddress:
 
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
-def cluster_at(address: ClusterAddress) -> Cluster:
+def cluster_at(address: ClusterAddress) -> Handles:
     """The cluster, for all tasks of a process.
 
     It resolves credentials as boto3 does: from the environment, where the driver may have put its own (`for_executors`),
     from a profile, or from the role of its machine.
     """
     config = replace(address.config, profile=None) if are_sent() else address.config
-    return Cluster(
+    return Handles(
         S3Store(config),
         Runtime(),
         Threads(_THREADS),

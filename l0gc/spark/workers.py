@@ -25,7 +25,7 @@ from l0gc import errors
 from l0gc.events import Progress, quiet
 from l0gc.spark.handles import ClusterAddress, cluster_at
 from l0gc.storage.workers import SPARK, Stage
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -58,13 +58,13 @@ class SparkWorkers:
         self.cores = self._context.defaultParallelism
         self.slots = self.cores * TASKS_PER_CORE
 
-    def map(self, work: Callable[[Cluster, A], B], parts: Sequence[A]) -> list[B]:
+    def map(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> list[B]:
         if not parts:
             return []
         with self._job():
             return self._sent(work, parts).collect()
 
-    def reduce(self, work: Callable[[Cluster, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
+    def reduce(self, work: Callable[[Handles, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
         if len(parts) <= _FEW:
             done = self.map(work, parts)
             return functools.reduce(merge, done) if done else None
@@ -89,7 +89,7 @@ class SparkWorkers:
         self._cancelled.set()
         self._context.cancelAllJobs()
 
-    def _sent(self, work: Callable[[Cluster, A], B], parts: Sequence[A]) -> RDD[B]:
+    def _sent(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> RDD[B]:
         sent = self._context.parallelize(parts, min(len(parts), self.slots))
         return sent.map(functools.partial(_at_place, self._address, work))
 
@@ -120,7 +120,7 @@ class SparkWorkers:
             thread.join()
 
 
-def _at_place(address: ClusterAddress, work: Callable[[Cluster, Any], B], part: Any) -> B:
+def _at_place(address: ClusterAddress, work: Callable[[Handles, Any], B], part: Any) -> B:
     return work(cluster_at(address), part)
 
 

@@ -34,7 +34,7 @@ THREADS: Final = 16
 
 
 @dataclass
-class Cluster:
+class Handles:
     """The handles. Safe for use by several threads."""
 
     store: ObjectStore
@@ -140,11 +140,11 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Cluster, S3Store]]:
-    """The handles on the cluster at `config`, as a command or the library uses them; see `Cluster` for `settings`."""
+def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, S3Store]]:
+    """The handles on the cluster at `config`, as a command or the library uses them; see `Handles` for `settings`."""
     store = S3Store(config)
     with Threads(THREADS) as threads:
-        yield Cluster(store, Runtime(), threads, **settings), store
+        yield Handles(store, Runtime(), threads, **settings), store
 
 
 def identity_of(state: ControllerState) -> ClusterIdentity:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, UsageError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.topic import TopicState
@@ -25,7 +25,7 @@ HIGH_WATERMARK: Final = -1
 
 
 def delete_records(
-    cluster: Cluster,
+    cluster: Handles,
     topic: str,
     partition: int | None = None,
     *,

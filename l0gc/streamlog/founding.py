@@ -17,7 +17,7 @@ from l0gc.formatting import Outcome
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import check_format, remember_etags
 
 
@@ -36,7 +36,7 @@ class FoundedCluster(Outcome):
 
 
 def found_cluster(
-    cluster: Cluster,
+    cluster: Handles,
     store: S3Store,
     *,
     create_bucket: bool = False,
@@ -86,7 +86,7 @@ def found_cluster(
     )
 
 
-def refuse_where_a_log_is_gone(cluster: Cluster) -> None:
+def refuse_where_a_log_is_gone(cluster: Handles) -> None:
     """Refuse to begin a controller log where journals or a watermark say that there was one.
 
     Raises:

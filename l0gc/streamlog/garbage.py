@@ -41,7 +41,7 @@ from l0gc.formatting import count
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.storage.parallel import grouped
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
@@ -72,7 +72,7 @@ _FORGOTTEN: Final = (
 class JournalGarbage:
     """See `GarbageSource`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Handles) -> None:
         self._cluster = cluster
         self._states: dict[int, JournalState] = {}
         self._fences: dict[int, int] = {}

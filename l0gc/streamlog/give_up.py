@@ -19,7 +19,7 @@ from l0gc.errors import CorruptObjectError, ObjectNotFoundError, SafetyError, St
 from l0gc.formatting import Outcome
 from l0gc.keys import QUARANTINE
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.extents import decode_block, fetch
 from l0gc.streamlog.journal.entries import GaveUp
 from l0gc.streamlog.journal.holes import check_give_up
@@ -60,7 +60,7 @@ class GiveUpRecord(msgspec.Struct, frozen=True):
 
 
 def give_up(
-    cluster: Cluster, topic: str, partition: int, offsets: tuple[int, int], by: str, *, force_readable: bool = False
+    cluster: Handles, topic: str, partition: int, offsets: tuple[int, int], by: str, *, force_readable: bool = False
 ) -> GiveUpResult:
     """Make the records of a partition from the first to the last of `offsets` a hole, which nothing fills any more.
 

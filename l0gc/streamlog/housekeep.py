@@ -17,7 +17,7 @@ import msgspec
 from l0gc.errors import CorruptObjectError, EpochRegressionError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import ClosedTopic
@@ -97,7 +97,7 @@ class _Log:
         self.truncated += replica.truncate(lambda: controller.snapshot().pinned_at(self.journal))
 
 
-def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
+def housekeep(cluster: Handles, *, barrier: bool = False) -> HousekeepResult:
     """Housekeep the whole cluster once. A log for which something fails is named in `broken`, and the rest is done.
 
     Args:
@@ -136,7 +136,7 @@ def housekeep(cluster: Cluster, *, barrier: bool = False) -> HousekeepResult:
     )
 
 
-def _keep(cluster: Cluster, journal: int, epoch: int | None, deleted: Sequence[Topic], *, barrier: bool) -> _Log:
+def _keep(cluster: Handles, journal: int, epoch: int | None, deleted: Sequence[Topic], *, barrier: bool) -> _Log:
     """Housekeep one journal.
 
     Args:

@@ -28,7 +28,7 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError
 from l0gc.events import event
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
 from l0gc.streamlog.ingest.optional import column_of
@@ -114,7 +114,7 @@ class OffsetReader:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Handles,
         journal: JournalHandle,
         topic: Topic,
         ranges: Rows,

@@ -25,7 +25,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import AccessDeniedError, L0gcError, StoreError
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import ALL_TOPICS
 from l0gc.streamlog.controller.state import ControllerState, Pin
 from l0gc.watermark.compute import compute
@@ -78,7 +78,7 @@ class PinList(list[PinView], Outcome):
 
 
 def create_pin(
-    cluster: Cluster, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
+    cluster: Handles, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
 ) -> Pin:
     """Create a pin; when this returns, it has taken effect. If it cannot, it is deleted again.
 
@@ -102,7 +102,7 @@ def create_pin(
         raise
 
 
-def pin_for_reader(cluster: Cluster, what: str, ttl_ms: int = PIN_TTL_S * 1000) -> Pin:
+def pin_for_reader(cluster: Handles, what: str, ttl_ms: int = PIN_TTL_S * 1000) -> Pin:
     """A pin under a new name, for somebody who reads; `what` they read is its reason.
 
     Raises as `create_pin`, and:
@@ -119,7 +119,7 @@ def pin_for_reader(cluster: Cluster, what: str, ttl_ms: int = PIN_TTL_S * 1000) 
         ) from e
 
 
-def _take_effect(cluster: Cluster, pin: Pin) -> Pin:
+def _take_effect(cluster: Handles, pin: Pin) -> Pin:
     if not pin.level_one:
         require_seen(cluster, cluster.identity().cluster_id, pin.revision)
     state = cluster.controller.snapshot()
@@ -133,7 +133,7 @@ def _take_effect(cluster: Cluster, pin: Pin) -> Pin:
     return cluster.controller.pin_took_effect(pin, _held(state, pin, units), ends)
 
 
-def reach(cluster: Cluster, journals: Sequence[int], epoch: int) -> None:
+def reach(cluster: Handles, journals: Sequence[int], epoch: int) -> None:
     """Have the window of each journal reach an epoch, so that what is dropped from then on counts with that or more."""
     cluster.parallel.map(lambda j: cluster.journal(j).advance(epoch), journals)
 

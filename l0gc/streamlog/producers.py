@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.entries import ProducerState
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -77,13 +77,13 @@ class ProducerList(Outcome):
     producers: list[KnownProducer]
 
 
-def list_producers(cluster: Cluster) -> ProducerList:
+def list_producers(cluster: Handles) -> ProducerList:
     """Every producer that the controller knows."""
     known = sorted(cluster.controller.snapshot().producers.items())
     return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
 
 
-def describe_producer(cluster: Cluster, name: str) -> ProducerView:
+def describe_producer(cluster: Handles, name: str) -> ProducerView:
     """The producer as the logs have it now; `errors` names the logs that cannot be read.
 
     Raises:
@@ -121,14 +121,14 @@ def describe_producer(cluster: Cluster, name: str) -> ProducerView:
     )
 
 
-def begin_run(cluster: Cluster, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
+def begin_run(cluster: Handles, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
     """A new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
     run = cluster.controller.init_producer(name)
     cluster.parallel.map(JournalHandle.catch_up, journals)
     return run_ahead(cluster, name, run, journals)
 
 
-def run_ahead(cluster: Cluster, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
+def run_ahead(cluster: Handles, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
     """The run, or a new one where these journals, as of their last replay, have seen a later run than the controller has.
 
     The controller's log has each run before any journal does. So a journal that is ahead of it shows that the log was

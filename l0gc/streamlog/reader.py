@@ -20,7 +20,7 @@ import pyarrow as pa
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError
 from l0gc.storage.parallel import Threads
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.ingest.optional import Headers, headers_list, times_list
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
@@ -75,7 +75,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def read_topic(
-    cluster: Cluster,
+    cluster: Handles,
     topic: Topic,
     partitions: Iterable[int] | None = None,
     start: int | None = None,
@@ -99,7 +99,7 @@ def read_topic(
 
 
 def read_slices(
-    cluster: Cluster,
+    cluster: Handles,
     topic: Topic,
     partitions: Iterable[int] | None = None,
     start: int | None = None,
@@ -126,7 +126,7 @@ def read_slices(
 
 
 def read_record_lines(
-    cluster: Cluster,
+    cluster: Handles,
     topic: Topic,
     partitions: Iterable[int] | None = None,
     start: int | None = None,
@@ -145,14 +145,14 @@ def read_record_lines(
 
 
 def count_records(
-    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
+    cluster: Handles, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
 ) -> int:
     """How many records `read_slices` would read now, from the journals alone. Raises as it does."""
     return sum(reader.records for reader in _readers(cluster, topic, partitions, start))
 
 
 def _readers(
-    cluster: Cluster, topic: Topic, partitions: Iterable[int] | None, start: int | None, *, skip_holes: bool = False
+    cluster: Handles, topic: Topic, partitions: Iterable[int] | None, start: int | None, *, skip_holes: bool = False
 ) -> list[_RunReader]:
     wanted = None if partitions is None else distinct(np.fromiter(partitions, np.int64))
     runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
@@ -171,7 +171,7 @@ class _RunReader:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Handles,
         topic: Topic,
         run: JournalRun,
         wanted: Rows | None,

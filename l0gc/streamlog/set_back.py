@@ -13,12 +13,12 @@ from __future__ import annotations
 import msgspec
 
 from l0gc.errors import CorruptObjectError, SetBackError, UsageError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, publish, refuse_if_behind
 from l0gc.watermark.source import UnitSummary
 
 
-def set_back(cluster: Cluster, journal: int) -> str:
+def set_back(cluster: Handles, journal: int) -> str:
     """How it shows that a journal was set back, as a sentence.
 
     Raises:
@@ -29,7 +29,7 @@ def set_back(cluster: Cluster, journal: int) -> str:
     return _looked_at(cluster, journal)[2]
 
 
-def _looked_at(cluster: Cluster, journal: int) -> tuple[PublishedWatermark, UnitSummary, str]:
+def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, UnitSummary, str]:
     _, published = refuse_if_behind(cluster)
     unit = next(iter(cluster.units([journal])), None)
     if unit is None:
@@ -46,7 +46,7 @@ def _looked_at(cluster: Cluster, journal: int) -> tuple[PublishedWatermark, Unit
     raise UsageError(f"{unit.unit} was not set back, as far as what is published shows: there is nothing to accept")
 
 
-def accept_set_back(cluster: Cluster, journal: int) -> int:
+def accept_set_back(cluster: Handles, journal: int) -> int:
     """Accept a journal as it is after it was set back; returns the tick below which nothing lands there any more.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows, places
@@ -97,7 +97,7 @@ class TopicView:
         PartitionClosedError: the topic was deleted.
     """
 
-    def __init__(self, cluster: Cluster, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
+    def __init__(self, cluster: Handles, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
         self._cluster, self.topic, self.run = cluster, topic, run
         handle.catch_up()
         self._known = known = topic_copy(handle, topic)
@@ -183,7 +183,7 @@ class TopicView:
 
 
 def look(
-    cluster: Cluster,
+    cluster: Handles,
     handle: JournalHandle,
     topic: Topic,
     run: JournalRun,

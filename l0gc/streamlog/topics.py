@@ -16,7 +16,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
 from l0gc.streamlog.housekeep import Broken
@@ -91,7 +91,7 @@ class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True, omit_defaults=True):
 
 
 def create_topic(
-    cluster: Cluster,
+    cluster: Handles,
     name: str,
     partitions: int,
     journals: int | None = None,
@@ -108,13 +108,13 @@ def create_topic(
     return cluster.controller.create_topic(name, partitions, journals, retention)
 
 
-def alter_topic(cluster: Cluster, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
+def alter_topic(cluster: Handles, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
     """The topic as it is then, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
     return cluster.controller.alter_topic(name, retention)
 
 
-def alter_defaults(cluster: Cluster, retention: RetentionSettings) -> tuple[Retention, bool]:
+def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Retention, bool]:
     """The cluster's retention as it is then, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
     return cluster.controller.alter_defaults(retention)
@@ -156,7 +156,7 @@ class TopicDescription(Outcome):
 
 
 def describe_topic(
-    cluster: Cluster, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
+    cluster: Handles, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
 ) -> TopicDescription:
     """What a topic holds, as its journals have it now.
 
@@ -200,7 +200,7 @@ def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffset
     )
 
 
-def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
+def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:
     """Delete the topic and close it in its journals; names those in which that failed, where housekeeping tries again.
 
     Raises:
@@ -220,7 +220,7 @@ def delete_topic(cluster: Cluster, name: str) -> tuple[Topic, list[Broken]]:
     return topic, [b for b in cluster.parallel.map(close, topic.journals) if b is not None]
 
 
-def close_unknown_topics(cluster: Cluster) -> list[tuple[int, int, str]]:
+def close_unknown_topics(cluster: Handles) -> list[tuple[int, int, str]]:
     """Close what journals hold of topics that the controller does not know, and give their records up.
 
     Only a controller log that was restored from a backup leaves such topics behind: they were created after it. Until they

@@ -62,7 +62,7 @@ class PinnedUnits(NamedTuple):
 
 
 class ClusterHandle(Protocol):
-    """What the collector needs of a cluster. `l0gc.streamlog.cluster.Cluster` is one."""
+    """What the collector needs of a cluster. `l0gc.streamlog.cluster.Handles` is one."""
 
     @property
     def store(self) -> ObjectStore: ...

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.errors import AccessDeniedError, OutputFailedError, StoppedError, UsageError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.reader import ROWS, count_records
 from tests.support.cli import l0gc, opens, printed
 from tests.support.ingest import lines, upload, write
@@ -15,20 +15,20 @@ from tests.support.memory_store import failing, store_of, topic_in_memory
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Handles:
     """A cluster with a topic of two partitions and more records than are written at once, which the command finds."""
     found = topic_in_memory(2)
     upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * ROWS))])
     return opens(found, monkeypatch)
 
 
-def fails_with(cluster: Cluster, e: BaseException) -> None:
+def fails_with(cluster: Handles, e: BaseException) -> None:
     """The reading of the first L0 object fails."""
     store_of(cluster).fault = failing(e, key="level_zero/")
 
 
 @pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5")])
-def test_the_file_holds_what_would_be_printed(cluster: Cluster, tmp_path: Path, partition: tuple[str, ...]) -> None:
+def test_the_file_holds_what_would_be_printed(cluster: Handles, tmp_path: Path, partition: tuple[str, ...]) -> None:
     expected = printed("read", "events", *partition)
     assert len(expected) > 10_000
     said = l0gc("read", "events", *partition, "-o", str(tmp_path / "out"))
@@ -38,7 +38,7 @@ def test_the_file_holds_what_would_be_printed(cluster: Cluster, tmp_path: Path, 
     assert printed("read", "events", *partition, "-o", "-") == expected
 
 
-def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Cluster, tmp_path: Path) -> None:
+def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Handles, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("old")
     (tmp_path / "link").symlink_to("there")
     l0gc("read", "events", "--output", str(tmp_path / "link"))
@@ -55,7 +55,7 @@ def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Cluster, tmp_pa
 )
 @pytest.mark.parametrize("before", [None, "old"])
 def test_nothing_half_is_left(
-    cluster: Cluster, tmp_path: Path, before: str | None, cause: BaseException, raised: type[Exception], said: str
+    cluster: Handles, tmp_path: Path, before: str | None, cause: BaseException, raised: type[Exception], said: str
 ) -> None:
     if before is not None:
         (tmp_path / "out").write_text(before)
@@ -66,7 +66,7 @@ def test_nothing_half_is_left(
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == ({"out": before} if before is not None else {})
 
 
-def test_a_file_that_cannot_be_is_a_sentence(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_is_a_sentence(cluster: Handles, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "none" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 300)):
         with pytest.raises(UsageError, match=r"^cannot write .*; say where with -o FILE$"):
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_is_a_sentence(cluster: Cluster, tmp_path: Path) -
     assert Path("/dev/full").is_char_device()
 
 
-def test_read_knows_before_how_much_it_will_read(cluster: Cluster) -> None:
+def test_read_knows_before_how_much_it_will_read(cluster: Handles) -> None:
     topic = cluster.controller.snapshot().topic("events")
     assert count_records(cluster, topic) == 3 * ROWS
     assert count_records(cluster, topic, [1]) + count_records(cluster, topic, [0]) == 3 * ROWS

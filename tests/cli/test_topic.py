@@ -13,7 +13,7 @@ from docs.captures.terminal import shown as screen_of
 from l0gc.errors import EpochRegressionError, TopicExistsError, UsageError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.support.cli import ended_here, l0gc, text_of
 from tests.support.memory_store import publish_m
 
@@ -116,7 +116,7 @@ def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) ->
 
 def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluster: StoreConfig) -> None:
     """Hazard 10: the controller log was restored from a backup."""
-    handles = Cluster(S3Store(cluster))
+    handles = Handles(S3Store(cluster))
     publish_m(handles, 4, 6)
     for args in (["epoch", "advance"], ["topic", "create", "t", "--partitions", "1"]):
         with pytest.raises(EpochRegressionError):
@@ -129,7 +129,7 @@ def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluste
 
 
 def test_a_jump_by_far_is_asked_about_and_is_one_entry(cluster: StoreConfig) -> None:
-    handles = Cluster(S3Store(cluster))
+    handles = Handles(S3Store(cluster))
     with pytest.raises(UsageError, match=r"would advance the cluster epoch from 0 to 10002, .* give --yes"):
         l0gc("epoch", "advance", "--above", "10001")
     assert handles.controller.snapshot().epoch == 0

@@ -13,18 +13,18 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.support.memory_store import MemoryStore, failing, memory_cluster
 
 
-def known(cluster: Cluster) -> MemoryStore:
+def known(cluster: Handles) -> MemoryStore:
     """The store of a cluster that has been looked at."""
     cluster.controller.snapshot()
     assert isinstance(cluster.store, MemoryStore)
     return cluster.store
 
 
-def run(cluster: Cluster, error: BaseException | None = None, *, whole: bool = True) -> None:
+def run(cluster: Handles, error: BaseException | None = None, *, whole: bool = True) -> None:
     with recorded_attempt(cluster, "reconcile", whole=whole):
         if error is not None:
             raise error

@@ -26,7 +26,7 @@ from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import a_cluster, expected_garbage, level_zero, pages_of
 from tests.support.memory_store import Call, MemoryStore, store_of
 
@@ -44,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return 5
 
 
-def killed_at(number: int, page_size: int) -> tuple[Cluster, set[str], bool]:
+def killed_at(number: int, page_size: int) -> tuple[Handles, set[str], bool]:
     """A cluster whose sweep was killed before its store call `number` (or after, if odd); what is gone; whether it was."""
     cluster = a_cluster()
     store = store_of(cluster)
@@ -66,7 +66,7 @@ def killed_at(number: int, page_size: int) -> tuple[Cluster, set[str], bool]:
     return cluster, before - level_zero(cluster), killed
 
 
-def statuses(cluster: Cluster) -> dict[str, str]:
+def statuses(cluster: Handles) -> dict[str, str]:
     store = store_of(cluster)
     keys = [k for k in store.objects if k.startswith(RUNS) and k.endswith(".parquet")]
     return {f.key: f.status for k in keys for f in read_segment(store, k)}
@@ -99,7 +99,7 @@ def test_the_record_of_a_run_that_is_killed_at_any_call_is_true(small: int) -> N
             break
 
 
-def cluster_keys(cluster: Cluster) -> set[str]:
+def cluster_keys(cluster: Handles) -> set[str]:
     return set(store_of(cluster).objects)
 
 

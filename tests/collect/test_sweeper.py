@@ -24,7 +24,7 @@ from l0gc.events import quiet
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor, Parallel, Threads
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import (
     Disordered,
     a_cluster,
@@ -350,7 +350,7 @@ def test_tallies_of_workers_add_up() -> None:
 # -- unfinished uploads ---------------------------------------------------------------------------------------------------
 
 
-def with_uploads(cluster: Cluster) -> dict[str, UnfinishedUpload]:
+def with_uploads(cluster: Handles) -> dict[str, UnfinishedUpload]:
     store, layout = store_of(cluster), cluster.controller.layout()
     now = store.clock.ms
     uploads = {

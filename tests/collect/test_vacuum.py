@@ -25,7 +25,7 @@ from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, 
 from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.scans import KEEP_DAYS
 from tests.support.garbage import DATA, INDEX, FakeGarbage, key_of
 from tests.support.l0_buckets import Backwards
@@ -34,7 +34,7 @@ from tests.support.memory_store import MemoryStore, memory_cluster, publish_m
 HOUR_MS = 3_600_000
 
 
-def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Cluster, MemoryStore]:
+def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handles, MemoryStore]:
     store = store or MemoryStore()
     cluster = memory_cluster(store)
     while cluster.controller.snapshot().epoch < epoch:
@@ -42,7 +42,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Cluste
     return cluster, store
 
 
-def vacuum(cluster: Cluster, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
+def vacuum(cluster: Handles, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
     return Vacuum(cluster, options).run(source)
 
 

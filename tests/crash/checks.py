@@ -7,7 +7,7 @@ from typing import Final
 
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, l1_key
@@ -28,7 +28,7 @@ class BrokenError(AssertionError):
 class View:
     """A bucket as it is now. Records that were deleted are `GONE` in `records`, and those that were given up `LOST`."""
 
-    cluster: Cluster
+    cluster: Handles
     state: ControllerState
     watermark: int
     partitions: dict[PartitionId, JournalState]
@@ -41,7 +41,7 @@ class View:
         return {k: p.epoch for k, p in parsed.items() if p is not None}
 
 
-def look(cluster: Cluster) -> View:
+def look(cluster: Handles) -> View:
     """Read everything. Raises what l0gc's readers raise, `CorruptObjectError` for a loss."""
     store: ObjectStore = cluster.store
     state = cluster.controller.snapshot()

@@ -36,7 +36,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.give_up import give_up
@@ -80,20 +80,20 @@ class Actor:
     def begin(self) -> Local:
         return Local("begin")
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         """One step; raises `BrokenError`."""
         raise NotImplementedError
 
     def run(self, view: View, local: Local) -> Local:
         fake = FakeCluster(view, random.Random(f"{self.name}/{local}"), patient=self.patient)
-        return self.act(cast(Cluster, fake), local)
+        return self.act(cast(Handles, fake), local)
 
 
 def _window() -> Window:
     return Window(0, {TOPIC.revision: TOPIC})
 
 
-def _row(cluster: Cluster, base: int, last: int, size: int, epoch: int) -> Rows:
+def _row(cluster: Handles, base: int, last: int, size: int, epoch: int) -> Rows:
     """A new L1 object, durable."""
     row = np.array([(0, base, last, size, 0, epoch, name_bytes(cluster.runtime.new_id()))], L1_ROW)
     cluster.store.put(_key(row[0]), b"")
@@ -104,7 +104,7 @@ def _key(row: Any) -> str:
     return l1_key(P, l1_file(row))
 
 
-def _lost(cluster: Cluster) -> frozenset[str]:
+def _lost(cluster: Handles) -> frozenset[str]:
     """The L0 objects that nobody can read."""
     return cast(frozenset[str], cast(Any, cluster.store)._view.logs.lost)
 
@@ -132,7 +132,7 @@ class Reconciler(Actor):
         self._again = again
         self.prepared = prepared
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         if local.step == "begin":
             epoch = cluster.controller.snapshot().epoch
             extents = _readable(cluster.journal(0).catch_up().topic(TOPIC.revision), _lost(cluster))
@@ -157,7 +157,7 @@ class Reconciler(Actor):
 class Merger(Actor):
     """Merges what is due, by one round of a real merge."""
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         share = Share(_window(), {TOPIC.revision: RULE})
         result = _merge_share(cluster, share)
         if any("fenced off" not in e and "no longer" not in e for e in result.errors):
@@ -172,7 +172,7 @@ class Giver(Actor):
         super().__init__(name)
         self.options = offsets
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         try:
             give_up(cluster, TOPIC.name, 0, (local.choice, local.choice), self.name)
         except SafetyError as e:
@@ -187,7 +187,7 @@ class Giver(Actor):
         return Local("")
 
 
-def _extents(cluster: Cluster) -> list[Extent]:
+def _extents(cluster: Handles) -> list[Extent]:
     return cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).extents(0)
 
 
@@ -198,7 +198,7 @@ class Expirer(Actor):
         super().__init__(name)
         self.options = starts
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         result = delete_records(cluster, TOPIC.name, 0, before_offset=local.choice)
         if result.errors and not all("fenced off" in e for e in result.errors):
             raise BrokenError(str(result.errors))
@@ -208,7 +208,7 @@ class Expirer(Actor):
 class Deleter(Actor):
     """Deletes the topic: first in the controller's log, then in the journal."""
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         if local.step == "begin":
             cast(Any, cluster.controller)._view.ask("delete-topic")
             return Local("close")
@@ -221,13 +221,13 @@ class Vacuumer(Actor):
 
     patient = False
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=False)
         vacuum(cluster, options)
         return Local("")
 
 
-def vacuum(cluster: Cluster, options: Removal) -> None:
+def vacuum(cluster: Handles, options: Removal) -> None:
     done = Vacuum(cluster, options).run(JournalGarbage(cluster))
     if done.problem is not None:
         raise BrokenError(str(done.problem))
@@ -236,7 +236,7 @@ def vacuum(cluster: Cluster, options: Removal) -> None:
 class Reader(Actor):
     """Reads the topic object by object, by the real reader: each record once and in order, and never a loss."""
 
-    def act(self, cluster: Cluster, local: Local) -> Local:
+    def act(self, cluster: Handles, local: Local) -> Local:
         replica = cast(Replica, cluster.journal(0).replica)
         following = -1
         try:

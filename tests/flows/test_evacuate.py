@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.errors import NotFoundError
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.flows.test_loop import l0_objects, read_back
 from tests.support.cli import ended_here, founded, l0gc, text_of
@@ -25,7 +25,7 @@ UPLOADS = 4
 def lagging(store: S3Store, size: int) -> dict[int, list[bytes]]:
     """Rounds of uploads, each reconciled but for one partition; the records that each partition has to have."""
     founded(PARTITIONS, shards=16)
-    cluster, chance = Cluster(store), random.Random(26)
+    cluster, chance = Handles(store), random.Random(26)
     records: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
     for n in range(ROUNDS):
         for i in range(UPLOADS):
@@ -58,7 +58,7 @@ def test_a_partition_that_is_never_reconciled_holds_hardly_anything(store: S3Sto
     assert len(l0_objects(store)) <= 3
     assert read_back("events", PARTITIONS) == records
     assert l0gc("verify", "--deep")["findings"] == []
-    assert not reconcile(Cluster(store)).errors
+    assert not reconcile(Handles(store)).errors
     assert read_back("events", PARTITIONS) == records
     l0gc("housekeep", "--barrier")
     l0gc("compute-watermark")

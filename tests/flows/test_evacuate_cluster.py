@@ -22,7 +22,7 @@ from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.evacuation.evacuate import run_evacuation
 from l0gc.streamlog.evacuation.plan import EvacuateResult, plan_evacuation
 from l0gc.streamlog.level_one import reconcile as runs
@@ -69,9 +69,9 @@ class Scene:
     values: dict[str, list[list[bytes]]] = field(default_factory=dict)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Handles:
         """The handles of a new process."""
-        return Cluster(S3Store(self.config))
+        return Handles(S3Store(self.config))
 
     def workers(self, config: StoreConfig) -> SparkWorkers:
         return SparkWorkers(self.spark, ClusterAddress(config))

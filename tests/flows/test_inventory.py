@@ -14,7 +14,7 @@ from l0gc.cli.output import taking_results
 from l0gc.errors import CorruptObjectError, EpochRegressionError, L0gcError, NotFoundError, UsageError
 from l0gc.spark import workers
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import read_published
 from l0gc.watermark.scans import read_scan
 from tests.support.cli import l0gc
@@ -26,10 +26,10 @@ EPOCH = 6
 
 
 @pytest.fixture
-def cluster(store: S3Store) -> Cluster:
+def cluster(store: S3Store) -> Handles:
     """A cluster at epoch 6 without topics, so that everything is eligible, with objects at some epochs."""
     l0gc("init", "--create-bucket", "--shards", "4")
-    cluster = Cluster(store)
+    cluster = Handles(store)
     while cluster.controller.snapshot().epoch < EPOCH:
         cluster.controller.advance()
     layout = cluster.controller.layout()
@@ -72,7 +72,7 @@ def listing(*args: str) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_an_inventory_of_any_format_says_what_the_listing_says(
-    cluster: Cluster, store: S3Store, inventories: S3Store
+    cluster: Handles, store: S3Store, inventories: S3Store
 ) -> None:
     live = listing()
     assert (live["objects"], live["unparsable"], live["source"]) == (21, 1, "listing")
@@ -88,7 +88,7 @@ def test_an_inventory_of_any_format_says_what_the_listing_says(
 
 
 def test_sums_of_many_tasks_are_merged_by_tasks_to_the_same(
-    cluster: Cluster, store: S3Store, inventories: S3Store, monkeypatch: pytest.MonkeyPatch
+    cluster: Handles, store: S3Store, inventories: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = put(inventories, an_inventory(store, inventories))
     few = listing("--inventory", url)
@@ -97,7 +97,7 @@ def test_sums_of_many_tasks_are_merged_by_tasks_to_the_same(
 
 
 def test_m_is_what_it_is_without_one_and_sweeps_get_no_counts(
-    cluster: Cluster, store: S3Store, inventories: S3Store
+    cluster: Handles, store: S3Store, inventories: S3Store
 ) -> None:
     layout = cluster.controller.layout()
     gone = Row(f"{store.config.prefix}{layout.format(1, 2, cluster.runtime.new_id())}", 1000, latest=False)
@@ -120,7 +120,7 @@ def test_m_is_what_it_is_without_one_and_sweeps_get_no_counts(
 
 
 def test_an_inventory_that_is_not_what_it_should_be_is_refused(
-    cluster: Cluster, store: S3Store, inventories: S3Store
+    cluster: Handles, store: S3Store, inventories: S3Store
 ) -> None:
     layout, good = cluster.controller.layout(), an_inventory(store, inventories, "CSV")
     key = good.data_keys[1]
@@ -151,7 +151,7 @@ def test_an_inventory_of_another_systems_bucket_may_be_copied_here(
     store: S3Store, inventories: S3Store, tmp_path: Path
 ) -> None:
     l0gc("init", "--create-bucket", "--external-log", "--shards", "4")
-    layout = Cluster(store).controller.layout()
+    layout = Handles(store).controller.layout()
     for epoch in (3, 5):
         store.put(layout.format(0, epoch, "01234567-89ab-cdef-0123-456789abcdef"), b"xyz")
     for key, body in an_inventory(store, inventories).objects.items():

@@ -25,7 +25,7 @@ from l0gc.storage import connection, s3
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one import write
 from l0gc.streamlog.level_one.index import l1_key
 from tests.support.proxy import Proxy
@@ -73,11 +73,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoreClock:
 
 
 @pytest.fixture
-def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[Cluster]:
+def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[Handles]:
     """A cluster whose logs begin at `clock`'s time, since the time in a log never goes back."""
     with l0gc.open(bucket.url) as opened, Threads(8) as threads:
         opened.init(create_bucket=True, shards=4)
-        yield Cluster(S3Store(bucket), Runtime(), threads)
+        yield Handles(S3Store(bucket), Runtime(), threads)
 
 
 @dataclass
@@ -122,7 +122,7 @@ def values_of(rows: list[Row]) -> list[bytes]:
     return [bytes(r["value"]) for r in sorted(rows, key=lambda r: r["offset"])]
 
 
-def needed_of_l1(cluster: Cluster, partition: int, first: datetime, end: datetime, *names: str) -> int:
+def needed_of_l1(cluster: Handles, partition: int, first: datetime, end: datetime, *names: str) -> int:
     """What of a partition's L1 objects is needed for these columns of the records in this time."""
     needed = 0
     for f in files(cluster, "events", partition):
@@ -139,13 +139,13 @@ def needed_of_l1(cluster: Cluster, partition: int, first: datetime, end: datetim
     return needed
 
 
-def logs_of(cluster: Cluster) -> int:
+def logs_of(cluster: Handles) -> int:
     """The bytes of everything but L0 and L1."""
     return sum(sum(page.sizes) for prefix in ("l0gc/", "level_one/index/") for page in cluster.store.scan(prefix))
 
 
 @pytest.mark.timeout(900)
-def test_one_partition_of_1024(spark: SparkSession, cluster: Cluster, bucket: StoreConfig) -> None:
+def test_one_partition_of_1024(spark: SparkSession, cluster: Handles, bucket: StoreConfig) -> None:
     topic, _ = cluster.controller.create_topic("events", 1024)
     for n in range(2):
         put(cluster, "events", {p: values(p + n, 6, 500) for p in range(1024)})
@@ -167,7 +167,7 @@ def test_one_partition_of_1024(spark: SparkSession, cluster: Cluster, bucket: St
 
 @pytest.mark.timeout(900)
 def test_a_day_of_a_year(
-    spark: SparkSession, cluster: Cluster, bucket: StoreConfig, clock: StoreClock, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, cluster: Handles, bucket: StoreConfig, clock: StoreClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "FILE_BYTES", 32 << 20)
     topic, _ = cluster.controller.create_topic("events", 1)

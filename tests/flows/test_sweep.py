@@ -16,7 +16,7 @@ from l0gc.errors import SafetyError
 from l0gc.keys import RUNS, KeyLayout
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.cli import BIN, Ended, ended_here, l0gc, start
 
@@ -31,7 +31,7 @@ MANY = 500
 def a_bucket(store: S3Store, objects: int = 100) -> None:
     """A cluster with about `objects` objects at or below M = 2, and a tenth as many above it."""
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    cluster = Cluster(store)
+    cluster = Handles(store)
     for _ in range(4):
         cluster.controller.advance()
 

@@ -15,7 +15,7 @@ from l0gc.collect.plan import run_id
 from l0gc.errors import PausedError, UsageError
 from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS, PartitionId, level_one, level_one_index
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.flows.test_sweep import end
 from tests.support.cli import ended_here, founded, l0gc, start
@@ -34,7 +34,7 @@ def name_of(n: int) -> str:
 
 def lift(store: S3Store, times: int) -> None:
     """Reconcile so many uploads of ten records each."""
-    cluster = Cluster(store)
+    cluster = Handles(store)
     for n in range(times):
         done = ended_here("upload", "events", "-", stdin=b"".join(b"%d.%d\n" % (n, i) for i in range(10)))
         assert done.code == 0, done.stderr
@@ -52,7 +52,7 @@ def planted(store: S3Store) -> S3Store:
     l0gc("topic", "create", "gone", "--partitions", "1")
     ended_here("upload", "gone", "-", stdin=b"x\ny\n")
     lift(store, 4)
-    cluster = Cluster(store)
+    cluster = Handles(store)
     assert merge(cluster).objects_after == 2
     cluster.controller.delete_topic("gone")
     l0gc("housekeep")
@@ -95,7 +95,7 @@ def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, mon
     spill_early(monkeypatch, 1, 1)
     lift(planted, 2)
     for _ in range(3):
-        Cluster(planted).controller.advance()
+        Handles(planted).controller.advance()
     planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
     planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000", b"x")
     planted.put(attempt_key("a-job-of-long-ago"), b"{}")

@@ -23,7 +23,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.generated_l1 import ORPHANS, ServedL1, a_cluster
 
@@ -58,7 +58,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
     served = ServedL1(generated)
     with FakeS3(served) as server, Threads(8) as threads:
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
-        cluster = Cluster(store, parallel=threads)
+        cluster = Handles(store, parallel=threads)
         options = Removal(l1_grace_ms=0, orphan_age_ms=0)
         workers = SparkWorkers(spark, ClusterAddress(store.config))
         gc.collect()

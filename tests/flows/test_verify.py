@@ -27,7 +27,7 @@ from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import (
     Closed,
@@ -69,15 +69,15 @@ class Kept:
     objects: dict[str, bytes]
     watermark: int
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Handles:
         """A process of its own."""
-        return Cluster(S3Store(self.config))
+        return Handles(S3Store(self.config))
 
 
 class Bucket:
     """The bucket of one test, to be damaged."""
 
-    def __init__(self, cluster: Cluster, watermark: int) -> None:
+    def __init__(self, cluster: Handles, watermark: int) -> None:
         self.cluster, self.store, self.watermark = cluster, cluster.store, watermark
         self.handle: JournalHandle = handle_of(cluster)
         self.events: TopicState = events_of(cluster)
@@ -120,7 +120,7 @@ class Bucket:
         publish_m(self.cluster, watermark, epoch)
 
 
-def publish_m(cluster: Cluster, watermark: int | None = None, epoch: int = 0) -> int:
+def publish_m(cluster: Handles, watermark: int | None = None, epoch: int = 0) -> int:
     """Publish this M, or what the journals allow."""
     state = cluster.controller.snapshot()
     if watermark is None:
@@ -134,7 +134,7 @@ def publish_m(cluster: Cluster, watermark: int | None = None, epoch: int = 0) ->
     return watermark
 
 
-def tick(cluster: Cluster) -> None:
+def tick(cluster: Handles) -> None:
     """A new epoch, which every journal hears of."""
     epoch = cluster.controller.advance()
     for journal in cluster.controller.snapshot().journals_in_use():
@@ -162,7 +162,7 @@ def kept(weed: SeaweedFS) -> Iterator[Kept]:
             patch.setenv(key, value)
         store = S3Store(config)
         store.create_bucket()
-        cluster = Cluster(store)
+        cluster = Handles(store)
         cluster.controller.bootstrap(shards=LAYOUT.shards, journals=JOURNALS)
         records = {"events": {0: 66, 1: 5}, NEIGHBOUR: {0: 3, 2: 4, 3: 5}, "gone": {0: 9}}
         for name, journals in (("events", 1), (NEIGHBOUR, 2), ("gone", 1)):
@@ -534,13 +534,13 @@ def test_a_bucket_in_use_gives_nothing_on_spark(store: S3Store) -> None:
 def nothing_is_wrong_in_use(store: S3Store, *args: str) -> None:
     """Uploads, a reconciler, ticks, M, sweeps, and topics that come and go, while verify reads."""
     store.create_bucket()
-    cluster = Cluster(S3Store(store.config))
+    cluster = Handles(S3Store(store.config))
     cluster.controller.bootstrap(shards=LAYOUT.shards, journals=JOURNALS)
     cluster.controller.create_topic("events", 3, 2)
     stop, failures, swept, rounds = threading.Event(), list[BaseException](), [0], [0]
 
     def upload() -> None:
-        mine = Cluster(S3Store(store.config), Runtime(), epoch_cache_s=0.2)
+        mine = Handles(S3Store(store.config), Runtime(), epoch_cache_s=0.2)
         while not stop.wait(0.1):
             with suppress(StaleClusterEpochError):  # two ticks since it was stamped: it is uploaded again
                 put(mine, {0: 20, 1: 5, 2: 40})
@@ -548,7 +548,7 @@ def nothing_is_wrong_in_use(store: S3Store, *args: str) -> None:
     def churn() -> None:
         """What drops references and objects, as fast as it goes."""
         while not stop.is_set():
-            mine = Cluster(S3Store(store.config), Runtime())
+            mine = Handles(S3Store(store.config), Runtime())
             tick(mine)
             lift(mine)
             tick(mine)

@@ -23,7 +23,7 @@ from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.status import Status, status
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.streamlog.level_one import commit, index
@@ -41,17 +41,17 @@ from tests.support.reconcile import put
 PARTITIONS, JOURNALS, SHARDS = 6, 3, 4
 
 
-def process(store: MemoryStore, seed: int) -> Cluster:
+def process(store: MemoryStore, seed: int) -> Handles:
     """A process of its own."""
     return memory_cluster(store, seed=seed, bootstrap=False)
 
 
-def compute_watermark(cluster: Cluster) -> WatermarkResult:
+def compute_watermark(cluster: Handles) -> WatermarkResult:
     workers = LocalWorkers(cluster)
     return run_pipeline(cluster, JournalSource(cluster, workers), functools.partial(read_listing, workers))
 
 
-def sweep(cluster: Cluster) -> object:
+def sweep(cluster: Handles) -> object:
     return Sweep(cluster).run(2)
 
 
@@ -151,7 +151,7 @@ def run_all(store: MemoryStore) -> Ran:
     """The commands, each in a process of its own. Only errors of l0gc's end one."""
     ran = Ran()
 
-    def attempt(result: str, command: Callable[[Cluster], object], seed: int) -> None:
+    def attempt(result: str, command: Callable[[Handles], object], seed: int) -> None:
         try:
             found = command(process(store, seed))
         except L0gcError as e:

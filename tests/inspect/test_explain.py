@@ -9,7 +9,7 @@ import pytest
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.pins import create_pin
 from l0gc.watermark.source import IDLE, UNRECONCILED
@@ -18,13 +18,13 @@ from tests.support.verify import compute_and_publish, handle_of, lift, put
 
 
 @pytest.fixture
-def needed() -> tuple[Cluster, str]:
+def needed() -> tuple[Handles, str]:
     """A cluster with one topic of two partitions, and one object that both refer to."""
     cluster = topic_in_memory(2)
     return cluster, put(cluster, {0: 1, 1: 3})
 
 
-def spoil(cluster: Cluster) -> str:
+def spoil(cluster: Handles) -> str:
     """Damage the journal of the topic; returns the key of the entry."""
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
     store_of(cluster).put(key, b"nonsense")
@@ -34,7 +34,7 @@ def spoil(cluster: Cluster) -> str:
 # -- a key --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed: tuple[Cluster, str]) -> None:
+def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     for _ in range(2):
         housekeep(cluster, barrier=True)
@@ -48,7 +48,7 @@ def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed:
     assert explain_key(cluster, key).verdict == "releasable"
 
 
-def test_an_object_that_only_a_pin_keeps_is_held_until_the_pin_ends(needed: tuple[Cluster, str]) -> None:
+def test_an_object_that_only_a_pin_keeps_is_held_until_the_pin_ends(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     create_pin(cluster, "backup", 3_600_000)
     lift(cluster)
@@ -62,7 +62,7 @@ def test_an_object_that_only_a_pin_keeps_is_held_until_the_pin_ends(needed: tupl
     assert explain_key(cluster, key).verdict == "releasable"
 
 
-def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(needed: tuple[Cluster, str]) -> None:
+def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     lift(cluster)
     e = explain_key(cluster, key)
@@ -102,7 +102,7 @@ def test_what_windows_hold_is_free_when_it_says_and_not_before(happened: str, be
     assert minutes or advice.startswith("l0gc ") or "with the next l0gc gc" in advice
 
 
-def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Cluster, str]) -> None:
+def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     lift(cluster)
     housekeep(cluster, barrier=True)
@@ -115,7 +115,7 @@ def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Cl
     assert explain_key(cluster, key).verdict == "gone"
 
 
-def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Cluster, str]) -> None:
+def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Handles, str]) -> None:
     cluster, _ = needed
     cluster.store.put("level_zero/data/README", b"x")
     assert explain_key(cluster, "level_zero/data/README").verdict == "foreign"
@@ -128,7 +128,7 @@ def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed
 
 
 def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journals_is_not_missing(
-    needed: tuple[Cluster, str],
+    needed: tuple[Handles, str],
 ) -> None:
     cluster, key = needed
     store = store_of(cluster)
@@ -147,7 +147,7 @@ def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journal
     assert key not in store.objects
 
 
-def test_an_object_that_is_lost_is_missing(needed: tuple[Cluster, str]) -> None:
+def test_an_object_that_is_lost_is_missing(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     cluster.store.delete([key])
     e = explain_key(cluster, key)
@@ -167,7 +167,7 @@ def test_of_many_partitions_that_need_an_object_the_first_are_named_and_all_coun
 # -- an epoch -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Cluster, str]) -> None:
+def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     cluster.controller.create_topic("younger", 2)
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Cluster, 
 # -- a partition --------------------------------------------------------------------------------------------------------
 
 
-def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Cluster, str]) -> None:
+def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     handle_of(cluster).barrier(cluster.controller.advance())
     e = explain_partition(cluster, "events/1")
@@ -206,7 +206,7 @@ def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Cluster
 @pytest.mark.parametrize(
     ("name", "error"), [("events", UsageError), ("events/x", UsageError), ("events/9", NotFoundError)]
 )
-def test_a_partition_that_is_none_is_refused(needed: tuple[Cluster, str], name: str, error: type[Exception]) -> None:
+def test_a_partition_that_is_none_is_refused(needed: tuple[Handles, str], name: str, error: type[Exception]) -> None:
     cluster, _ = needed
     with pytest.raises(error):
         explain_partition(cluster, name)
@@ -215,7 +215,7 @@ def test_a_partition_that_is_none_is_refused(needed: tuple[Cluster, str], name: 
 # -- what is broken -----------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Cluster, str]) -> None:
+def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Handles, str]) -> None:
     cluster, _ = needed
     cluster.controller.create_topic("other", 2)
     other = put(cluster, {0: 1}, "other")
@@ -228,7 +228,7 @@ def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Cluster, str]) -> 
         explain_partition(another_process(cluster), "events/0")
 
 
-def test_while_a_journal_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Cluster, str]) -> None:
+def test_while_a_journal_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     spoil(cluster)
     e = explain_key(another_process(cluster), key)

@@ -17,7 +17,7 @@ from l0gc.inspect.report.facts import gather
 from l0gc.inspect.status import status
 from l0gc.keys import journal_log
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.evacuation.evacuate import run_evacuation
 from l0gc.streamlog.evacuation.plan import plan_evacuation
 from l0gc.streamlog.housekeep import housekeep
@@ -30,13 +30,13 @@ from tests.support.verify import compute_and_publish, scan_and_publish
 PAUSED: Records = {3: [b"paused"]}
 
 
-def tick(cluster: Cluster) -> None:
+def tick(cluster: Handles) -> None:
     cluster.controller.advance()
     housekeep(cluster)
     store_of(cluster).clock.ms += 600_000
 
 
-def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 400) -> Cluster:
+def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 400) -> Handles:
     """Some topics are not reconciled, and another one is, after each of its uploads, each at an epoch of its own."""
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 4)
@@ -52,7 +52,7 @@ def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 4
     return cluster
 
 
-def seen(cluster: Cluster) -> Laggards:
+def seen(cluster: Handles) -> Laggards:
     found = status(cluster).laggards
     assert found is not None
     return found
@@ -195,12 +195,12 @@ def test_a_lost_object_is_restored_or_given_up_before_anything_is_moved(explaine
     assert s.next.startswith("restore that object from a version or a backup, or give up its records: l0gc give-up")
 
 
-def spoil(cluster: Cluster) -> None:
+def spoil(cluster: Handles) -> None:
     for key in [k for k in store_of(cluster).objects if k.startswith(journal_log(0))]:
         store_of(cluster).put(key, b"nonsense")
 
 
-def set_back(cluster: Cluster) -> None:
+def set_back(cluster: Handles) -> None:
     """What is published is not below what the journal may need."""
     known, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
     assert known is not None
@@ -208,14 +208,14 @@ def set_back(cluster: Cluster) -> None:
     publish(cluster.store, cluster.runtime, new)
 
 
-def lose_the_topic(cluster: Cluster) -> None:
+def lose_the_topic(cluster: Handles) -> None:
     """Another topic has the revision, as after a restored controller log."""
     for topic in cluster.journal(0).catch_up().topics.values():
         topic.topic_id = "another"
 
 
 @pytest.mark.parametrize("happened", [spoil, set_back, lose_the_topic])
-def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Cluster], None]) -> None:
+def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Handles], None]) -> None:
     cluster = lagging()
     scan_and_publish(cluster)
     here = another_process(cluster) if happened is spoil else cluster

@@ -13,7 +13,7 @@ from l0gc.collect.record import Removed, RunSummary, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError
 from l0gc.inspect.status import status
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
@@ -35,7 +35,7 @@ from tests.support.verify import compute_and_publish, handle_of, lift, object_of
 EACH = {0: 2, 1: 2}
 
 
-def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "") -> None:
+def publish_counts(cluster: Handles, objects: int = -1, *, cluster_id: str = "") -> None:
     """Publish M with what a listing found."""
     s = status(cluster)
     assert s.computable_watermark is not None
@@ -44,7 +44,7 @@ def publish_counts(cluster: Cluster, objects: int = -1, *, cluster_id: str = "")
     publish(cluster.store, cluster.runtime, new)
 
 
-def causes(cluster: Cluster) -> list[str]:
+def causes(cluster: Handles) -> list[str]:
     return [c.cause for c in status(cluster).causes]
 
 
@@ -205,7 +205,7 @@ def test_the_cost_goes_with_the_journals(partitions: int) -> None:
 # -- garbage ------------------------------------------------------------------------------------------------------------
 
 
-def deleted_by(cluster: Cluster, name_ms: int, swept_ms: int, objects: int) -> None:
+def deleted_by(cluster: Handles, name_ms: int, swept_ms: int, objects: int) -> None:
     """The record of a run that began at `name_ms`, and swept at `swept_ms`."""
     name = f"{datetime.fromtimestamp(name_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{objects:08x}"
     some = RunSummary("", swept_ms, 0, 0, "local", "off", False, 0, 4, 0, "done", deleted=objects, bytes=objects)

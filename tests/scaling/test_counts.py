@@ -16,7 +16,7 @@ from l0gc.collect.attempts import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.evacuation.evacuate import run_evacuation
 from l0gc.streamlog.evacuation.plan import EvacuateResult
@@ -41,13 +41,13 @@ LINE = b"0123456789"
 COUNTED_BYTES = len(LINE) + 16
 
 
-def new_cluster(partitions: int = PARTITIONS, journals: int = 1) -> Cluster:
+def new_cluster(partitions: int = PARTITIONS, journals: int = 1) -> Handles:
     cluster = memory_cluster(PagedStore())
     cluster.controller.create_topic("events", partitions, journals)
     return cluster
 
 
-def append(cluster: Cluster, entries: int = 1, records: dict[int, int] | None = None) -> JournalHandle:
+def append(cluster: Handles, entries: int = 1, records: dict[int, int] | None = None) -> JournalHandle:
     topic, handle = cluster.controller.snapshot().topic("events"), cluster.journal(0)
     epoch = cluster.controller.epoch()
     for _ in range(entries):
@@ -56,7 +56,7 @@ def append(cluster: Cluster, entries: int = 1, records: dict[int, int] | None = 
     return handle
 
 
-def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PARTITIONS, *, producer: str = "") -> None:
+def run_upload(cluster: Handles, file: Path, batches: int, partitions: int = PARTITIONS, *, producer: str = "") -> None:
     """What `l0gc upload` does, with a record for each partition in each batch."""
     file.write_bytes((LINE + b"\n") * batches * partitions)
     cluster.controller.tick_if_due()
@@ -65,13 +65,13 @@ def run_upload(cluster: Cluster, file: Path, batches: int, partitions: int = PAR
     assert (len(result.objects), len(result.placeholders)) == (batches, batches * partitions)
 
 
-def run_housekeep(cluster: Cluster) -> None:
+def run_housekeep(cluster: Handles) -> None:
     """What `l0gc housekeep` does."""
     with recorded_attempt(cluster, "housekeep"):
         housekeep(cluster)
 
 
-def run_compute_watermark(cluster: Cluster) -> None:
+def run_compute_watermark(cluster: Handles) -> None:
     """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
     with recorded_attempt(cluster, "compute-watermark"):
         run_pipeline(cluster, JournalSource(cluster))
@@ -151,7 +151,7 @@ def test_an_idle_cluster_with_a_tick_due_takes_a_dozen_requests_for_each_journal
         assert found.total <= 12 * journals + 20
 
 
-def run_merge(cluster: Cluster) -> None:
+def run_merge(cluster: Handles) -> None:
     """What `l0gc merge` does."""
     with recorded_attempt(cluster, "merge"):
         merge(cluster)
@@ -171,7 +171,7 @@ def test_a_merge_costs_by_the_journal_and_by_what_it_merges(partitions: int, tim
     assert found == model.merge(CONTROLLER, Log(2 * times), journals=journals, **due)
 
 
-def lagging(partitions: int, journals: int, objects: int) -> Cluster:
+def lagging(partitions: int, journals: int, objects: int) -> Handles:
     """A cluster that is listed, and of which no partition is reconciled: each has a record in one of the old objects,
     which have extents in every journal. What an evacuation gains is an upload that was never committed."""
     cluster, chance = new_cluster(partitions, journals), random.Random(26)
@@ -190,7 +190,7 @@ def lagging(partitions: int, journals: int, objects: int) -> Cluster:
     return cluster
 
 
-def run_evacuate(cluster: Cluster) -> EvacuateResult:
+def run_evacuate(cluster: Handles) -> EvacuateResult:
     """What `l0gc evacuate` does."""
     with recorded_attempt(cluster, "evacuate"):
         return run_evacuation(cluster, planned(cluster), LocalWorkers(cluster))

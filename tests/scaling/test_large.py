@@ -13,7 +13,7 @@ from l0gc.collect.attempts import recorded_attempt
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.storage.workers import LOCAL, LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
@@ -39,11 +39,11 @@ def a_bucket(keys: int, garbage: int, shards: int) -> GeneratedStore:
     return store
 
 
-def a_process(store: GeneratedStore) -> Cluster:
+def a_process(store: GeneratedStore) -> Handles:
     return memory_cluster(store, seed=1, bootstrap=False)
 
 
-def run_sweep(cluster: Cluster, *, dry_run: bool) -> SweepResult:
+def run_sweep(cluster: Handles, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
     with recorded_attempt(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())

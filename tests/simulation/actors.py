@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from l0gc.errors import L0gcError
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.partitioner import in_turn
@@ -89,7 +89,7 @@ def shape_of(world: World, topic: str) -> Shape:
     return world.weather.shapes[TOPICS.index(topic) if topic in TOPICS else 0]
 
 
-def found_topic(world: World, cluster: Cluster, name: str) -> Topic:
+def found_topic(world: World, cluster: Handles, name: str) -> Topic:
     """The topic, created if there is none."""
     shape = shape_of(world, name)
     return create_topic(cluster, name, shape.partitions, shape.journals)[0]
@@ -138,7 +138,7 @@ class _Asked(Future[B]):
 
 def upload(
     world: World,
-    cluster: Cluster,
+    cluster: Handles,
     topic: str,
     lines: list[bytes],
     input_id: str = "",
@@ -218,7 +218,7 @@ def uploader(world: World, process: Process, cache_s: float) -> None:
             check_fences(world, cluster)
 
 
-def check_fences(world: World, cluster: Cluster) -> None:
+def check_fences(world: World, cluster: Handles) -> None:
     """With no append under way, a fence refuses nothing that the log would take."""
     for handle in cluster._journals.values():
         shadow = world.watch.shadow(handle.journal)

@@ -21,7 +21,7 @@ from unittest import mock
 import l0gc.streamlog.garbage
 from l0gc.keys import level_one
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.topics import delete_topic
 
@@ -85,7 +85,7 @@ class Holds:
         }
 
 
-def a_deleter_dies(world: World, cluster: Cluster) -> None:
+def a_deleter_dies(world: World, cluster: Handles) -> None:
     """A topic is deleted in the controller's log and closed in no journal; thousands of epochs later somebody housekeeps."""
     topics = sorted(world.watch.controller.topics)
     if world.holds.deleter_dies and topics:
@@ -95,7 +95,7 @@ def a_deleter_dies(world: World, cluster: Cluster) -> None:
         world.happened[DIED] += 1
 
 
-def a_topic_with_indexes_goes(world: World, cluster: Cluster) -> None:
+def a_topic_with_indexes_goes(world: World, cluster: Handles) -> None:
     """In seeds that damage an index object: a topic that has some is deleted, and a killed run has left an orphan of it."""
     known = {t.revision: t for t in world.watch.controller.topics.values()}
     places = [

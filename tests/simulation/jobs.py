@@ -13,7 +13,7 @@ from l0gc.collect.vacuum import Vacuum
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
 from l0gc.storage.workers import LocalWorkers, Stage
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
@@ -46,10 +46,10 @@ Rounds = list[tuple[Round, WrittenL1]]
 """Rounds of reconcilers whose L1 objects are durable; each may be committed any number of times, by whomever."""
 
 
-class _Repeating(LocalWorkers[Cluster]):
+class _Repeating(LocalWorkers[Handles]):
     """Some commits are done a second time, as Spark does a task whose answer was lost; others may do each of them, too."""
 
-    def __init__(self, world: World, cluster: Cluster, rounds: Rounds) -> None:
+    def __init__(self, world: World, cluster: Handles, rounds: Rounds) -> None:
         super().__init__(cluster)
         self._cluster, self._world, self._rounds = cluster, world, rounds
 
@@ -64,7 +64,7 @@ class _Repeating(LocalWorkers[Cluster]):
         return done
 
 
-def commit_again(world: World, cluster: Cluster, r: Round, written: WrittenL1) -> list[Committed]:
+def commit_again(world: World, cluster: Handles, r: Round, written: WrittenL1) -> list[Committed]:
     """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
     before = _what_landed(world, r, written)
     done = list(commit_round(cluster, r, written))
@@ -206,7 +206,7 @@ def vacuumer(world: World, process: Process) -> None:
     vacuum(world.cluster(process), grace_ms, world.random.choice([1_000, 60_000]))
 
 
-def vacuum(cluster: Cluster, grace_ms: int, orphan_age_ms: int) -> None:
+def vacuum(cluster: Handles, grace_ms: int, orphan_age_ms: int) -> None:
     options = Removal(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
     Vacuum(cluster, options).run(JournalGarbage(cluster))
 
@@ -222,14 +222,14 @@ def topic_keeper(world: World, process: Process) -> None:
         found_topic(world, cluster, name)
 
 
-class _Executors(LocalWorkers[Cluster]):
+class _Executors(LocalWorkers[Handles]):
     """Spark without Spark: it takes its time between its tasks."""
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
+    def __init__(self, world: World, cluster: Handles) -> None:
         super().__init__(cluster, 2)
         self._world = world
 
-    def map(self, work: Callable[[Cluster, A], B], parts: Sequence[A]) -> list[B]:
+    def map(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> list[B]:
         done: list[B] = []
         for part in parts:
             if self._world.thread is not None and not done:
@@ -259,7 +259,7 @@ def watermark_job(world: World, process: Process) -> None:
     compute_watermark(world, world.cluster(process))
 
 
-def compute_watermark(world: World, cluster: Cluster) -> int:
+def compute_watermark(world: World, cluster: Handles) -> int:
     """M, computed and published by the pipeline that the command runs."""
     executors = _Executors(world, cluster)
     listing = partial(read_listing, executors, first_pages=2)
@@ -275,7 +275,7 @@ def sweeper(world: World, process: Process) -> None:
     sweep(world.cluster(process), min_age_ms)
 
 
-def sweep(cluster: Cluster, min_age_ms: int = 0) -> int:
+def sweep(cluster: Handles, min_age_ms: int = 0) -> int:
     """How many objects went."""
     return Sweep(cluster, Removal(min_age_ms=min_age_ms)).run(2).deleted
 
@@ -286,7 +286,7 @@ def cron(world: World, process: Process) -> None:
     run_all(world, world.cluster(process))
 
 
-def run_all(world: World, cluster: Cluster) -> None:
+def run_all(world: World, cluster: Handles) -> None:
     """Reconcile, close every window, compute M, sweep."""
     reconcile(cluster)
     housekeep(cluster, barrier=True)

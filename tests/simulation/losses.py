@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from l0gc.errors import L0gcError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.ingest.extents import decode_block
@@ -70,7 +70,7 @@ def loser(world: World, process: Process) -> None:
             _try(world, cluster, h)
 
 
-def give_all_up(world: World, cluster: Cluster) -> None:
+def give_all_up(world: World, cluster: Handles) -> None:
     """Give up all that is lost, and lift the rest; nothing fails any more."""
     losses = _losses(world)
     for h in [h for h in held(world) if h.extent.key in losses.keys]:
@@ -98,7 +98,7 @@ def _lose(world: World, losses: Losses, key: str) -> None:
     world.note(f"{key} is lost")
 
 
-def _try(world: World, cluster: Cluster, h: Held) -> None:
+def _try(world: World, cluster: Handles, h: Held) -> None:
     try:
         give_up(cluster, h.topic.name, h.extent.partition, (h.first, h.extent.last_offset), "operator")
     except L0gcError:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
@@ -133,7 +133,7 @@ def bungler(world: World, process: Process) -> None:
     commit_too_little(world, cluster, topic, partition)
 
 
-def commit_too_little(world: World, cluster: Cluster, topic: Topic, partition: int) -> None:
+def commit_too_little(world: World, cluster: Handles, topic: Topic, partition: int) -> None:
     """Commit all that there is of a partition as reconciled, with an L1 object that holds the first record alone."""
     handle = cluster.journal(topic.journal_of(partition))
     state = handle.catch_up()

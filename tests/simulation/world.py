@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError, ThrottledError
 from l0gc.runtime import Clock, Runtime
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.simulation.holds import Holds
 from tests.simulation.interrupting import INTERRUPTED, Interrupts
 from tests.simulation.losses import Losses
@@ -61,10 +61,10 @@ class Process:
     skew_ms: int
     generation: int = 0
     in_flight: int = 0
-    kept: Cluster | None = None
+    kept: Handles | None = None
     recovers: bool = False
     suspended_ms: int = 0
-    last: Cluster | None = None
+    last: Handles | None = None
     interrupted: bool = False
 
     def crash(self) -> None:
@@ -387,13 +387,13 @@ class World:
 
     def cluster(
         self, process: Process | None = None, *, epoch_cache_s: float = 10.0, cluster_id: str | None = None
-    ) -> Cluster:
+    ) -> Handles:
         """The handles of a new process, or of the operator's."""
         if process is not None and process.interrupted and process.last is not None and cluster_id is None:
             process.interrupted = False
             return process.last
         runtime = Runtime(ProcessClock(self, process or self._quiet), random.Random(self.random.getrandbits(64)))
-        made = Cluster(
+        made = Handles(
             self.store,
             runtime,
             expected_cluster_id=cluster_id,

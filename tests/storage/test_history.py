@@ -21,7 +21,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.support.memory_store import publish_m
 
 M = 3
@@ -50,12 +50,12 @@ def set_versioning(store: S3Store, status: str) -> None:
     )
 
 
-def a_cluster(store: S3Store, versioning: str = "", objects: int = 2) -> Cluster:
+def a_cluster(store: S3Store, versioning: str = "", objects: int = 2) -> Handles:
     """A bucket with a cluster at epoch 5, with objects at every epoch of its two shards, M = 3."""
     store.create_bucket()
     if versioning:
         set_versioning(store, versioning)
-    cluster = Cluster(store, Runtime(random=random.Random(1)))
+    cluster = Handles(store, Runtime(random=random.Random(1)))
     cluster.controller.bootstrap(shards=2)
     for _ in range(EPOCHS):
         cluster.controller.advance()
@@ -339,7 +339,7 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
     assert str(back.problem) == f"{swept.deleted} objects of run {swept.run_id} did not come back"
 
 
-def swept_and_taken_back(store: S3Store) -> tuple[Cluster, SweepResult]:
+def swept_and_taken_back(store: S3Store) -> tuple[Handles, SweepResult]:
     """A versioned bucket whose garbage is back; the run is named so that later ones sort after it."""
     cluster = a_cluster(store, "Enabled")
     first = Sweep(cluster, Removal(run_id="20260101T000000Z-0123abcd")).run(1)

@@ -8,7 +8,7 @@ import pytest
 from l0gc.errors import EpochRegressionError, StoreError, StoreUnreachableError
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -20,11 +20,11 @@ from tests.support.journal import of_topic, reconciled
 from tests.support.memory_store import another_process, copy_of, failing, memory_cluster, put_back, store_of
 
 
-def m_of(cluster: Cluster, *, dry_run: bool = False) -> WatermarkResult:
+def m_of(cluster: Handles, *, dry_run: bool = False) -> WatermarkResult:
     return run_pipeline(cluster, JournalSource(cluster), dry_run=dry_run)
 
 
-def land(cluster: Cluster, topic: Topic, records: dict[int, int], epoch: int | None = None) -> JournalHandle:
+def land(cluster: Handles, topic: Topic, records: dict[int, int], epoch: int | None = None) -> JournalHandle:
     """An object at the cluster epoch, or an older one, in the journal of its first partition."""
     journal = cluster.journal(topic.journal_of(min(records)))
     at = cluster.identity().cluster_epoch if epoch is None else epoch
@@ -32,13 +32,13 @@ def land(cluster: Cluster, topic: Topic, records: dict[int, int], epoch: int | N
     return journal
 
 
-def tick(cluster: Cluster, times: int = 1) -> int:
+def tick(cluster: Handles, times: int = 1) -> int:
     for _ in range(times):
         epoch = cluster.controller.advance()
     return epoch
 
 
-def slide(cluster: Cluster, *topics: Topic) -> int:
+def slide(cluster: Handles, *topics: Topic) -> int:
     """Advance the epoch, and the windows of these topics' journals, twice."""
     for _ in range(2):
         epoch = tick(cluster)
@@ -47,7 +47,7 @@ def slide(cluster: Cluster, *topics: Topic) -> int:
     return epoch
 
 
-def damage(cluster: Cluster, journal: int) -> None:
+def damage(cluster: Handles, journal: int) -> None:
     """An entry that nobody can read is what a journal begins with."""
     store_of(cluster).put(f"{journal_log(journal)}log/{0:020}", b"damaged")
 
@@ -221,13 +221,13 @@ def test_a_journal_that_no_topic_uses_holds_m_where_it_is_if_it_cannot_be_read()
 # -- a controller log that went back --------------------------------------------------------------------------------------
 
 
-def restored(cluster: Cluster, before: dict[str, bytes]) -> Cluster:
+def restored(cluster: Handles, before: dict[str, bytes]) -> Handles:
     """Another process, after the controller log was put back to what it was."""
     put_back(store_of(cluster), CONTROLLER_LOG, before)
     return another_process(cluster)
 
 
-def controller_log(cluster: Cluster) -> dict[str, bytes]:
+def controller_log(cluster: Handles) -> dict[str, bytes]:
     return copy_of(store_of(cluster), CONTROLLER_LOG)
 
 
@@ -293,7 +293,7 @@ def test_a_topic_that_was_created_or_deleted_meanwhile_is_no_sign_of_an_old_back
     land(cluster, old, {0: 1})
     other = memory_cluster(store_of(cluster), seed=2, bootstrap=False)
 
-    class Meanwhile(LocalWorkers[Cluster]):
+    class Meanwhile(LocalWorkers[Handles]):
         def map(self, work, items):  # type: ignore[no-untyped-def]
             new, _ = other.controller.create_topic("new", 1)
             land(other, new, {0: 1})

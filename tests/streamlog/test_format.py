@@ -18,13 +18,13 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import VERSION, check_format, remember_etags, write_format
 from tests.support.memory_store import MemoryStore, TakesPlainEtags, failing, lose_reply, memory_cluster, once
 
 
-def process_on(store: MemoryStore) -> Cluster:
-    return Cluster(store, Runtime(store.clock, random.Random(9)))
+def process_on(store: MemoryStore) -> Handles:
+    return Handles(store, Runtime(store.clock, random.Random(9)))
 
 
 def contents(store: MemoryStore) -> dict[str, bytes]:
@@ -38,7 +38,7 @@ def with_format(**changes: object) -> MemoryStore:
     return store
 
 
-COMMANDS: dict[str, Callable[[Cluster], object]] = {
+COMMANDS: dict[str, Callable[[Handles], object]] = {
     "snapshot": lambda c: c.controller.snapshot(),
     "epoch": lambda c: c.controller.epoch(),
     "layout": lambda c: c.controller.layout(),

@@ -14,7 +14,7 @@ from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index, parse_level_one
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart, look_at
 from l0gc.streamlog.journal import state as journal_state
@@ -65,7 +65,7 @@ class World:
     def l1(self, prefix: str = "level_one/") -> set[str]:
         return {k for k in self.store.objects if k.startswith(prefix)}
 
-    def vacuum(self, options: Removal = NOW, cluster: Cluster | None = None) -> VacuumResult:
+    def vacuum(self, options: Removal = NOW, cluster: Handles | None = None) -> VacuumResult:
         return vacuum(cluster or self.cluster, options)
 
     def whole(self) -> None:
@@ -200,7 +200,7 @@ def test_keys_say_what_they_were_made_of(partition: int) -> None:
     assert parse_level_one(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
 
 
-def closed_as_unknown(w: World) -> tuple[Cluster, int, int, set[str]]:
+def closed_as_unknown(w: World) -> tuple[Handles, int, int, set[str]]:
     """A controller log that was set back, and a topic that it does not know, closed: its journal, revision and objects."""
     w.lift()
     backup = copy_of(w.store, CONTROLLER_LOG)

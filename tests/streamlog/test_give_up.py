@@ -19,7 +19,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import QUARANTINE
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.give_up import READABLE, GiveUpRecord, GiveUpResult, give_up
 from l0gc.streamlog.housekeep import housekeep
@@ -41,7 +41,7 @@ def value(partition: int, offset: int) -> bytes:
     return b"%03d/%04d" % (partition, offset)
 
 
-def uploaded(objects: int = 4, partitions: int = 2) -> tuple[Cluster, list[str]]:
+def uploaded(objects: int = 4, partitions: int = 2) -> tuple[Handles, list[str]]:
     """A topic in memory with so many L0 objects, and their keys."""
     cluster = topic_in_memory(partitions)
     keys = []
@@ -51,18 +51,18 @@ def uploaded(objects: int = 4, partitions: int = 2) -> tuple[Cluster, list[str]]
     return cluster, keys
 
 
-def damage(cluster: Cluster, key: str) -> bytes:
+def damage(cluster: Handles, key: str) -> bytes:
     """Change a byte; returns what is left."""
     body = store_of(cluster).objects[key].body
     store_of(cluster).objects[key].body = changed = bytes([body[0] ^ 1]) + body[1:]
     return changed
 
 
-def lost(cluster: Cluster, partition: int = 0, offsets: tuple[int, int] = (3, 5), **how: bool) -> GiveUpResult:
+def lost(cluster: Handles, partition: int = 0, offsets: tuple[int, int] = (3, 5), **how: bool) -> GiveUpResult:
     return give_up(another_process(cluster), "events", partition, offsets, "ann@host", **how)
 
 
-def read(cluster: Cluster, partition: int = 0, **how: bool) -> list[Record]:
+def read(cluster: Handles, partition: int = 0, **how: bool) -> list[Record]:
     topic = cluster.controller.snapshot().topic("events")
     return list(read_topic(another_process(cluster), topic, [partition], **how))
 

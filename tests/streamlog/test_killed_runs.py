@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from l0gc.streamlog import topics
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import Record, read_topic
 from tests.streamlog.test_garbage import World
@@ -21,7 +21,7 @@ from tests.support.merge import merge
 from tests.support.reconcile import named
 from tests.support.vacuum import vacuum
 
-Work = Callable[[Cluster], object]
+Work = Callable[[Handles], object]
 
 
 class KilledError(BaseException):
@@ -41,11 +41,11 @@ def scene() -> World:
     return w
 
 
-def merge_twice(cluster: Cluster) -> object:
+def merge_twice(cluster: Handles) -> object:
     return merge(cluster), reconcile(cluster), merge(cluster)
 
 
-def a_process(w: World, seed: int) -> Cluster:
+def a_process(w: World, seed: int) -> Handles:
     return memory_cluster(w.store, seed=seed, bootstrap=False)
 
 

@@ -21,7 +21,7 @@ from l0gc.errors import (
 )
 from l0gc.inspect.journals import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.epoch_source import JournalSource
@@ -55,15 +55,15 @@ from tests.support.wrong_dates import DAY_MS, MisdatedStore
 HOUR_MS = 3_600_000
 
 
-def compute(cluster: Cluster, *, dry_run: bool = False) -> WatermarkResult:
+def compute(cluster: Handles, *, dry_run: bool = False) -> WatermarkResult:
     return run_pipeline(cluster, JournalSource(cluster), dry_run=dry_run)
 
 
-def published(cluster: Cluster) -> int:
+def published(cluster: Handles) -> int:
     return watermark_of(read_published(cluster.store, cluster.identity().cluster_id)[0])
 
 
-def lifted(cluster: Cluster, times: int = 1) -> None:
+def lifted(cluster: Handles, times: int = 1) -> None:
     """Upload and reconcile so many objects of each partition, an epoch each."""
     topic = cluster.controller.snapshot().topic("events")
     for n in range(times):
@@ -73,7 +73,7 @@ def lifted(cluster: Cluster, times: int = 1) -> None:
     housekeep(cluster, barrier=True)
 
 
-def end(cluster: Cluster, pin: Pin) -> None:
+def end(cluster: Handles, pin: Pin) -> None:
     """The pin ends by itself."""
     store_of(cluster).clock.ms = pin.end_ms
     cluster.controller.tick_if_due()
@@ -81,14 +81,14 @@ def end(cluster: Cluster, pin: Pin) -> None:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def cluster() -> Handles:
     return topic_in_memory(2, 2)
 
 
 # -- M --------------------------------------------------------------------------------------------------------------------
 
 
-def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Cluster) -> None:
+def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Handles) -> None:
     lifted(cluster)
     before = compute(cluster).watermark
     pin = create_pin(cluster, "backup", HOUR_MS, why="nightly")
@@ -103,7 +103,7 @@ def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Clu
     assert compute(cluster).watermark > pin.watermark
 
 
-def test_a_level_one_pin_lets_m_move(cluster: Cluster) -> None:
+def test_a_level_one_pin_lets_m_move(cluster: Handles) -> None:
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     assert pin.watermark == NO_WATERMARK
     assert read_published(cluster.store, cluster.identity().cluster_id)[0] is None
@@ -111,7 +111,7 @@ def test_a_level_one_pin_lets_m_move(cluster: Cluster) -> None:
     assert compute(cluster).watermark > pin.revision
 
 
-def test_a_pin_holds_what_m_could_be_and_not_what_an_older_pin_holds(cluster: Cluster) -> None:
+def test_a_pin_holds_what_m_could_be_and_not_what_an_older_pin_holds(cluster: Handles) -> None:
     """Otherwise pins that overlap would hold M for ever."""
     compute(cluster)
     first = create_pin(cluster, "first", HOUR_MS)
@@ -123,7 +123,7 @@ def test_a_pin_holds_what_m_could_be_and_not_what_an_older_pin_holds(cluster: Cl
     assert compute(cluster).watermark == second.watermark
 
 
-def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: Cluster) -> None:
+def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: Handles) -> None:
     """Hazard 36: its M would pass what the pin holds, which was created when all was read and nothing published."""
     lifted(cluster)
     compute(cluster)
@@ -140,7 +140,7 @@ def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: Cluster)
     assert compute(cluster).watermark == published(cluster) == before
 
 
-def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Cluster) -> None:
+def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Handles) -> None:
     lifted(cluster)
     before = compute(cluster).watermark
     pin = cluster.controller.create_pin("backup", HOUR_MS)
@@ -150,7 +150,7 @@ def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Cluster) -
     assert compute(cluster).watermark > before
 
 
-def test_m_is_not_computed_below_what_a_pin_needs_before_it_has_taken_effect(cluster: Cluster) -> None:
+def test_m_is_not_computed_below_what_a_pin_needs_before_it_has_taken_effect(cluster: Handles) -> None:
     """What is unreconciled when the pin takes effect lies above what the pin holds."""
     put(cluster, "events", {0: [b"x"]})
     epoch = cluster.controller.snapshot().epoch
@@ -163,7 +163,7 @@ def test_m_is_not_computed_below_what_a_pin_needs_before_it_has_taken_effect(clu
     assert compute(cluster).watermark == pin.watermark
 
 
-def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster: Cluster) -> None:
+def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster: Handles) -> None:
     lifted(cluster)
     pin = create_pin(cluster, "backup", HOUR_MS)
     found = read_published(cluster.store, cluster.identity().cluster_id)[0]
@@ -172,14 +172,14 @@ def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster
     assert compute(cluster).watermark == pin.watermark
 
 
-def test_a_dry_run_reports_what_a_pin_holds(cluster: Cluster) -> None:
+def test_a_dry_run_reports_what_a_pin_holds(cluster: Handles) -> None:
     compute(cluster)
     pin = create_pin(cluster, "backup", HOUR_MS)
     lifted(cluster, 3)
     assert compute(cluster, dry_run=True).watermark == pin.watermark
 
 
-def test_a_lost_reply_leaves_one_pin(cluster: Cluster) -> None:
+def test_a_lost_reply_leaves_one_pin(cluster: Handles) -> None:
     compute(cluster)
     store_of(cluster).fault = lose_reply(PUBLISHED_WATERMARK)
     pin = create_pin(cluster, "backup", HOUR_MS)
@@ -217,7 +217,7 @@ def test_a_pin_whose_process_is_killed_has_promised_nothing_and_holds_all_until_
 # -- the end of a pin -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pin_ends_by_the_logs_time_and_house_is_kept_for_that(cluster: Cluster) -> None:
+def test_a_pin_ends_by_the_logs_time_and_house_is_kept_for_that(cluster: Handles) -> None:
     pin = create_pin(cluster, "backup", 60_000)
     clock = store_of(cluster).clock
     clock.ms = pin.end_ms - 1
@@ -240,7 +240,7 @@ def test_a_date_that_jumps_ends_no_pin() -> None:
     assert "backup" in cluster.controller.snapshot().pins
 
 
-def test_a_pin_that_ended_makes_room_for_its_name(cluster: Cluster) -> None:
+def test_a_pin_that_ended_makes_room_for_its_name(cluster: Handles) -> None:
     pin = create_pin(cluster, "backup", HOUR_MS)
     with pytest.raises(PinExistsError, match=r"pin 'backup' exists, and ends at .*; delete it with l0gc pin delete"):
         create_pin(cluster, "backup", HOUR_MS)
@@ -248,7 +248,7 @@ def test_a_pin_that_ended_makes_room_for_its_name(cluster: Cluster) -> None:
     assert create_pin(cluster, "backup", HOUR_MS).revision > pin.revision
 
 
-def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Cluster) -> None:
+def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Handles) -> None:
     pin = create_pin(cluster, "backup", HOUR_MS)
     cluster.controller.delete_pin("backup", pin.revision)
     other = create_pin(cluster, "backup", HOUR_MS)
@@ -260,7 +260,7 @@ def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Cluster) -> N
         cluster.controller.delete_pin("backup")
 
 
-def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Cluster) -> None:
+def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Handles) -> None:
     store = store_of(cluster)
     compute(cluster)
 
@@ -287,7 +287,7 @@ def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Cluster) ->
         ("backup", HOUR_MS, "x" * 201, "the reason for pin 'backup' must have at most 200"),
     ],
 )
-def test_a_pin_that_cannot_be_is_refused(cluster: Cluster, name: str, ttl_ms: int, why: str, message: str) -> None:
+def test_a_pin_that_cannot_be_is_refused(cluster: Handles, name: str, ttl_ms: int, why: str, message: str) -> None:
     epoch = cluster.identity().cluster_epoch
     with pytest.raises(UsageError, match=message):
         create_pin(cluster, name, ttl_ms, why=why)
@@ -299,7 +299,7 @@ def test_a_cluster_of_another_systems_log_has_no_pins() -> None:
         create_pin(external_cluster(), "backup", HOUR_MS)
 
 
-def test_no_pin_promises_what_a_journal_has_lost(cluster: Cluster) -> None:
+def test_no_pin_promises_what_a_journal_has_lost(cluster: Handles) -> None:
     store = store_of(cluster)
     kept = copy_of(store, journal_log(0))
     lifted(cluster, 2)
@@ -310,7 +310,7 @@ def test_no_pin_promises_what_a_journal_has_lost(cluster: Cluster) -> None:
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Cluster) -> None:
+def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Handles) -> None:
     store = store_of(cluster)
     for key in [k for k in store.objects if k.startswith(f"{journal_log(0)}log/")]:
         store.put(key, b"damaged")
@@ -322,7 +322,7 @@ def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Cluster) 
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_journal_that_cannot_be_read_any_more_is_no_state_to_promise(cluster: Cluster) -> None:
+def test_a_journal_that_cannot_be_read_any_more_is_no_state_to_promise(cluster: Handles) -> None:
     """Its window has reached the pin's epoch, and the store fails then."""
     store, reached = store_of(cluster), [0]
 
@@ -338,7 +338,7 @@ def test_a_journal_that_cannot_be_read_any_more_is_no_state_to_promise(cluster: 
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: Cluster) -> None:
+def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: Handles) -> None:
     """Hazard 10: it had ended, so what it held may be gone. It holds M where it is, until its end."""
     compute(cluster)
     create_pin(cluster, "backup", HOUR_MS)
@@ -361,12 +361,12 @@ def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster
 # -- L1 -------------------------------------------------------------------------------------------------------------------
 
 
-def l1(cluster: Cluster) -> set[str]:
+def l1(cluster: Handles) -> set[str]:
     return {k for k in store_of(cluster).objects if k.startswith("level_one/")}
 
 
 @pytest.mark.parametrize("level_one", [False, True])
-def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Cluster, level_one: bool) -> None:
+def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Handles, level_one: bool) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=level_one)
     named = l1(cluster)
@@ -379,7 +379,7 @@ def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Cluster, level
     assert not named & l1(cluster)
 
 
-def test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others(cluster: Cluster) -> None:
+def test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others(cluster: Handles) -> None:
     create_topic(cluster, "other", 2)
     for _ in range(6):
         put(cluster, "other", {0: [b"x"], 1: [b"y"]})
@@ -401,12 +401,12 @@ def test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others(clus
     assert not kept & l1(cluster)
 
 
-def test_only_a_pin_of_l1_is_of_one_topic(cluster: Cluster) -> None:
+def test_only_a_pin_of_l1_is_of_one_topic(cluster: Handles) -> None:
     with pytest.raises(UsageError, match="not of its L1 alone"):
         create_pin(cluster, "table", HOUR_MS, topic=1)
 
 
-def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Cluster) -> None:
+def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Handles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     merge(cluster, None, MergeRule(fan_in=2))
@@ -422,7 +422,7 @@ def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Cluster) -> None:
     assert is_due()
 
 
-def test_what_a_pin_keeps_of_a_topic_that_the_controller_does_not_know_is_no_orphan(cluster: Cluster) -> None:
+def test_what_a_pin_keeps_of_a_topic_that_the_controller_does_not_know_is_no_orphan(cluster: Handles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     delete_topic(cluster, "events")
@@ -443,7 +443,7 @@ def test_what_a_pin_keeps_of_a_topic_that_the_controller_does_not_know_is_no_orp
     assert not waiting()
 
 
-def test_what_was_dropped_before_a_pin_goes(cluster: Cluster) -> None:
+def test_what_was_dropped_before_a_pin_goes(cluster: Handles) -> None:
     """Pins that overlap for ever hold nothing for ever."""
     lifted(cluster, 6)
     before = l1(cluster)
@@ -454,7 +454,7 @@ def test_what_was_dropped_before_a_pin_goes(cluster: Cluster) -> None:
     assert not before & l1(cluster)
 
 
-def test_a_vacuum_that_has_not_seen_the_pin_deletes_nothing_that_it_promises(cluster: Cluster) -> None:
+def test_a_vacuum_that_has_not_seen_the_pin_deletes_nothing_that_it_promises(cluster: Handles) -> None:
     lifted(cluster, 6)
     tick(cluster, 5)
     named, other = l1(cluster), another_process(cluster)
@@ -470,7 +470,7 @@ def test_a_vacuum_that_has_not_seen_the_pin_deletes_nothing_that_it_promises(clu
     assert named <= l1(cluster)
 
 
-def test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on(cluster: Cluster) -> None:
+def test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on(cluster: Handles) -> None:
     """Each journal's window is at the pin's epoch before it takes effect, whatever epoch the writer knows."""
     lifted(cluster, 6)
     for _ in range(3):
@@ -485,7 +485,7 @@ def test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on(cluster: Clu
     assert min(dropped) >= pin.revision
 
 
-def test_a_deleted_topics_l1_stays_under_a_pin(cluster: Cluster) -> None:
+def test_a_deleted_topics_l1_stays_under_a_pin(cluster: Handles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "audit", HOUR_MS, level_one=True)
     named = l1(cluster)
@@ -503,7 +503,7 @@ def test_a_deleted_topics_l1_stays_under_a_pin(cluster: Cluster) -> None:
 # -- logs -----------------------------------------------------------------------------------------------------------------
 
 
-def state_as_of(cluster: Cluster, journal: int, offset: int) -> bytes:
+def state_as_of(cluster: Handles, journal: int, offset: int) -> bytes:
     """A journal as a reader finds it who replays it as of an offset."""
     machine, log = JournalMachine(journal), cluster.journal(journal).replica.log
     folder = log.list_folder()
@@ -514,11 +514,11 @@ def state_as_of(cluster: Cluster, journal: int, offset: int) -> bytes:
     return machine.encode(state)
 
 
-def list_of(cluster: Cluster, log: str) -> list[str]:
+def list_of(cluster: Handles, log: str) -> list[str]:
     return [k for k in store_of(cluster).objects if k.startswith(f"{log}log/")]
 
 
-def busy(cluster: Cluster, rounds: int = 8) -> int:
+def busy(cluster: Handles, rounds: int = 8) -> int:
     """Uploads, and the house is kept, for long enough that logs are truncated; returns how many entries went."""
     gone = 0
     for n in range(rounds):
@@ -532,7 +532,7 @@ def busy(cluster: Cluster, rounds: int = 8) -> int:
 
 @pytest.mark.parametrize("page_size", [8, 1000])
 def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended(
-    cluster: Cluster, page_size: int
+    cluster: Handles, page_size: int
 ) -> None:
     store_of(cluster).page_size = page_size
     assert busy(cluster)
@@ -549,7 +549,7 @@ def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_i
     assert len(list_of(cluster, journal_log(0))) < 20
 
 
-def test_a_truncation_asks_for_pins_after_its_listing(cluster: Cluster) -> None:
+def test_a_truncation_asks_for_pins_after_its_listing(cluster: Handles) -> None:
     """A pin that is created between the two is seen; one that is created later is newer than all that goes."""
     store, keeper, other = store_of(cluster), another_process(cluster, seed=5), another_process(cluster, seed=6)
     housekeep(keeper)
@@ -569,7 +569,7 @@ def test_a_truncation_asks_for_pins_after_its_listing(cluster: Cluster) -> None:
         state_as_of(cluster, j, at)
 
 
-def test_a_pin_that_has_not_taken_effect_keeps_whole_logs(cluster: Cluster) -> None:
+def test_a_pin_that_has_not_taken_effect_keeps_whole_logs(cluster: Handles) -> None:
     busy(cluster, 2)
     cluster.controller.create_pin("backup", 3 * DAY_MS)
     before = list_of(cluster, journal_log(0))

@@ -13,7 +13,7 @@ import pytest
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.keys import level_one, level_one_index
 from l0gc.storage.parallel import ThreadPool, Threads
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal.entries import Merged, MergedTopic
@@ -31,7 +31,7 @@ from tests.support.reconcile import spill_early
 RECORDS = [(p, o) for p in range(2) for o in range(60)]
 
 
-def remove_dropped(cluster: Cluster, topic: Topic) -> int:
+def remove_dropped(cluster: Handles, topic: Topic) -> int:
     """What a vacuum without any grace does."""
     handle = cluster.journal(0)
     rows = handle.catch_up().dropped
@@ -44,7 +44,7 @@ def remove_dropped(cluster: Cluster, topic: Topic) -> int:
     return len(rows)
 
 
-def merge_across_the_index(cluster: Cluster, topic: Topic) -> None:
+def merge_across_the_index(cluster: Handles, topic: Topic) -> None:
     """Merge what index objects list, but for the first one, with the oldest that the state names."""
     handle = cluster.journal(0)
     known, epoch = handle.catch_up().topics[topic.revision], cluster.controller.epoch()

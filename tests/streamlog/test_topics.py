@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.errors import EpochRegressionError, PartitionClosedError, TopicNotFoundError
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import Barrier
@@ -21,7 +21,7 @@ from tests.support.memory_store import Call, MemoryStore, copy_of, memory_cluste
 from tests.support.reconcile import put
 
 
-def went_back(cluster: Cluster, watermark: int, epoch: int) -> None:
+def went_back(cluster: Handles, watermark: int, epoch: int) -> None:
     """Publish what a cluster at a later epoch published, whose journals need nothing up to that M."""
     for topic in cluster.controller.snapshot().topics.values():
         for journal in topic.journals:

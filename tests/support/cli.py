@@ -22,7 +22,7 @@ from l0gc.api import cluster as library
 from l0gc.cli.main import cli, main
 from l0gc.cli.output import taking_results
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.support import evidence
 
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
@@ -31,11 +31,11 @@ BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 COMMANDS_PAGE = Path(__file__).parents[2] / "docs/commands.md"
 
 
-def opens(found: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def opens(found: Handles, monkeypatch: pytest.MonkeyPatch) -> Handles:
     """Whoever opens a cluster finds this one, by the library or by a command."""
 
     @contextlib.contextmanager
-    def opened(config: object, **settings: object) -> Iterator[tuple[Cluster, ObjectStore]]:
+    def opened(config: object, **settings: object) -> Iterator[tuple[Handles, ObjectStore]]:
         yield found, found.store
 
     monkeypatch.setattr(library, "open_cluster", opened)

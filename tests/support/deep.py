@@ -5,14 +5,14 @@ from __future__ import annotations
 from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_copy
 from l0gc.inspect.verify.rules import Basis, Placed, check_journal, needed_end, placed
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key
 from l0gc.watermark.publication import read_published, watermark_of
 
 
-def deep_findings(cluster: Cluster) -> list[str]:
+def deep_findings(cluster: Handles) -> list[str]:
     """All that is wrong with what the journals say, and with every block, L1 and index object that they need.
 
     Nobody else may be at work; so there is no second reading.
@@ -30,7 +30,7 @@ def deep_findings(cluster: Cluster) -> list[str]:
     return found
 
 
-def _objects(cluster: Cluster, p: Placed) -> list[str]:
+def _objects(cluster: Handles, p: Placed) -> list[str]:
     found = []
     for o in p.state.objects:
         faults = block_faults(cluster.store, o)
@@ -40,7 +40,7 @@ def _objects(cluster: Cluster, p: Placed) -> list[str]:
     return found
 
 
-def _l1(cluster: Cluster, p: Placed) -> list[str]:
+def _l1(cluster: Handles, p: Placed) -> list[str]:
     found: list[str] = []
     for number in p.state.partitions.tolist():
         partition, start = p.topic.id(number), p.state.view(number).log_start_offset

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.support.generated import GENERATED_ETAG, Entry, GeneratedBucket
 from l0gc.keys import PartitionId, level_one
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import write_index
@@ -119,7 +119,7 @@ class ServedL1(GeneratedBucket):
                 self.objects.pop(key, None)
 
 
-def a_cluster(partitions: int) -> tuple[Cluster, GeneratedL1]:
+def a_cluster(partitions: int) -> tuple[Handles, GeneratedL1]:
     """A cluster whose journal names what is generated, as if all of it had been reconciled long ago."""
     store = GeneratedL1()
     cluster = memory_cluster(store)

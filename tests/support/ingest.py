@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.inputs import open_inputs
 from l0gc.streamlog.ingest.partitioner import Partitioner, in_turn
@@ -23,7 +23,7 @@ from tests.support.memory_store import Call, another_process, store_of
 
 
 def upload(
-    cluster: Cluster,
+    cluster: Handles,
     topic: str,
     files: Sequence[Path],
     *,
@@ -52,7 +52,7 @@ def upload(
         ).run(inputs)
 
 
-def stored_values(cluster: Cluster, topic: str) -> list[list[bytes]]:
+def stored_values(cluster: Handles, topic: str) -> list[list[bytes]]:
     """The records of each partition, in order, each offset checked."""
     target = cluster.controller.snapshot().topic(topic)
     found: list[list[bytes]] = [[] for _ in range(target.partitions)]
@@ -102,21 +102,21 @@ def round_robin(*files: Sequence[bytes], partitions: int) -> list[list[bytes]]:
     return [[r for f in files for r in f[p::partitions]] for p in range(partitions)]
 
 
-def l0_objects(cluster: Cluster) -> list[str]:
+def l0_objects(cluster: Handles) -> list[str]:
     return [k for k in store_of(cluster).objects if k.startswith("level_zero/")]
 
 
-def job(cluster: Cluster, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
+def job(cluster: Handles, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
     """A run of the upload job `job`."""
     return upload(cluster, "events", files, session=begin_run(cluster, "job"), batch_bytes=batch_bytes)
 
 
-def journal_of(cluster: Cluster) -> JournalHandle:
+def journal_of(cluster: Handles) -> JournalHandle:
     """The first journal of the topic `events`."""
     return cluster.journal(cluster.controller.snapshot().topic("events").journals[0])
 
 
-def objects_in_entries(cluster: Cluster) -> list[int]:
+def objects_in_entries(cluster: Handles) -> list[int]:
     """How many objects each entry of the topic's journal holds."""
     journal = journal_of(cluster)
     journal.catch_up()
@@ -125,7 +125,7 @@ def objects_in_entries(cluster: Cluster) -> list[int]:
     return [len(e.objects) for e in entries if isinstance(e, Objects)]
 
 
-def slide(cluster: Cluster, times: int) -> None:
+def slide(cluster: Handles, times: int) -> None:
     """Another process moves the window of the topic's journal."""
     other = another_process(cluster, 77)
     for _ in range(times):

@@ -11,7 +11,7 @@ import numpy as np
 from l0gc.epoch import prev
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import (
     GaveUp,
@@ -178,7 +178,7 @@ def index_row(rows: Rows, *, name: int, epoch: int = 0) -> Rows:
 
 def journal_of(
     partitions: int = 1, *, store: MemoryStore | None = None, seed: int = 0, journals: int = 1
-) -> tuple[Cluster, Topic, JournalHandle]:
+) -> tuple[Handles, Topic, JournalHandle]:
     """A cluster in memory with a topic `events`, and the handle on its first journal."""
     cluster = memory_cluster(store or MemoryStore(), seed=seed)
     topic, _ = cluster.controller.create_topic("events", partitions, journals)

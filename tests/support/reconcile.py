@@ -13,7 +13,7 @@ import pytest
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.optional import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
@@ -47,7 +47,7 @@ def headers_of_value(value: bytes) -> Headers:
     return (("h", header), ("h", None)) if mark else ()
 
 
-def stored(cluster: Cluster, topic: Topic, records: Records, *, epoch: int | None = None) -> dict[int, ObjectExtents]:
+def stored(cluster: Handles, topic: Topic, records: Records, *, epoch: int | None = None) -> dict[int, ObjectExtents]:
     """An L0 object in the store with these records, and its extents for each journal. A record's key is its
     value up to a colon, none without one."""
     groups: dict[int, list[Chunk]] = {}
@@ -71,7 +71,7 @@ def spill_early(monkeypatch: pytest.MonkeyPatch, state_rows: int, kept_rows: int
     monkeypatch.setattr(index, "KEPT_ROWS", kept_rows)
 
 
-def put(cluster: Cluster, topic: str, *objects: Records) -> list[str]:
+def put(cluster: Handles, topic: str, *objects: Records) -> list[str]:
     """Upload L0 objects, those of one call in one entry of each journal; returns their keys."""
     target = cluster.controller.snapshot().topic(topic)
     of_journal: dict[int, list[ObjectExtents]] = {}
@@ -90,14 +90,14 @@ def put(cluster: Cluster, topic: str, *objects: Records) -> list[str]:
 # -- runs -----------------------------------------------------------------------------------------------------------------
 
 
-def reconcile(cluster: Cluster, topic: str | None = None, *, round_bytes: int = ROUND_BYTES) -> runs.ReconcileResult:
+def reconcile(cluster: Handles, topic: str | None = None, *, round_bytes: int = ROUND_BYTES) -> runs.ReconcileResult:
     """Reconcile all there is; every partition and every removal is expected to go well."""
     result = runs.reconcile(cluster, topic, round_bytes=round_bytes)
     assert not result.errors
     return result
 
 
-def reconcile_but(cluster: Cluster, partitions: Collection[int], topic: str | None = None) -> runs.ReconcileResult:
+def reconcile_but(cluster: Handles, partitions: Collection[int], topic: str | None = None) -> runs.ReconcileResult:
     """Reconcile all topics, or one, but for some partitions, as if these had a reconciler of their own that is down."""
 
     def without(*arguments: Any) -> Iterator[tuple[int, Row]]:
@@ -114,7 +114,7 @@ def reconcile_but(cluster: Cluster, partitions: Collection[int], topic: str | No
 class Begun:
     """A run that has written its L1 objects, and committed nothing yet."""
 
-    cluster: Cluster
+    cluster: Handles
     round: Round
     written: WrittenL1
 
@@ -132,7 +132,7 @@ class Begun:
         }
 
 
-def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Round:
+def planned(cluster: Handles, topic: str | None = None, *, cores: int = 1) -> Round:
     """The round that takes all there is."""
     state = cluster.controller.snapshot()
     windows = windows_of(state, topic)
@@ -141,7 +141,7 @@ def planned(cluster: Cluster, topic: str | None = None, *, cores: int = 1) -> Ro
     return make_round(state.epoch, windows, choose_steps(plans, ROUND_BYTES), cores, state.partition_count)
 
 
-def begin(cluster: Cluster, topic: str | None = None) -> Begun:
+def begin(cluster: Handles, topic: str | None = None) -> Begun:
     """Plan, read and write all there is."""
     r = planned(cluster, topic)
     found = LocalWorkers(cluster).flow(range(len(r.takes)), *runs.Lift(r).stages(1)[:-1])
@@ -151,18 +151,18 @@ def begin(cluster: Cluster, topic: str | None = None) -> Begun:
 # -- what is there --------------------------------------------------------------------------------------------------------
 
 
-def partition_of(cluster: Cluster, topic: str, partition: int) -> PartitionId:
+def partition_of(cluster: Handles, topic: str, partition: int) -> PartitionId:
     return cluster.controller.snapshot().topic(topic).id(partition)
 
 
-def files(cluster: Cluster, topic: str, partition: int) -> list[L1File]:
+def files(cluster: Handles, topic: str, partition: int) -> list[L1File]:
     """The L1 objects of a partition that its journal names."""
     p = partition_of(cluster, topic, partition)
     handle = cluster.journal(cluster.controller.snapshot().topic(topic).journal_of(partition))
     return list(files_of(cluster.store, p, handle.catch_up()))
 
 
-def named(cluster: Cluster, topic: str) -> set[str]:
+def named(cluster: Handles, topic: str) -> set[str]:
     """The keys of all L1 objects that a topic's journals name."""
     t = cluster.controller.snapshot().topic(topic)
     return {l1_key(t.id(p), f) for p in range(t.partitions) for f in files(cluster, topic, p)}
@@ -180,7 +180,7 @@ def l1_records(
         )
 
 
-def lifted(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
+def lifted(cluster: Handles, topic: str, partition: int) -> list[bytes]:
     """The values of a partition's records in L1, in order, each offset checked."""
     p = partition_of(cluster, topic, partition)
     values: list[bytes] = []
@@ -191,7 +191,7 @@ def lifted(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
     return values
 
 
-def unreconciled(cluster: Cluster, topic: str, partition: int) -> int:
+def unreconciled(cluster: Handles, topic: str, partition: int) -> int:
     """How many of a partition's records are not in L1."""
     t = cluster.controller.snapshot().topic(topic)
     state = cluster.journal(t.journal_of(partition)).catch_up()

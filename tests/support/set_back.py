@@ -13,7 +13,7 @@ from l0gc.collect.sweep import Sweep
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
@@ -51,10 +51,10 @@ class Place:
         create_topic(self.process(), TOPIC, 3, 2)
         self.upload("first")
 
-    def process(self) -> Cluster:
+    def process(self) -> Handles:
         """The handles of a new process."""
         self._processes += 1
-        return Cluster(self.store, Runtime(self.store.clock, random.Random(self._processes)))
+        return Handles(self.store, Runtime(self.store.clock, random.Random(self._processes)))
 
     def objects(self, prefix: str = "") -> Objects:
         return copy_of(self.store, prefix)

@@ -19,7 +19,7 @@ from l0gc.spark.source.readers import BatchReader, RefusingStreamReader, StreamR
 from l0gc.spark.source.source import SCHEMA, WRITTEN, L0gcDataSource
 from l0gc.spark.source.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.handle import JournalHandle
 
 URL = "s3://bucket/prefix"
@@ -41,7 +41,7 @@ class _Pool(InlineExecutor):
 
 
 @contextmanager
-def on(cluster: Cluster) -> Iterator[None]:
+def on(cluster: Handles) -> Iterator[None]:
     """Readers and writers made inside work on this cluster, as the driver and as an executor."""
     with (
         mock.patch.object(readers, "cluster_at", return_value=cluster),
@@ -85,7 +85,7 @@ def rows_of(found: pa.Table) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-def read(cluster: Cluster, filters: Iterable[Filter] = (), /, **options: str) -> list[Row]:
+def read(cluster: Handles, filters: Iterable[Filter] = (), /, **options: str) -> list[Row]:
     """A batch, all of it."""
     with on(cluster):
         reader = batch_reader(filters, **options)
@@ -109,21 +109,21 @@ def columns_of(rows: Rows) -> StructType:
     return found
 
 
-def write_batch(cluster: Cluster, *tasks: Rows, **options: str) -> None:
+def write_batch(cluster: Handles, *tasks: Rows, **options: str) -> None:
     """Write a batch, each of these by a task."""
     with on(cluster):
         writer = data_source(**options).writer(columns_of(tasks[0]), False)
         writer.commit([writer.write(iter([arrow(t)])) for t in tasks])
 
 
-def staged(cluster: Cluster, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
+def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
     """What a task of a micro-batch reports to the driver."""
     with on(cluster), mock.patch.object(writers, "_this_task", return_value=(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
 
-def commit(cluster: Cluster, messages: Sequence[Staged | None], batch: int, **options: str) -> SinkCommit:
+def commit(cluster: Handles, messages: Sequence[Staged | None], batch: int, **options: str) -> SinkCommit:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
     return writers.committed(cluster, chosen, messages, batch)

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.tables.catalog import load_table, open_catalog
@@ -37,14 +37,14 @@ def configure(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 
-def with_table(cluster: Cluster) -> TopicTable:
+def with_table(cluster: Handles) -> TopicTable:
     """The topic `events` gets a table."""
     wanted = table_of(cluster.controller.snapshot().topic("events"), "lake", None)
     create_table(cluster, wanted)
     return wanted
 
 
-def sync(cluster: Cluster, keep_ms: int = DAY_MS) -> TableSynced:
+def sync(cluster: Handles, keep_ms: int = DAY_MS) -> TableSynced:
     """Sync the table of `events`, which names then what the journals list, each object once."""
     result = sync_tables(cluster, "events", keep_ms)
     if result.failures:
@@ -53,23 +53,23 @@ def sync(cluster: Cluster, keep_ms: int = DAY_MS) -> TableSynced:
     return result.tables[0]
 
 
-def table(cluster: Cluster) -> Table:
+def table(cluster: Handles) -> Table:
     state = cluster.controller.snapshot()
     known = state.table("events")
     return load_table(open_catalog(known.catalog, cluster.store), known, state.cluster_id)
 
 
-def names(cluster: Cluster, snapshot_id: int | None = None) -> list[str]:
+def names(cluster: Handles, snapshot_id: int | None = None) -> list[str]:
     """The keys of the objects that a snapshot names, as often as it does."""
     tasks = table(cluster).scan(snapshot_id=snapshot_id).plan_files()
     return sorted(t.file.file_path.removeprefix(cluster.store.url) for t in tasks)
 
 
-def assert_named(cluster: Cluster) -> None:
+def assert_named(cluster: Handles) -> None:
     assert names(cluster) == sorted(named(cluster, "events"))
 
 
-def lift(cluster: Cluster, times: int = 1) -> None:
+def lift(cluster: Handles, times: int = 1) -> None:
     """Upload and reconcile so many objects of each partition."""
     for n in range(times):
         put(cluster, "events", {p: [b"%d" % n] for p in range(2)})
@@ -77,7 +77,7 @@ def lift(cluster: Cluster, times: int = 1) -> None:
         reconcile(cluster)
 
 
-def vacuum_all(cluster: Cluster) -> None:
+def vacuum_all(cluster: Handles) -> None:
     """A vacuum that takes whatever no pin keeps."""
     housekeep(cluster, barrier=True)
     tick(cluster, 3)

@@ -20,7 +20,7 @@ from l0gc.errors import (
     UsageError,
     WatermarkRegressionError,
 )
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.external_log import ExternalEpochs, ExternalLog, ExternalLogSource, ListedPartition, PartitionReport
 from l0gc.watermark.histogram import EpochRow, Histogram
@@ -33,7 +33,7 @@ from tests.watermark.test_external_files import no_store
 P0, P1 = ("t", 0), ("t", 1)
 
 
-def run(cluster: Cluster, theirs: ExternalLog, scan: Callable[[], list[EpochRow]] | None = None) -> WatermarkResult:
+def run(cluster: Handles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]] | None = None) -> WatermarkResult:
     """Compute M from what the other system exports, with a scan that finds these rows."""
 
     def found(layout: object, ceiling: object) -> Histogram:
@@ -46,13 +46,13 @@ def listed(*partitions: tuple[str, int, int]) -> list[ListedPartition]:
     return [ListedPartition(*p) for p in partitions]
 
 
-def publish(cluster: Cluster, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
+def publish(cluster: Handles, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
     """Compute and publish M from what a program knows, as the library does."""
     read = ExternalEpochs(**theirs).read(no_store, cluster.parallel)
     return run_pipeline(cluster, ExternalLogSource(cluster, read), dry_run=dry_run)
 
 
-def m(cluster: Cluster) -> int | None:
+def m(cluster: Handles) -> int | None:
     published, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
     return None if published is None else published.watermark
 

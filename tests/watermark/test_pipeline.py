@@ -15,7 +15,7 @@ from l0gc.errors import (
     WatermarkRegressionError,
 )
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import pins_of
 from l0gc.watermark.histogram import INVENTORY, LISTING, EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
@@ -30,7 +30,7 @@ from tests.watermark.test_compute import unit
 class Source:
     """Says what a test wants; the epoch is that of a controller, so that it may move meanwhile."""
 
-    cluster: Cluster
+    cluster: Handles
     units: Sequence[UnitSummary] = ()
     external: bool = False
     snapshot_age_ms: int | None = None
@@ -71,14 +71,14 @@ class Scan:
         return found
 
 
-def a_cluster(epoch: int = 0) -> Cluster:
+def a_cluster(epoch: int = 0) -> Handles:
     cluster = memory_cluster()
     for _ in range(epoch):
         cluster.controller.advance()
     return cluster
 
 
-def published(cluster: Cluster) -> PublishedWatermark | None:
+def published(cluster: Handles) -> PublishedWatermark | None:
     return read_published(cluster.store, cluster.identity().cluster_id)[0]
 
 
@@ -227,7 +227,7 @@ def test_a_dry_run_writes_nothing() -> None:
     assert set(store.objects) == before
 
 
-def kept(cluster: Cluster, result: WatermarkResult) -> ScanSnapshot:
+def kept(cluster: Handles, result: WatermarkResult) -> ScanSnapshot:
     """The scan snapshot of a run."""
     assert result.scan is not None
     return read_scan(cluster.store, result.scan, cluster.identity().cluster_id)

@@ -24,7 +24,7 @@ from l0gc.errors import (
 )
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
     PublishedWatermark,
@@ -247,7 +247,7 @@ def test_a_publication_that_saw_an_older_epoch_than_is_published_reads_again(sto
 # -- before anything is admitted or deleted -----------------------------------------------------------------------------
 
 
-def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Cluster:
+def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Handles:
     """A cluster at `epoch` where this is published."""
     cluster = memory_cluster()
     for _ in range(epoch):

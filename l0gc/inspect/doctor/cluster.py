@@ -15,7 +15,7 @@ from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.verify.findings import Kind
 from l0gc.inspect.verify.rules import Basis, check_places
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.format import check_format
 from l0gc.watermark.publication import read_published, watermark_of
@@ -24,7 +24,7 @@ _SHOWN: Final = 5
 _OLD_CONTROLLER: Final = "the controller log is older than that: restore the newest one (docs/operations.md)"
 
 
-def examine(handles: Cluster, bucket: S3Store, progress: Callable[[str], None]) -> DoctorResult:
+def examine(handles: Handles, bucket: S3Store, progress: Callable[[str], None]) -> DoctorResult:
     """Make all checks; `progress` is called with the name of each part before."""
     parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
         ("java", checkup.java, "install Java 17 or newer"),
@@ -50,7 +50,7 @@ _unsafe: Final = partial(failure, exit_code=SafetyError.exit_code)
 """A failure over which the commands would refuse to go on."""
 
 
-def cluster(handles: Cluster) -> Iterator[Check]:
+def cluster(handles: Handles) -> Iterator[Check]:
     """Whether it exists, whether its logs can be read, and whether they and M fit together (hazards 10 and 11).
 
     Raises:
@@ -72,7 +72,7 @@ def cluster(handles: Cluster) -> Iterator[Check]:
     yield from _watermark(handles)
 
 
-def _journals(handles: Cluster, state: ControllerState) -> Iterator[Check]:
+def _journals(handles: Handles, state: ControllerState) -> Iterator[Check]:
     """Every journal is replayed, also those without a topic: what the controller has forgotten may lie in any of them."""
     journals = read_journals(handles, state, NO_WATERMARK)
     errors = journals.errors
@@ -107,7 +107,7 @@ def _placement(journals: Journals, state: ControllerState) -> Iterator[Check]:
         yield ok("placement", "every topic is in the journals that the controller has placed it in")
 
 
-def _watermark(handles: Cluster) -> Iterator[Check]:
+def _watermark(handles: Handles) -> Iterator[Check]:
     state = handles.controller.snapshot()
     try:
         published, _ = read_published(handles.store, state.cluster_id)

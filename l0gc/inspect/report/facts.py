@@ -35,7 +35,7 @@ from l0gc.inspect.report.series import (
 )
 from l0gc.inspect.status import Status, deleted_since, newest_scan, status_and_journals
 from l0gc.inspect.verify.findings import VerifyResult
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals, oldest_ms, read_trend
 from l0gc.watermark.source import HELD_BACK_SHOWN, REPORTED, Holder, UnitSummary
 
@@ -177,7 +177,7 @@ def read_findings(path: Path) -> VerifyResult:
 
 
 def gather(
-    cluster: Cluster,
+    cluster: Handles,
     url: str,
     *,
     endpoint_url: str | None = None,
@@ -327,7 +327,7 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
     )
 
 
-def _runs(cluster: Cluster, notes: list[str]) -> tuple[list[RunEntry], int]:
+def _runs(cluster: Handles, notes: list[str]) -> tuple[list[RunEntry], int]:
     try:
         return list_runs(cluster.store, RUNS_READ, parallel=cluster.parallel)
     except (CorruptObjectError, ObjectNotFoundError) as e:

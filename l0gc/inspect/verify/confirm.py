@@ -46,7 +46,7 @@ from l0gc.inspect.verify.rules import (
 )
 from l0gc.keys import CONTROLLER_LOG, L1Key, PartitionId, parse_level_one
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import name_bytes
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import files_of, l1_key
@@ -64,7 +64,7 @@ _AS_SEEN: Final = {
 }
 
 
-def confirm(cluster: Cluster, basis: Basis, suspects: Iterable[Suspect], *, deep: bool = False) -> list[Suspect]:
+def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep: bool = False) -> list[Suspect]:
     """The suspects that are findings, each with the detail that the second reading gave.
 
     Args:
@@ -102,7 +102,7 @@ def _with(s: Suspect, detail: str | None) -> Suspect | None:
 # -- the object ----------------------------------------------------------------------------------------------------------
 
 
-def _object_again(cluster: Cluster, s: Suspect, *, deep: bool) -> Suspect | None:
+def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None:
     """The suspect again if its object still has the fault, or no object is to be read."""
     if s.kind in _BY_SIZE:
         size = size_of(cluster.store, s.key)
@@ -131,7 +131,7 @@ def _object_again(cluster: Cluster, s: Suspect, *, deep: bool) -> Suspect | None
 
 
 def _journal_again(
-    cluster: Cluster, basis: Basis, journal: int, suspects: Sequence[Suspect], *, deep: bool
+    cluster: Handles, basis: Basis, journal: int, suspects: Sequence[Suspect], *, deep: bool
 ) -> list[Suspect]:
     """The suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
     still = [s for s in suspects if s.kind in _AS_SEEN]

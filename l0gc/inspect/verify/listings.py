@@ -27,7 +27,7 @@ from l0gc.inspect.verify.rules import DELETED, FOREIGN, LATER, Basis, Placed, fi
 from l0gc.keys import JUMP, L1_DATA, PartitionId, parse_level_one
 from l0gc.storage.objectstore import ListedPage
 from l0gc.storage.ranges import KeyRange, RangeReader, cut_range, of_shards
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.rows import Rows, files_in
 from l0gc.streamlog.journal.topic import UnreconciledObject, l1_file
@@ -138,7 +138,7 @@ def l0_references(cut: Cut, journal: int, p: Placed, *, deep: bool) -> Iterator[
         yield from References([o.key for o in objects], places, objects if deep else []).by_task(cut, cut.l0)
 
 
-def l1_references(cut: Cut, cluster: Cluster, journal: int, p: Placed) -> Iterator[tuple[int, References | Suspect]]:
+def l1_references(cut: Cut, cluster: Handles, journal: int, p: Placed) -> Iterator[tuple[int, References | Suspect]]:
     """The L1 objects that the journal names for a topic, and the index objects that cannot be read.
 
     Older L1 objects of a partition that has many are in index objects; a partition's rows are let go before others are read.
@@ -206,7 +206,7 @@ class InDoubt(NamedTuple):
     journal: int
 
 
-def compare(basis: Basis, deep: bool, cluster: Cluster, sent: Iterable[Any]) -> Iterator[Suspect | Seen]:
+def compare(basis: Basis, deep: bool, cluster: Handles, sent: Iterable[Any]) -> Iterator[Suspect | Seen]:
     """List a task's share, and compare it with the references to it.
 
     Args:
@@ -242,7 +242,7 @@ class _Comparison:
     A listed object is taken out of `_first`, so that the missing ones are left.
     """
 
-    def __init__(self, cluster: Cluster, basis: Basis, found: Sequence[References], doubtful: set[int]) -> None:
+    def __init__(self, cluster: Handles, basis: Basis, found: Sequence[References], doubtful: set[int]) -> None:
         self._cluster, self._basis, self._layout, self._doubtful = cluster, basis, basis.layout, doubtful
         self._keys = [k for r in found for k in r.keys]
         self._places: Rows = np.concatenate([np.empty(0, PLACE), *(r.places for r in found)])

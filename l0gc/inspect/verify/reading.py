@@ -20,7 +20,7 @@ from l0gc.storage.boundary import Folder
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.storage.replica import Replica, StateMachine
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.ingest.extents import decode_block, fetch
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -38,7 +38,7 @@ _AT_ONCE: Final = 64
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def read_copy(cluster: Cluster, journal: int, *, deep: bool = False) -> JournalCopy:
+def read_copy(cluster: Handles, journal: int, *, deep: bool = False) -> JournalCopy:
     """The journal as its log has it now.
 
     Args:
@@ -50,7 +50,7 @@ def read_copy(cluster: Cluster, journal: int, *, deep: bool = False) -> JournalC
     return JournalCopy(journal, *_read_log(cluster, journal_log(journal), JournalMachine(journal), deep=deep))
 
 
-def controller_faults(cluster: Cluster, *, deep: bool = False) -> list[tuple[Kind, str]]:
+def controller_faults(cluster: Handles, *, deep: bool = False) -> list[tuple[Kind, str]]:
     """What is wrong with the controller log that a replay does not see. Raises as `read_copy` does."""
     return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[2]
 
@@ -64,7 +64,7 @@ def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
 
 
 def _read_log(
-    cluster: Cluster, place: str, machine: StateMachine[S], *, deep: bool
+    cluster: Handles, place: str, machine: StateMachine[S], *, deep: bool
 ) -> tuple[S, int, list[tuple[Kind, str]]]:
     log = SharedLog(cluster.store, place, cluster.runtime, parallel=cluster.parallel)
     replica = Replica(log, machine, cluster.runtime)
@@ -103,7 +103,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
 
 
 def _checkpoint_faults(
-    cluster: Cluster, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
+    cluster: Handles, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
 ) -> Iterator[tuple[Kind, str]]:
     """Whether checkpoints hold what the entries before them give, as far as these are there."""
     checkpoints, first = folder.checkpoints, _newest(folder)

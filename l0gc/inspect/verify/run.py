@@ -34,7 +34,7 @@ from l0gc.inspect.verify.reading import controller_faults, read_copy, unknown_jo
 from l0gc.inspect.verify.rules import DOUBTFUL, Basis, check_journal, placed
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LOCAL, Stage, Workers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.publication import read_published
 
@@ -53,8 +53,8 @@ def check_log_is_ours(state: ControllerState) -> None:
 
 
 def verify(
-    cluster: Cluster,
-    workers: Workers[Cluster],
+    cluster: Handles,
+    workers: Workers[Handles],
     *,
     deep: bool = False,
     min_age_ms: int,
@@ -114,7 +114,7 @@ def verify(
     return result
 
 
-def _published(cluster: Cluster) -> tuple[list[Suspect], int, int, ControllerState]:
+def _published(cluster: Handles) -> tuple[list[Suspect], int, int, ControllerState]:
     """What is wrong with the published M, M, how many objects were listed then, and the controller, read after it."""
     cluster_id = cluster.controller.snapshot().cluster_id
     try:
@@ -140,7 +140,7 @@ def _published(cluster: Cluster) -> tuple[list[Suspect], int, int, ControllerSta
 
 
 def _read_journals(
-    basis: Basis, cut: Cut, deep: bool, cluster: Cluster, journals: Iterable[int]
+    basis: Basis, cut: Cut, deep: bool, cluster: Handles, journals: Iterable[int]
 ) -> Iterator[tuple[int, Any]]:
     """What each journal says, one after another, since each may be large. With the first goes out who lists what."""
     for journal in journals:
@@ -168,7 +168,7 @@ def _read_journals(
 
 
 def _compare(
-    basis: Basis, readers: int, deep: bool, cluster: Cluster, sent: Iterable[Any]
+    basis: Basis, readers: int, deep: bool, cluster: Handles, sent: Iterable[Any]
 ) -> Iterator[tuple[int, Suspect | Seen]]:
     """Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect."""
     for found in compare(basis, deep, cluster, sent):
@@ -187,7 +187,7 @@ class _Confirmed(NamedTuple):
 
 
 def _read_again(
-    basis: Basis, deep: bool, max_findings: int, cluster: Cluster, sent: Iterable[Suspect | Seen]
+    basis: Basis, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Seen]
 ) -> Iterator[_Confirmed]:
     suspects, seen = list[Suspect](), Seen()
     for item in sent:

@@ -52,7 +52,7 @@ from l0gc.events import event
 from l0gc.formatting import count
 from l0gc.spark.source.stage import StagedObject
 from l0gc.storage.entry import ENTRY_LIMIT
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.journal.entries import InputProgress, InputSpan, ObjectExtents, ProducerBatch
 from l0gc.streamlog.journal.handle import JournalHandle, deleted_while
@@ -146,7 +146,7 @@ def has_landed(batch: BatchId, rows: BatchRows, journal: int, progress: InputPro
     return True
 
 
-def refuse_other_rows(cluster: Cluster, batch: BatchId, rows: BatchRows, topics: Iterable[str]) -> None:
+def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics: Iterable[str]) -> None:
     """Refuse a batch of which any journal that may have it has another one.
 
     All journals of the batch's topics are asked before any of them takes a part, since other rows may all go to journals
@@ -193,7 +193,7 @@ class SinkCommit:
     restamped: int = 0
 
 
-def commit(cluster: Cluster, staged: Iterable[StagedObject], batch: BatchId | None = None) -> SinkCommit:
+def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | None = None) -> SinkCommit:
     """Land a batch's objects, in their order in each partition.
 
     Args:
@@ -240,7 +240,7 @@ class _Part:
     """What a batch has for one topic in one journal; `rows` are those of the whole batch."""
 
     def __init__(
-        self, cluster: Cluster, journal: int, revision: int, topic: str, batch: BatchId | None, rows: BatchRows
+        self, cluster: Handles, journal: int, revision: int, topic: str, batch: BatchId | None, rows: BatchRows
     ) -> None:
         self._cluster, self._revision, self._topic, self._batch, self._rows = cluster, revision, topic, batch, rows
         self._journal: JournalHandle = cluster.journal(journal)

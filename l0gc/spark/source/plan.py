@@ -22,7 +22,7 @@ from l0gc.spark.source.filters import PushedFilters
 from l0gc.spark.source.given import EARLIEST, LATEST
 from l0gc.spark.source.options import Bound, ReadOptions
 from l0gc.spark.source.split import Part, Ranges
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
@@ -76,7 +76,7 @@ class Planner:
         journal: gives the handle on a journal.
     """
 
-    def __init__(self, cluster: Cluster, options: ReadOptions, journal: Callable[[int], JournalHandle]) -> None:
+    def __init__(self, cluster: Handles, options: ReadOptions, journal: Callable[[int], JournalHandle]) -> None:
         self._cluster, self._options, self._journal = cluster, options, journal
 
     def topics(self, *, goes_on: bool = False) -> list[Topic]:

@@ -39,7 +39,7 @@ from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner
 from l0gc.spark.source.split import Slice, split
 from l0gc.spark.source.stream import Stream
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.parquet import Times
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.pins import pin_for_reader
@@ -87,7 +87,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
 
 
 @contextmanager
-def _while_pinned(cluster: Cluster, wanted: Slice) -> Iterator[None]:
+def _while_pinned(cluster: Handles, wanted: Slice) -> Iterator[None]:
     """What goes wrong inside is the end of the pin, if that has ended. Raises `NotFoundError`."""
     try:
         yield

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from l0gc import columns
 from l0gc.errors import BadRecordError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
@@ -93,7 +93,7 @@ class Stager:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Handles,
         topic: str | None,
         pool: Executor,
         *,

@@ -25,7 +25,7 @@ from l0gc.inspect.lag import REVISION
 from l0gc.spark.source.options import ReadOptions
 from l0gc.spark.source.plan import Planner, positions_of
 from l0gc.spark.source.split import Ranges, Slice, split
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
@@ -41,7 +41,7 @@ Positions = dict[str, Rows]
 class Stream:
     """One query's view of its topics. It keeps the journals' handles, since each micro-batch looks at all of them."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cluster: Handles, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._options, self._clock = cluster, options, clock
         self._last_trigger: float | None = None
         self._planner = Planner(cluster, options, functools.cache(cluster.journal))

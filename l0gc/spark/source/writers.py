@@ -19,7 +19,7 @@ from l0gc.spark.handles import cluster_at
 from l0gc.spark.source.commit import BatchId, SinkCommit, commit
 from l0gc.spark.source.options import WriteOptions
 from l0gc.spark.source.stage import StagedObject, Stager
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         committed(cluster_at(self._options.place), self._options, messages, batchId)
 
 
-def committed(cluster: Cluster, options: WriteOptions, messages: Messages, batch_id: int) -> SinkCommit:
+def committed(cluster: Handles, options: WriteOptions, messages: Messages, batch_id: int) -> SinkCommit:
     """Commit a micro-batch, of the producer in the options or else of its query."""
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
     if not ids:

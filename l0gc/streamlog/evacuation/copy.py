@@ -15,7 +15,7 @@ import numpy as np
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.parallel import grouped
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.evacuation.choice import COPY_BYTES
 from l0gc.streamlog.ingest.extents import check_block, fetch
 from l0gc.streamlog.journal.entries import MovedBlocks
@@ -60,7 +60,7 @@ StillThere = Callable[[Source], bool]
 """Whether the journal says, now, that it needs something of the object."""
 
 
-def copy_all(cluster: Cluster, sources: Iterable[Source], epoch: int, still_there: StillThere) -> Iterator[Copied]:
+def copy_all(cluster: Handles, sources: Iterable[Source], epoch: int, still_there: StillThere) -> Iterator[Copied]:
     """Copy what is needed into new objects at `epoch`. Raises `StoreError`; what was written counts for nothing then."""
     ordered = sorted(sources, key=lambda s: (s.key, s.journal, s.start))
     objects = [list(same) for _, same in groupby(ordered, key=lambda s: s.key)]
@@ -91,7 +91,7 @@ def copy_all(cluster: Cluster, sources: Iterable[Source], epoch: int, still_ther
                 yield Copied(s.journal, length, part)
 
 
-def _fetched(cluster: Cluster, same: list[Source]) -> dict[int, bytes] | str:
+def _fetched(cluster: Handles, same: list[Source]) -> dict[int, bytes] | str:
     """The blocks of an object that its journals need, by where they begin; or why it cannot be read."""
     blocks = sorted({(b.start, b.length) for s in same for b in s.blocks})
     try:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from l0gc.errors import CorruptObjectError, ProtocolError
 from l0gc.formatting import size
 from l0gc.storage.workers import Stage, Workers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.evacuation.copy import Copied, Source, copy_all
 from l0gc.streamlog.evacuation.needs import needed
 from l0gc.streamlog.evacuation.plan import Evacuated, EvacuateResult, EvacuationPlan, Released, read_state
@@ -30,7 +30,7 @@ _COPIER_BYTES: Final = 256 << 20
 """About how much a worker copies; less is not worth another task."""
 
 
-def run_evacuation(cluster: Cluster, plan: EvacuationPlan, workers: Workers[Cluster]) -> EvacuateResult:
+def run_evacuation(cluster: Handles, plan: EvacuationPlan, workers: Workers[Handles]) -> EvacuateResult:
     """Move what was planned, and is still there. Raises `StoreError`; what was moved before stays moved."""
     began, target = cluster.runtime.clock.monotonic(), plan.target.epoch
     result = EvacuateResult(target, reason=plan.expected.reason, engine=workers.engine)
@@ -76,7 +76,7 @@ class Move:
         journals = max(1, min(len(self.windows), slots))
         return [Stage(journals, self.hand_out), Stage(self.copiers, self.copy), Stage(journals, self.land)]
 
-    def hand_out(self, cluster: Cluster, numbers: Iterable[int]) -> Iterator[tuple[int, Source]]:
+    def hand_out(self, cluster: Handles, numbers: Iterable[int]) -> Iterator[tuple[int, Source]]:
         """What is needed up to the target, and who copies it: all of an object is one copier's."""
         for number in numbers:
             window = self.windows[number]
@@ -89,7 +89,7 @@ class Move:
                 ]
             yield from ((zlib.crc32(s.key.encode()) % self.copiers, s) for s in found)
 
-    def copy(self, cluster: Cluster, sources: Iterable[Source]) -> Iterator[tuple[int, Copied]]:
+    def copy(self, cluster: Handles, sources: Iterable[Source]) -> Iterator[tuple[int, Copied]]:
         """The copies, durable, and which journal is to name them."""
         number = {w.journal: i for i, w in enumerate(self.windows)}
 
@@ -101,7 +101,7 @@ class Move:
         for copied in copy_all(cluster, sources, self.epoch, still_there):
             yield number[copied.journal], copied
 
-    def land(self, cluster: Cluster, copies: Iterable[Copied]) -> Iterator[MoveOutcome]:
+    def land(self, cluster: Handles, copies: Iterable[Copied]) -> Iterator[MoveOutcome]:
         """What became of it, journal by journal."""
         of_journal: dict[int, list[Copied]] = {}
         for copied in copies:
@@ -110,7 +110,7 @@ class Move:
         for journal, some in sorted(of_journal.items()):
             yield self._land(cluster, windows[journal], some)
 
-    def _land(self, cluster: Cluster, window: Window, copies: Sequence[Copied]) -> MoveOutcome:
+    def _land(self, cluster: Handles, window: Window, copies: Sequence[Copied]) -> MoveOutcome:
         handle, moved = cluster.journal(window.journal), Evacuated()
         errors = list(dict.fromkeys(c.error for c in copies if c.error))
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, PartialFailureError
 from l0gc.formatting import Outcome
 from l0gc.storage.workers import LOCAL, LocalWorkers, Workers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Holding, Target
 from l0gc.streamlog.evacuation.needs import (
@@ -90,8 +90,8 @@ class EvacuationPlan:
 
 
 def plan_evacuation(
-    cluster: Cluster,
-    workers: Workers[Cluster] | None = None,
+    cluster: Handles,
+    workers: Workers[Handles] | None = None,
     *,
     ratio: float = RATIO,
     max_bytes: int = MAX_BYTES,
@@ -140,7 +140,7 @@ def plan_evacuation(
     return EvacuationPlan(judged(windows, unread), state.epoch, first, objects, target, expected)
 
 
-def listed(cluster: Cluster, state: ControllerState, swept_ms: int) -> dict[int, Holding]:
+def listed(cluster: Handles, state: ControllerState, swept_ms: int) -> dict[int, Holding]:
     """What the bucket holds at each epoch, by the newest scan. Raises `NotFoundError` if there is none, or a sweep since."""
     keys = list_scans(cluster.store)
     if not keys:
@@ -156,7 +156,7 @@ def read_state(handle: JournalHandle) -> JournalState:
     return handle.state if handle.judged else handle.catch_up()
 
 
-def _needs(cluster: Cluster, window: Window) -> JournalNeeds:
+def _needs(cluster: Handles, window: Window) -> JournalNeeds:
     """What a journal needs of L0."""
     handle = cluster.journal(window.journal)
     try:

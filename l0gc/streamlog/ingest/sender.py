@@ -16,7 +16,7 @@ import numpy as np
 
 from l0gc.errors import BadRecordError, UsageError
 from l0gc.storage.parallel import WorkerThreads
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
@@ -42,7 +42,7 @@ class NewRecord:
 
 
 @contextmanager
-def open_sender(cluster: Cluster, topic: str, producer: str) -> Iterator[Sender]:
+def open_sender(cluster: Handles, topic: str, producer: str) -> Iterator[Sender]:
     """A sender, which begins a run of the producer.
 
     Raises:

@@ -31,7 +31,7 @@ from l0gc.errors import (
 )
 from l0gc.events import event
 from l0gc.storage.parallel import WorkerThreads
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import PackedPart, pack_records
@@ -64,7 +64,7 @@ _PACKERS: Final = 2
 
 
 def open_upload(
-    cluster: Cluster,
+    cluster: Handles,
     topic: str,
     sources: Sequence[Source],
     stack: ExitStack,
@@ -124,7 +124,7 @@ def open_upload(
     return uploader, inputs
 
 
-def target_of(cluster: Cluster, topic: str) -> Topic:
+def target_of(cluster: Handles, topic: str) -> Topic:
     """The topic to write to, after a tick if one is due. Nothing is appended before the logs were compared with what is
     published. Raises as `open_upload`."""
     target = cluster.controller.snapshot().topic(topic)
@@ -159,7 +159,7 @@ class Uploader:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Handles,
         topic: Topic,
         partitioner: Partitioner,
         *,

@@ -17,7 +17,7 @@ import numpy as np
 
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StaleReconcilerError
 from l0gc.keys import PartitionId
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.commits import places_of
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
 from l0gc.streamlog.journal.holes import how_to_give_up
@@ -51,7 +51,7 @@ class Committed:
 class Commit:
     """The commit of one round, with its epoch, in one journal, of which it took `window`."""
 
-    def __init__(self, cluster: Cluster, window: Window, epoch: int) -> None:
+    def __init__(self, cluster: Handles, window: Window, epoch: int) -> None:
         self._cluster, self._window, self._epoch = cluster, window, epoch
         self._handle = cluster.journal(window.journal)
         self._result = Committed(window.journal)

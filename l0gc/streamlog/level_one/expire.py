@@ -21,7 +21,7 @@ import numpy as np
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import UNLIMITED
 from l0gc.streamlog.controller.state import Retention, Topic, by_journal
 from l0gc.streamlog.journal.commits import divided
@@ -132,7 +132,7 @@ def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows
 # -- runs -----------------------------------------------------------------------------------------------------------------
 
 
-def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
+def expire(cluster: Handles, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
     """Delete what is beyond its topic's retention, of one topic or of all.
 
     Args:
@@ -159,7 +159,7 @@ def expire(cluster: Cluster, topic: str | None = None, *, dry_run: bool = False,
     return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
 
 
-def run_expiry(cluster: Cluster, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
+def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
     """Move log start offsets in every journal that keeps some of the topics.
 
     What fails for one journal concerns that one alone, and an index object that cannot be read its partition alone.
@@ -193,7 +193,7 @@ class _JournalRun:
     """Moves log start offsets in one journal."""
 
     def __init__(
-        self, cluster: Cluster, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
+        self, cluster: Handles, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
     ) -> None:
         self._cluster, self._topics, self._wanted, self._dry_run, self._shown = cluster, topics, wanted, dry_run, shown
         self._handle = cluster.journal(journal)

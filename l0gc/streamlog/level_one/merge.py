@@ -25,7 +25,7 @@ from l0gc.formatting import Outcome, count
 from l0gc.keys import PartitionId
 from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.commits import divided, places_of
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, Merged, MergedTopic
@@ -119,7 +119,7 @@ class MergePlan:
     total: MergeResult = field(default_factory=MergeResult)
 
 
-def merge_due(cluster: Cluster, rule: MergeRule = DEFAULT_RULE) -> bool:
+def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
     """Whether there is anything to merge, or a journal that cannot be read.
 
     The journals are read here, a few at a time, and forgotten; nothing else is.
@@ -134,7 +134,7 @@ def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) 
     return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
 
 
-def plan_merge(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> MergePlan:
+def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> MergePlan:
     """What there is to merge now, of one topic or of all.
 
     Raises:
@@ -155,7 +155,7 @@ def plan_merge(cluster: Cluster, topic: str | None = None, rule: MergeRule = DEF
     return plan
 
 
-def run_merge(cluster: Cluster, plan: MergePlan, workers: Workers[Cluster]) -> MergeResult:
+def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> MergeResult:
     """Merge what was planned, and is still there. Raises `StoreError`; what was merged before stays merged."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine)
@@ -181,7 +181,7 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 # -- what a worker does -------------------------------------------------------------------------------------------------
 
 
-def _merge_share(cluster: Cluster, share: Share) -> MergeResult:
+def _merge_share(cluster: Handles, share: Share) -> MergeResult:
     """Merge a share."""
     return _ShareMerge(cluster, share).run(dry_run=False)
 
@@ -189,7 +189,7 @@ def _merge_share(cluster: Cluster, share: Share) -> MergeResult:
 class _ShareMerge:
     """The merges of one share; what goes wrong there is among the result's errors."""
 
-    def __init__(self, cluster: Cluster, share: Share) -> None:
+    def __init__(self, cluster: Handles, share: Share) -> None:
         self._cluster, self._share, self._window = cluster, share, share.window
         self._handle = cluster.passing_journal(share.window.journal)
         self._result = MergeResult()

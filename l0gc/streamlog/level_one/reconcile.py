@@ -21,7 +21,7 @@ import pyarrow as pa
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LocalWorkers, Stage, Workers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
@@ -61,11 +61,11 @@ class ReconcileResult(Outcome):
 
 
 def reconcile(
-    cluster: Cluster,
+    cluster: Handles,
     topic: str | None = None,
     *,
     round_bytes: int = ROUND_BYTES,
-    workers: Workers[Cluster] | None = None,
+    workers: Workers[Handles] | None = None,
 ) -> ReconcileResult:
     """Lift everything that is unreconciled now, in one topic or in all of them.
 
@@ -126,7 +126,7 @@ def _of_live_topics(window: Window, state: ControllerState) -> Window:
 # -- what workers do ------------------------------------------------------------------------------------------------------
 
 
-def _plan(budget: int, cluster: Cluster, window: Window) -> JournalPlan:
+def _plan(budget: int, cluster: Handles, window: Window) -> JournalPlan:
     return plan_journal(cluster.journal(window.journal), window, budget)
 
 
@@ -186,7 +186,7 @@ class Lift:
             Stage(journals, self.commit),
         ]
 
-    def hand_out(self, cluster: Cluster, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
+    def hand_out(self, cluster: Handles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
         """What is to be read, and by which reader."""
         for number in takes:
             take, before = self.round.takes[number], 0
@@ -194,14 +194,14 @@ class Lift:
                 yield self.round.reader_of(take, before), read
                 before += read.object.bytes
 
-    def read(self, cluster: Cluster, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
+    def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         """The records, and which writer gets them."""
         needed = still_needed(cluster.journal)
         for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
             yield writer, row if isinstance(row, Fault) else Packable(row)
 
     def write(
-        self, cluster: Cluster, rows: Iterable[Packable | Fault]
+        self, cluster: Handles, rows: Iterable[Packable | Fault]
     ) -> Iterator[tuple[int, tuple[int, int, Rows] | Fault]]:
         """The L1 objects, as (journal, revision, rows), durable and not committed; and which task commits them."""
         number = {take.window.journal: i for i, take in enumerate(self.round.takes)}
@@ -213,7 +213,7 @@ class Lift:
         for fault in written.faults:
             yield number[fault.journal], fault
 
-    def commit(self, cluster: Cluster, found: Iterable[tuple[int, int, Rows] | Fault]) -> Iterator[Committed]:
+    def commit(self, cluster: Handles, found: Iterable[tuple[int, int, Rows] | Fault]) -> Iterator[Committed]:
         """What became of it, journal by journal."""
         yield from commit_round(cluster, self.round, gathered(found))
 
@@ -230,7 +230,7 @@ def gathered(found: Iterable[tuple[int, int, Rows] | Fault]) -> WrittenL1:
     return WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults)
 
 
-def commit_round(cluster: Cluster, r: Round, written: WrittenL1) -> Iterator[Committed]:
+def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> Iterator[Committed]:
     """Commit what was written for a round, in each journal that it is of."""
     for take in r.takes:
         journal = take.window.journal

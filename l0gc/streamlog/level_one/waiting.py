@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from l0gc.errors import CorruptObjectError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, by_journal
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.level_one.plan import JournalPlan, Window, steps_of, strangers
@@ -45,12 +45,12 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
         return JournalPlan(window.journal, -1, errors=[str(e)])
 
 
-def has_work(cluster: Cluster, topic: str | None = None, *, looked: bool = False) -> bool:
+def has_work(cluster: Handles, topic: str | None = None, *, looked: bool = False) -> bool:
     """Whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
     return waiting_bytes(cluster, topic, 1, looked=looked) > 0
 
 
-def waiting_bytes(cluster: Cluster, topic: str | None, enough: int, *, looked: bool = False) -> int:
+def waiting_bytes(cluster: Handles, topic: str | None, enough: int, *, looked: bool = False) -> int:
     """How much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
 
     The journals are read here, a few at a time, and forgotten unless the process keeps them: this is to choose where the
@@ -76,7 +76,7 @@ def waiting_bytes(cluster: Cluster, topic: str | None, enough: int, *, looked: b
     return total
 
 
-def few_at_once(cluster: Cluster, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
+def few_at_once(cluster: Handles, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
     """What `look` makes of each, in order, with few journals in memory at once, and no more read than are asked for."""
     for at in range(0, len(journals), _LOOK_AT):
         yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])

@@ -19,7 +19,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, TopicNotFoundError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS
@@ -52,7 +52,7 @@ _CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
 """What a commit fails with if the table was changed, or dropped, after it was loaded."""
 
 
-def create_table(cluster: Cluster, wanted: TopicTable) -> None:
+def create_table(cluster: Handles, wanted: TopicTable) -> None:
     """Create a topic's table in its catalog, and have it kept from now on; repeated, it changes nothing.
 
     Raises:
@@ -67,7 +67,7 @@ def create_table(cluster: Cluster, wanted: TopicTable) -> None:
     cluster.controller.create_table(wanted)
 
 
-def drop_table(cluster: Cluster, table: TopicTable, *, forget: bool = False) -> None:
+def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> None:
     """Drop a topic's table: it leaves its catalog, its metadata files and pins end. No data object is touched.
 
     Args:
@@ -87,7 +87,7 @@ def drop_table(cluster: Cluster, table: TopicTable, *, forget: bool = False) -> 
     _end_pins(cluster, state.pins_of(table).values())
 
 
-def sync_tables(cluster: Cluster, topic: str | None, keep_ms: int) -> TableSyncResult:
+def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncResult:
     """Sync the table of a topic, or all tables; one that fails keeps the others from nothing."""
     plan.pin_ms(keep_ms)
     state = cluster.controller.snapshot()
@@ -104,7 +104,7 @@ def sync_tables(cluster: Cluster, topic: str | None, keep_ms: int) -> TableSyncR
     return result
 
 
-def sync_table(cluster: Cluster, table: TopicTable, keep_ms: int) -> TableSynced:
+def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced:
     """Have the table name what the topic's journals list now, and end its old snapshots.
 
     Raises:
@@ -132,7 +132,7 @@ def sync_table(cluster: Cluster, table: TopicTable, keep_ms: int) -> TableSynced
 class _Sync:
     """One attempt to sync a table, as it was loaded."""
 
-    def __init__(self, cluster: Cluster, table: TopicTable, there: Table, state: ControllerState, keep_ms: int) -> None:
+    def __init__(self, cluster: Handles, table: TopicTable, there: Table, state: ControllerState, keep_ms: int) -> None:
         self._cluster, self._table, self._there, self._state, self._keep_ms = cluster, table, there, state, keep_ms
         self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()
         self._pins = {name: pin for name, pin in self._all_pins.items() if pin.in_effect}
@@ -263,13 +263,13 @@ def _note(snapshot: Snapshot) -> plan.SnapshotNote | None:
     return plan.note_of({} if snapshot.summary is None else snapshot.summary.additional_properties)
 
 
-def _end_pins(cluster: Cluster, pins: Iterable[Pin]) -> None:
+def _end_pins(cluster: Handles, pins: Iterable[Pin]) -> None:
     for pin in pins:
         with suppress(NotFoundError):  # it has ended, or another sync has deleted it
             cluster.controller.delete_pin(pin.name, pin.revision)
 
 
-def l1_rows(cluster: Cluster, topic: Topic) -> tuple[Rows, dict[int, int]]:
+def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, int]]:
     """The L1 rows of a topic, with its holes, by partition and offset, and the offset of each journal then."""
     found, offsets = [NO_L1_ROWS], {}
     for run in topic.runs():

@@ -6,14 +6,14 @@ from l0gc.errors import UnsupportedFormatError
 from l0gc.inspect.doctor.checkup import FAILURE, OK, WARNING, Check, guarded
 from l0gc.inspect.doctor.cluster import cluster as checks_of
 from l0gc.keys import FORMAT, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.handle import JournalHandle
 from tests.support.journal import of_topic
 from tests.support.memory_store import another_process, external_cluster, memory_cluster, publish_m, store_of
 from tests.support.verify import handle_of, loaded_cluster, topic_of
 
 
-def checks(cluster: Cluster) -> dict[str, Check]:
+def checks(cluster: Handles) -> dict[str, Check]:
     """The checks of another process, which change nothing."""
     before = dict(store_of(cluster).objects)
     found = list(checks_of(another_process(cluster)))
@@ -21,7 +21,7 @@ def checks(cluster: Cluster) -> dict[str, Check]:
     return {c.name: c for c in found}
 
 
-def failures(cluster: Cluster) -> list[str]:
+def failures(cluster: Handles) -> list[str]:
     return [name for name, c in checks(cluster).items() if c.status == FAILURE]
 
 
@@ -57,7 +57,7 @@ def test_a_journal_that_cannot_be_read_is_named_with_its_object() -> None:
     assert key in found.text
 
 
-def forced(handle: JournalHandle, cluster: Cluster, topic_id: str | None = None) -> None:
+def forced(handle: JournalHandle, cluster: Handles, topic_id: str | None = None) -> None:
     """Records of events in a journal that is not theirs, or of a topic that never was."""
     topic = topic_of(cluster)
     o = of_topic(topic, topic.revision)

@@ -28,7 +28,7 @@ from l0gc.inspect.report.series import saved, sweeps_since
 from l0gc.inspect.status import status
 from l0gc.inspect.verify.findings import Kind, Suspect, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
@@ -41,7 +41,7 @@ from tests.support.verify import lift, put
 NOW = 1_700_000_000_000
 
 
-def gathered(cluster: Cluster) -> ReportFacts:
+def gathered(cluster: Handles) -> ReportFacts:
     """What another process sees; it changes nothing, and what it sees can be shown."""
     before = dict(store_of(cluster).objects)
     facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
@@ -50,7 +50,7 @@ def gathered(cluster: Cluster) -> ReportFacts:
     return facts
 
 
-def scan(cluster: Cluster, taken_ms: int, rows: list[ScanRow], **changes: object) -> str:
+def scan(cluster: Handles, taken_ms: int, rows: list[ScanRow], **changes: object) -> str:
     known = totals(taken_ms, cluster_id=cluster.controller.snapshot().cluster_id, **changes)
     return write_scan(cluster.store, cluster.runtime, ScanSnapshot(known, rows))
 

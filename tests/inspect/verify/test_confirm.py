@@ -12,7 +12,7 @@ from l0gc.inspect.verify.confirm import confirm
 from l0gc.inspect.verify.findings import Kind, Suspect
 from l0gc.inspect.verify.rules import Basis, of_object
 from l0gc.keys import CONTROLLER_LOG, journal_log, level_one
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import index_key
 from tests.support.memory_store import Call, another_process, store_of
@@ -22,41 +22,41 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 JOURNAL = journal_log(0)
 
 
-def basis(cluster: Cluster, watermark: int = -1) -> Basis:
+def basis(cluster: Handles, watermark: int = -1) -> Basis:
     return Basis(cluster.controller.snapshot(), watermark, cluster.store.now_ms())
 
 
-def found(cluster: Cluster, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:
+def found(cluster: Handles, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:
     """What is left of the suspects, as kind and detail. The second reading is another process's."""
     confirmed = confirm(another_process(cluster), seen or basis(cluster), suspects)
     return [(s.kind, s.detail) for s in confirmed]
 
 
-def of_l0(cluster: Cluster, kind: Kind) -> Suspect:
+def of_l0(cluster: Handles, kind: Kind) -> Suspect:
     o = object_of(cluster)
     return structs.replace(of_object(kind, 0, topic_of(cluster), o), needed=o)
 
 
-def of_l1(cluster: Cluster, kind: Kind) -> Suspect:
+def of_l1(cluster: Handles, kind: Kind) -> Suspect:
     key, f = l1_of(cluster)
     return Suspect(kind, 0, "events", topic_of(cluster).revision, 0, key, f.base_offset, f.bytes)
 
 
-def cut(cluster: Cluster, key: str) -> None:
+def cut(cluster: Handles, key: str) -> None:
     cluster.store.put(key, store_of(cluster).objects[key].body[:-1])
 
 
-def flip(cluster: Cluster, key: str) -> None:
+def flip(cluster: Handles, key: str) -> None:
     body = store_of(cluster).objects[key].body
     at = len(body) // 2
     cluster.store.put(key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
 
 
-def remove(cluster: Cluster, key: str) -> None:
+def remove(cluster: Handles, key: str) -> None:
     cluster.store.delete([key])
 
 
-DAMAGE: list[tuple[Kind, Callable[[Cluster, Kind], Suspect], Callable[[Cluster, str], None]]] = [
+DAMAGE: list[tuple[Kind, Callable[[Handles, Kind], Suspect], Callable[[Handles, str], None]]] = [
     (Kind.L0_MISSING, of_l0, remove),
     (Kind.L0_SHORT, of_l0, cut),
     (Kind.L0_CORRUPT, of_l0, flip),
@@ -68,7 +68,7 @@ DAMAGE: list[tuple[Kind, Callable[[Cluster, Kind], Suspect], Callable[[Cluster, 
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_is(
-    kind: Kind, suspected: Callable[[Cluster, Kind], Suspect], damage: Callable[[Cluster, str], None]
+    kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
 ) -> None:
     cluster = loaded_cluster()
     s = suspected(cluster, kind)
@@ -81,7 +81,7 @@ def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_i
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
-    kind: Kind, suspected: Callable[[Cluster, Kind], Suspect], damage: Callable[[Cluster, str], None]
+    kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
 ) -> None:
     cluster = loaded_cluster()
     s, seen = suspected(cluster, kind), basis(cluster)
@@ -98,19 +98,19 @@ def test_what_was_reconciled_and_swept_meanwhile_is_no_finding() -> None:
     assert found(cluster, *suspects) == []
 
 
-def reconcile_and_sweep(cluster: Cluster, key: str) -> None:
+def reconcile_and_sweep(cluster: Handles, key: str) -> None:
     lift(cluster)
     remove(cluster, key)
 
 
-def delete_and_sweep(cluster: Cluster, key: str) -> None:
+def delete_and_sweep(cluster: Handles, key: str) -> None:
     cluster.controller.delete_topic("events")
     remove(cluster, key)
 
 
 @pytest.mark.parametrize("event", [reconcile_and_sweep, delete_and_sweep])
 def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_finding(
-    event: Callable[[Cluster, str], None],
+    event: Callable[[Handles, str], None],
 ) -> None:
     happened = 0
     for moment in range(40):
@@ -119,7 +119,7 @@ def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_find
         left = [moment]
 
         def at_the_moment(
-            call: Call, cluster: Cluster = cluster, other: Cluster = other, left: list[int] = left, key: str = s.key
+            call: Call, cluster: Handles = cluster, other: Handles = other, left: list[int] = left, key: str = s.key
         ) -> None:
             left[0] -= 1
             if left[0] < 0:
@@ -144,7 +144,7 @@ def test_a_missing_object_is_reported_with_what_is_lost() -> None:
 # -- L1 objects that no journal names, and index objects -------------------------------------------------------------------
 
 
-def orphan(cluster: Cluster, base: int = 10, last: int = 19) -> Suspect:
+def orphan(cluster: Handles, base: int = 10, last: int = 19) -> Suspect:
     p = topic_of(cluster).id(0)
     key = level_one(p, 1, base, last, UUID)
     cluster.store.put(key, b"x")
@@ -210,7 +210,7 @@ def test_what_was_wrong_when_it_was_read_stays_a_finding_while_its_topic_exists(
     assert found(cluster, *suspects) == []
 
 
-def broken_checkpoint(cluster: Cluster, change: Callable[[JournalState], object]) -> None:
+def broken_checkpoint(cluster: Handles, change: Callable[[JournalState], object]) -> None:
     replica = handle_of(cluster).replica
     state = replica._machine.decode(replica._machine.encode(state_of(cluster)), "a copy")
     change(state)

@@ -26,7 +26,7 @@ from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.state import JournalState
@@ -50,15 +50,15 @@ from tests.support.verify import (
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def copy_of(cluster: Cluster, *, deep: bool = False) -> JournalCopy:
+def copy_of(cluster: Handles, *, deep: bool = False) -> JournalCopy:
     return read_copy(cluster, 0, deep=deep)
 
 
-def log_of(cluster: Cluster) -> SharedLog:
+def log_of(cluster: Handles) -> SharedLog:
     return handle_of(cluster).replica.log
 
 
-def faults_of(cluster: Cluster, *, deep: bool = False) -> list[str]:
+def faults_of(cluster: Handles, *, deep: bool = False) -> list[str]:
     return [kind for kind, _ in copy_of(cluster, deep=deep).faults]
 
 
@@ -99,7 +99,7 @@ def test_a_log_that_cannot_be_read_says_so() -> None:
         copy_of(cluster)
 
 
-def grown(entries: int = 4, checkpoints: int = 2) -> Cluster:
+def grown(entries: int = 4, checkpoints: int = 2) -> Handles:
     """A journal with so many checkpoints, so many entries before each, and one after the last."""
     cluster = loaded_cluster()
     for _ in range(checkpoints):
@@ -110,7 +110,7 @@ def grown(entries: int = 4, checkpoints: int = 2) -> Cluster:
     return cluster
 
 
-def old_enough(cluster: Cluster) -> None:
+def old_enough(cluster: Handles) -> None:
     store_of(cluster).clock.ms += 3_600_000
 
 
@@ -123,7 +123,7 @@ def test_checkpoints_hold_what_their_entries_give_before_and_after_a_truncation(
     assert faults_of(cluster) == faults_of(cluster, deep=True) == []
 
 
-def rewrite(cluster: Cluster, number: int, change: Callable[[JournalState], object]) -> None:
+def rewrite(cluster: Handles, number: int, change: Callable[[JournalState], object]) -> None:
     """Replace the checkpoint with that number by one that says something else."""
     log, machine = log_of(cluster), handle_of(cluster).replica._machine
     offset = log.list_folder().checkpoints[number]
@@ -193,7 +193,7 @@ def test_a_truncation_while_the_log_is_read_is_no_gap() -> None:
         other, left = another_process(cluster), [moment]
 
         def at_the_moment(
-            call: Call, cluster: Cluster = cluster, other: Cluster = other, left: list[int] = left
+            call: Call, cluster: Handles = cluster, other: Handles = other, left: list[int] = left
         ) -> None:
             left[0] -= 1
             if left[0] < 0:
@@ -368,7 +368,7 @@ def test_no_flipped_byte_of_an_l1_object_changes_a_record_unnoticed() -> None:
     assert noticed > len(body) / 4
 
 
-def rewritten(cluster: Cluster, **changes: object) -> tuple[str, int]:
+def rewritten(cluster: Handles, **changes: object) -> tuple[str, int]:
     """The L1 object with other columns, and without checksums."""
     key, _ = l1_of(cluster)
     table = pq.read_table(io.BytesIO(store_of(cluster).objects[key].body))

@@ -12,7 +12,7 @@ from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.inspect.verify.run import verify
 from l0gc.keys import L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
 from l0gc.storage.workers import SPARK, LocalWorkers, Stage
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.support.memory_store import Call, memory_cluster, publish_m, store_of
 from tests.support.verify import handle_of, l1_of, lift, object_of, put, topic_of
 
@@ -21,7 +21,7 @@ SECOND = "second"
 L0_DATA = "level_zero/data/"
 
 
-class Tasks(LocalWorkers[Cluster]):
+class Tasks(LocalWorkers[Handles]):
     """Cuts its work as for executors, and pickles what goes from one task to another."""
 
     engine = SPARK  # type: ignore[misc]
@@ -35,7 +35,7 @@ def pickled(work: Any) -> Any:
     return lambda place, items: (pickle.loads(pickle.dumps(found)) for found in again(place, items))
 
 
-def two_topics() -> Cluster:
+def two_topics() -> Handles:
     """Two topics, in two journals and in one, with L0 and L1 objects and an index object."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=5, journals=3)
@@ -48,7 +48,7 @@ def two_topics() -> Cluster:
     return cluster
 
 
-def verified(cluster: Cluster, **options: Any) -> VerifyResult:
+def verified(cluster: Handles, **options: Any) -> VerifyResult:
     """The result, of one task and of many: it has to be the same."""
     one = verify(cluster, LocalWorkers(cluster), **{"min_age_ms": -1, **options})
     many = verify(cluster, Tasks(cluster, slots=7), **{"min_age_ms": -1, **options})

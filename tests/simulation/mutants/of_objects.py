@@ -17,7 +17,7 @@ from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.uploader import Uploader
 from l0gc.streamlog.journal.entries import ReconciledTopic
@@ -94,7 +94,7 @@ class _LocalTime(Wrapped):
 def age_by_local_clock() -> AbstractContextManager[Any]:
     original = Sweep.__init__
 
-    def init(self: Sweep, cluster: Cluster, *args: Any, **options: Any) -> None:
+    def init(self: Sweep, cluster: Handles, *args: Any, **options: Any) -> None:
         local: Any = _LocalTime(cluster.store, cluster.runtime.clock.now_ms)
         original(self, dataclasses.replace(cluster, store=local), *args, **options)
 

@@ -11,7 +11,7 @@ import msgspec
 import l0gc.collect.gc_steps
 import l0gc.streamlog.level_one.waiting
 import l0gc.watermark.publication
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark
@@ -27,7 +27,7 @@ _WAITING = "l0gc.streamlog.level_one.waiting"
 _STEPS = "l0gc.collect.gc_steps"
 _check_set_back = l0gc.watermark.publication.check_set_back
 _keep = JournalLook._keep
-_units = Cluster.units
+_units = Handles.units
 _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 
 
@@ -132,11 +132,11 @@ def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary,
 def unread_goes_on() -> AbstractContextManager[Any]:
     """A journal that could not be read at first takes part as soon as it can be."""
 
-    def units(self: Cluster, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
+    def units(self: Handles, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
         found = _units(self, *rest, **more)
         for handle in self._journals.values():
             handle.unread = ""
         return found
 
     all_judged = everywhere(_WAITING, "judged", lambda windows, unread: list(windows))
-    return together(method(Cluster, "units", units), all_judged)
+    return together(method(Handles, "units", units), all_judged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l0gc.errors import AccessDeniedError, NotFoundError, TopicNotFoundError, UsageError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.topics import delete_topic
@@ -16,7 +16,7 @@ from tests.support.vacuum import tick, vacuum
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def cluster() -> Handles:
     """Records in L1, and others that are not."""
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
@@ -28,7 +28,7 @@ def cluster() -> Cluster:
 ROWS = [(0, 0, b"a"), (0, 1, b"c"), (1, 0, b"b"), (1, 1, b"d")]
 
 
-def goes_away(cluster: Cluster) -> None:
+def goes_away(cluster: Handles) -> None:
     """All that is there is reconciled, deleted, and gone if nothing keeps it; logs are truncated."""
     other = another_process(cluster, seed=7)
     reconcile(other)
@@ -42,7 +42,7 @@ def goes_away(cluster: Cluster) -> None:
     vacuum(other)
 
 
-def test_a_pinned_frame_reads_the_same_until_its_pin_ends(cluster: Cluster) -> None:
+def test_a_pinned_frame_reads_the_same_until_its_pin_ends(cluster: Handles) -> None:
     with on(cluster):
         reader = batch_reader(topic="events", pin="7d")
         slices = reader.partitions()
@@ -64,7 +64,7 @@ def test_a_pinned_frame_reads_the_same_until_its_pin_ends(cluster: Cluster) -> N
             read(cluster, topic="events")
 
 
-def test_what_is_uploaded_after_the_pin_is_not_read(cluster: Cluster) -> None:
+def test_what_is_uploaded_after_the_pin_is_not_read(cluster: Handles) -> None:
     with on(cluster):
         reader = batch_reader(topic="events", pin="true")
         slices = reader.partitions()
@@ -73,17 +73,17 @@ def test_what_is_uploaded_after_the_pin_is_not_read(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("pin", ["soon", "-1d", "0s", "400d"])
-def test_a_pin_that_cannot_be_is_refused(cluster: Cluster, pin: str) -> None:
+def test_a_pin_that_cannot_be_is_refused(cluster: Handles, pin: str) -> None:
     with on(cluster), pytest.raises(UsageError):
         batch_reader(topic="events", pin=pin).partitions()
 
 
-def test_a_stream_has_no_pin(cluster: Cluster) -> None:
+def test_a_stream_has_no_pin(cluster: Handles) -> None:
     with on(cluster), pytest.raises(UsageError, match="option pin is a batch's"):
         stream_reader(topic="events", pin="true")
 
 
-def test_credentials_that_may_only_read_are_told_so(cluster: Cluster) -> None:
+def test_credentials_that_may_only_read_are_told_so(cluster: Handles) -> None:
     def read_only(call: Call) -> None:
         if call.kind.startswith("put"):
             raise AccessDeniedError("no")

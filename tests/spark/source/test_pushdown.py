@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one import write
 from tests.support.memory_store import MemoryStore, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
@@ -33,7 +33,7 @@ class CountingStore(MemoryStore):
         return found
 
 
-def counting(partitions: int) -> tuple[Cluster, CountingStore]:
+def counting(partitions: int) -> tuple[Handles, CountingStore]:
     store = CountingStore()
     cluster = topic_in_memory(partitions, store=store)
     return cluster, store
@@ -67,7 +67,7 @@ YEAR = datetime(2025, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def year(monkeypatch: pytest.MonkeyPatch, per_day: int) -> tuple[Cluster, CountingStore]:
+def year(monkeypatch: pytest.MonkeyPatch, per_day: int) -> tuple[Handles, CountingStore]:
     """A partition with so many records of 8 KiB for each day of 2025, in L1 objects of eight row groups each."""
     monkeypatch.setattr(write, "FILE_BYTES", 32 << 20)
     cluster, store = counting(1)

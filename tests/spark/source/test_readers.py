@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
 from l0gc.spark import handles
 from l0gc.spark.source.split import Slice
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
@@ -37,7 +37,7 @@ def values(partition: int, first: int, end: int) -> list[bytes]:
     return [b"%d:%04d" % (partition, n) for n in range(first, end)]
 
 
-def filled(partitions: int = 3, journals: int = 1, in_l1: int = 20, in_l0: int = 20) -> Cluster:
+def filled(partitions: int = 3, journals: int = 1, in_l1: int = 20, in_l0: int = 20) -> Handles:
     """Each partition has so many records in L1, and so many above them."""
     cluster = topic_in_memory(partitions, journals)
     for first, end in [(0, in_l1 // 2), (in_l1 // 2, in_l1)]:
@@ -113,7 +113,7 @@ def test_what_is_uploaded_after_the_plan_is_not_read_and_what_was_planned_is() -
         assert sorted(rows_of(table(reader, planned))) == expected(3)
 
 
-def collect(cluster: Cluster) -> None:
+def collect(cluster: Handles) -> None:
     """Another process reconciles and merges all there is, and everything that no journal names is deleted."""
     reconcile(cluster)
     merge(cluster, None, MergeRule(fan_in=2))
@@ -195,7 +195,7 @@ def test_l1_objects_that_only_index_objects_list_are_read_too(gone: bool, monkey
         assert sorted(read(cluster, topic="events", startingOffsets='{"events":{"0":7,"1":7}}')) == expected(2, 7, 36)
 
 
-def _named(cluster: Cluster) -> set[str]:
+def _named(cluster: Handles) -> set[str]:
     topic = cluster.controller.snapshot().topic("events")
     return {o.key for o in cluster.journal(topic.journals[0]).catch_up().topics[topic.revision].objects}
 

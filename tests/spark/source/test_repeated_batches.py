@@ -20,7 +20,7 @@ from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.spark.source import commit as commits
 from l0gc.spark.source.commit import BatchRows
 from l0gc.spark.source.writers import Staged
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
 from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.topics import delete_topic
@@ -31,19 +31,19 @@ from tests.support.spark_source import Rows, commit, overtaken_by, staged, write
 REMEDY = "restore the newest checkpoint, or start the query with a new one .* docs/spark.md#a-checkpoint-that-went-back"
 
 
-def message(cluster: Cluster, batch: int, values: list[int], partitions: list[int | None], **options: str) -> Staged:
+def message(cluster: Handles, batch: int, values: list[int], partitions: list[int | None], **options: str) -> Staged:
     """What a task with these rows reports."""
     rows: Rows = {"value": [b"%d" % v for v in values], "partition": partitions}
     return staged(cluster, rows, batch, topic="events", **options)
 
 
-def land(cluster: Cluster, batch: int, values: list[int], partitions: list[int | None]) -> commits.SinkCommit:
+def land(cluster: Handles, batch: int, values: list[int], partitions: list[int | None]) -> commits.SinkCommit:
     """A driver that has just been started commits a micro-batch of these rows."""
     driver = another_process(cluster, 100 * batch + len(values))
     return commit(driver, [message(driver, batch, values, partitions)], batch)
 
 
-def there(cluster: Cluster, topic: str = "events") -> list[bytes]:
+def there(cluster: Handles, topic: str = "events") -> list[bytes]:
     return sorted(v for of_partition in stored_values(cluster, topic) for v in of_partition)
 
 
@@ -251,11 +251,11 @@ def test_an_uploads_inputs_have_no_batch(tmp_path: Path) -> None:
 # -- a restored controller log --------------------------------------------------------------------------------------------
 
 
-def controller_log(cluster: Cluster) -> dict[str, bytes]:
+def controller_log(cluster: Handles) -> dict[str, bytes]:
     return {k: o.body for k, o in store_of(cluster).objects.items() if k.startswith(CONTROLLER_LOG)}
 
 
-def set_back(cluster: Cluster, copy: dict[str, bytes]) -> None:
+def set_back(cluster: Handles, copy: dict[str, bytes]) -> None:
     """The controller log is what it was, and nobody has noticed."""
     objects = store_of(cluster).objects
     for key in [k for k in objects if k.startswith(CONTROLLER_LOG) and k not in copy]:
@@ -264,7 +264,7 @@ def set_back(cluster: Cluster, copy: dict[str, bytes]) -> None:
         cluster.store.put(key, body)
 
 
-def advanced_after(cluster: Cluster, copy: dict[str, bytes]) -> Cluster:
+def advanced_after(cluster: Handles, copy: dict[str, bytes]) -> Handles:
     """The operator's process: the log was set back, and was advanced to where it had been."""
     epoch = cluster.controller.snapshot().epoch
     set_back(cluster, copy)

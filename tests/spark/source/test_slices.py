@@ -10,13 +10,13 @@ from l0gc.errors import UsageError
 from l0gc.spark.handles import CORES
 from l0gc.spark.source import split
 from l0gc.spark.source.source import SCHEMA
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, data_source, on, rows_of, table
 
 
-def filled(partitions: int) -> Cluster:
+def filled(partitions: int) -> Handles:
     cluster = topic_in_memory(partitions)
     put(cluster, "events", {p: [b"%d:%04d" % (p, n) for n in range(40)] for p in range(partitions)})
     reconcile(cluster)

@@ -16,7 +16,7 @@ from l0gc.spark.source.readers import StreamReader
 from l0gc.spark.source.split import Ranges
 from l0gc.spark.source.stream import limited
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
 from tests.support.memory_store import store_of, topic_in_memory
@@ -30,7 +30,7 @@ def values(partition: int, first: int, end: int) -> list[bytes]:
     return [b"%d:%04d" % (partition, n) for n in range(first, end)]
 
 
-def add(cluster: Cluster, first: int, end: int, partitions: int = 3) -> None:
+def add(cluster: Handles, first: int, end: int, partitions: int = 3) -> None:
     put(cluster, "events", {p: values(p, first, end) for p in range(partitions)})
 
 
@@ -172,7 +172,7 @@ def test_available_now_stops_at_what_was_there_when_it_began() -> None:
         assert sorted(seen) == rows(0, 10)
 
 
-def expire(cluster: Cluster, before: int) -> None:
+def expire(cluster: Handles, before: int) -> None:
     """The records below this offset are deleted."""
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journals[0]).catch_up().topics[topic.revision]

@@ -21,7 +21,7 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, FORMAT, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
@@ -37,13 +37,13 @@ from tests.support.memory_store import (
 )
 
 
-def another(cluster: Cluster, seed: int = 1, **kwargs: object) -> Cluster:
+def another(cluster: Handles, seed: int = 1, **kwargs: object) -> Handles:
     """Another process on the same store."""
     assert isinstance(cluster.store, MemoryStore)
-    return Cluster(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
+    return Handles(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
 
 
-def two() -> tuple[Cluster, Cluster]:
+def two() -> tuple[Handles, Handles]:
     """Two processes of one cluster."""
     a = memory_cluster()
     return a, another(a)
@@ -263,7 +263,7 @@ def test_of_two_that_expect_the_same_epoch_one_advances_it() -> None:
 def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
     """Hazard 16: a local clock at the beginning of time, or centuries ahead, changes nothing."""
     store = MemoryStore()
-    cluster = Cluster(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
+    cluster = Handles(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
     cluster.controller.bootstrap(shards=4)
     store.clock.sleep(569)
     assert cluster.controller.tick_if_due() == 0
@@ -275,7 +275,7 @@ def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
 @pytest.mark.parametrize("interval_s", [60, 600, 86_400])
 def test_a_job_that_runs_once_an_interval_ticks_each_time_though_it_is_a_second_early_or_late(interval_s: int) -> None:
     store = MemoryStore()
-    cluster = Cluster(store, Runtime(FakeClock(0), random.Random(0)), epoch_interval_s=interval_s)
+    cluster = Handles(store, Runtime(FakeClock(0), random.Random(0)), epoch_interval_s=interval_s)
     cluster.controller.bootstrap(shards=4)
     ticks = []
     for late_s in (1, -1, 1, -1, 0, 0):
@@ -441,13 +441,13 @@ def test_an_instance_has_an_id_an_epoch_and_a_run_or_none_of_them() -> None:
     assert cluster.controller.epoch() == 1
 
 
-def restored(cluster: Cluster, entries: int, seed: int) -> Cluster:
+def restored(cluster: Handles, entries: int, seed: int) -> Handles:
     """A process on a store whose controller log was put back to its first entries, for good."""
     store = MemoryStore(store_of(cluster).clock)
     objects = sorted(store_of(cluster).objects.items())
     store.objects = dict([(k, o) for k, o in objects if k.startswith(CONTROLLER_LOG)][:entries] + objects[-1:])
     assert FORMAT in store.objects
-    return another(Cluster(store, Runtime(store.clock, random.Random(0))), seed)
+    return another(Handles(store, Runtime(store.clock, random.Random(0))), seed)
 
 
 def test_a_log_that_was_restored_gives_neither_an_id_nor_a_run_nor_a_topic_twice() -> None:
@@ -472,7 +472,7 @@ def test_a_log_that_was_restored_gives_neither_an_id_nor_a_run_nor_a_topic_twice
     assert not b.controller.snapshot().knows(topic.revision, topic.topic_id)
 
 
-def guarded(cluster: Cluster, guard: Callable[[], None]) -> Controller:
+def guarded(cluster: Handles, guard: Callable[[], None]) -> Controller:
     """Another process whose guard is this one."""
     store = store_of(cluster)
     runtime = Runtime(store.clock, random.Random(5))

@@ -12,7 +12,7 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import NotFoundError, StoreFullError
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.evacuation import copy as copies
 from l0gc.streamlog.evacuation.evacuate import run_evacuation
@@ -34,7 +34,7 @@ LAGGING = 3
 ROUNDS = 6
 
 
-def lagging(journals: int = 1, rounds: int = ROUNDS, partitions: int = 8) -> Cluster:
+def lagging(journals: int = 1, rounds: int = ROUNDS, partitions: int = 8) -> Handles:
     """Rounds of uploads into one topic, of which all partitions but one are reconciled, each at an epoch of its own."""
     cluster = memory_cluster(MemoryStore())
     cluster.controller.create_topic("events", partitions, journals)
@@ -47,22 +47,22 @@ def lagging(journals: int = 1, rounds: int = ROUNDS, partitions: int = 8) -> Clu
     return cluster
 
 
-def tick(cluster: Cluster) -> None:
+def tick(cluster: Handles) -> None:
     cluster.controller.advance()
     housekeep(cluster)
     store_of(cluster).clock.ms += 1000
 
 
-def compute(cluster: Cluster) -> int:
+def compute(cluster: Handles) -> int:
     workers = LocalWorkers(cluster)
     return run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers)).watermark
 
 
-def sweep(cluster: Cluster) -> int:
+def sweep(cluster: Handles) -> int:
     return Sweep(cluster, Removal()).run(2).deleted
 
 
-def evacuate(cluster: Cluster, **limits: float) -> EvacuateResult:
+def evacuate(cluster: Handles, **limits: float) -> EvacuateResult:
     plan = plan_evacuation(cluster, **limits)  # type: ignore[arg-type]
     result = run_evacuation(cluster, plan, LocalWorkers(cluster))
     if not result.errors:
@@ -74,7 +74,7 @@ def evacuate(cluster: Cluster, **limits: float) -> EvacuateResult:
     return result
 
 
-def l0(cluster: Cluster) -> list[str]:
+def l0(cluster: Handles) -> list[str]:
     return [k for k in store_of(cluster).objects if k.startswith(L0)]
 
 
@@ -125,7 +125,7 @@ def test_a_topic_over_several_journals_and_extents_that_share_a_block_move_as_th
     assert times_of(cluster) == times
 
 
-def times_of(cluster: Cluster) -> list[tuple[int, int, int]]:
+def times_of(cluster: Handles) -> list[tuple[int, int, int]]:
     topic = cluster.controller.snapshot().topic("events")
     return [(r.partition, r.offset, r.timestamp_ms) for r in read_topic(cluster, topic)]
 
@@ -145,7 +145,7 @@ def test_copies_are_about_so_large_and_many_old_objects_go_into_one(monkeypatch:
     assert 1 < len(set(l0(cluster)) - before) < 9
 
 
-def cluster_key(cluster: Cluster) -> str:
+def cluster_key(cluster: Handles) -> str:
     """Garbage at an old epoch: an upload that was never committed."""
     return cluster.controller.layout().format(0, 1, cluster.runtime.new_id())
 
@@ -188,7 +188,7 @@ def test_what_is_not_worth_it_is_left_with_a_reason() -> None:
     assert set(l0(cluster)) == keys
 
 
-def lagging_nothing() -> Cluster:
+def lagging_nothing() -> Handles:
     cluster = lagging()
     reconcile(cluster)
     compute(cluster)
@@ -244,21 +244,21 @@ def test_what_cannot_be_read_stays_and_is_named_and_the_rest_moves(what: str) ->
     assert [o.key == old.key for o, old in zip(objects, (first, second), strict=True)] == [True, False]
 
 
-def meanwhile_reconciled(cluster: Cluster) -> None:
+def meanwhile_reconciled(cluster: Handles) -> None:
     reconcile(another_process(cluster))
 
 
-def meanwhile_moved(cluster: Cluster) -> None:
+def meanwhile_moved(cluster: Handles) -> None:
     evacuate(another_process(cluster))
 
 
-def meanwhile_deleted(cluster: Cluster) -> None:
+def meanwhile_deleted(cluster: Handles) -> None:
     cluster.controller.delete_topic("paused")
     housekeep(another_process(cluster))
 
 
 @pytest.mark.parametrize("meanwhile", [meanwhile_reconciled, meanwhile_moved, meanwhile_deleted])
-def test_what_others_did_between_the_copy_and_the_landing_stays_done(meanwhile: Callable[[Cluster], None]) -> None:
+def test_what_others_did_between_the_copy_and_the_landing_stays_done(meanwhile: Callable[[Handles], None]) -> None:
     cluster = lagging()
     compute(cluster)
     plan, other = plan_evacuation(cluster), another_process(cluster)
@@ -319,7 +319,7 @@ def test_a_store_that_is_full_ends_it_and_nothing_was_moved_by_halves() -> None:
     assert stored_values(another_process(cluster), "paused")[LAGGING] == [b"paused"]
 
 
-def swept_after_a_move(cluster: Cluster) -> None:
+def swept_after_a_move(cluster: Handles) -> None:
     compute(cluster)
     assert evacuate(cluster).moved.objects
     for _ in range(3):

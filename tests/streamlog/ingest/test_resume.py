@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.errors import InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.partitioner import fixed_partition
 from l0gc.streamlog.ingest.result import UploadResult
@@ -49,7 +49,7 @@ PATIENCE_S = 20.0
 several = pytest.mark.parametrize("journals", [1, 3])
 
 
-def journals_of(cluster: Cluster) -> list[JournalHandle]:
+def journals_of(cluster: Handles) -> list[JournalHandle]:
     return [cluster.journal(j) for j in cluster.controller.snapshot().topic("events").journals]
 
 
@@ -305,7 +305,7 @@ class Turns:
         self._landed = 0
         self._free = False
 
-    def run(self, cluster: Cluster, path: Path) -> None:
+    def run(self, cluster: Handles, path: Path) -> None:
         try:
             upload(cluster, "events", [path], session=self._session, batch_bytes=SMALL, progress=self._progress)
         except L0gcError as e:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l0gc.errors import BadRecordError, InvalidProducerEpochError, StoreError, UsageError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.sender import NewRecord, open_sender
 from l0gc.streamlog.reader import Record, read_topic
@@ -25,7 +25,7 @@ def some(first: int, end: int) -> tuple[list[NewRecord], dict[int, int]]:
     return [record(p, n) for n in range(first, end) for p in range(PARTITIONS)], dict.fromkeys(range(PARTITIONS), end)
 
 
-def content(cluster: Cluster) -> list[list[NewRecord]]:
+def content(cluster: Handles) -> list[list[NewRecord]]:
     found: list[list[NewRecord]] = [[] for _ in range(PARTITIONS)]
     r: Record
     for r in read_topic(cluster, cluster.controller.snapshot().topic("events")):

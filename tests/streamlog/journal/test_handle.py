@@ -27,7 +27,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS, Topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -79,7 +79,7 @@ def land(handle: JournalHandle, o: ObjectExtents, epoch: int) -> Where:
     return Where(int(done.bases[0]) if done.bases is not None else -1, done.log_offset)
 
 
-def processes(count: int, epoch: int = 20) -> list[Cluster]:
+def processes(count: int, epoch: int = 20) -> list[Handles]:
     """So many processes on one store; one topic with one partition, at revision 1; the cluster at `epoch`."""
     store = MemoryStore()
     first = topic_in_memory(1, store=store)
@@ -88,17 +88,17 @@ def processes(count: int, epoch: int = 20) -> list[Cluster]:
     return [first, *(memory_cluster(store, seed=i, bootstrap=False) for i in range(1, count))]
 
 
-def handle_of(cluster: Cluster) -> JournalHandle:
+def handle_of(cluster: Handles) -> JournalHandle:
     return cluster.journal(0)
 
 
-def a_process() -> tuple[Cluster, JournalHandle]:
+def a_process() -> tuple[Handles, JournalHandle]:
     """A process, and its handle."""
     (a,) = processes(1)
     return a, handle_of(a)
 
 
-def two_processes() -> tuple[Cluster, JournalHandle, JournalHandle]:
+def two_processes() -> tuple[Handles, JournalHandle, JournalHandle]:
     """A process, its handle, and the handle of another process."""
     a, b = processes(2)
     return a, handle_of(a), handle_of(b)
@@ -121,16 +121,16 @@ def same(a: JournalState, b: JournalState) -> bool:
     return JournalMachine(0).encode(a) == JournalMachine(0).encode(b)
 
 
-def entries_of(cluster: Cluster) -> int:
+def entries_of(cluster: Handles) -> int:
     return sum(journal_log(0) + "log/" in k for k in store_of(cluster).objects)
 
 
-def window_now(cluster: Cluster) -> EpochWindow:
+def window_now(cluster: Handles) -> EpochWindow:
     """What the log says, as a process that has seen nothing reads it."""
     return handle_of(memory_cluster(store_of(cluster), seed=99, bootstrap=False)).state.window
 
 
-def before_append(cluster: Cluster, act: Callable[[], object]) -> None:
+def before_append(cluster: Handles, act: Callable[[], object]) -> None:
     """Let `act` happen once, just before the next append to the partition's log takes effect."""
     store_of(cluster).fault = once(act, "put_if_absent", "/journal/")
 
@@ -317,7 +317,7 @@ def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeat
 # -- producers ---------------------------------------------------------------------------------------------------------
 
 
-def producer_batch(cluster: Cluster, *, sequence: int = 0) -> ProducerBatch:
+def producer_batch(cluster: Handles, *, sequence: int = 0) -> ProducerBatch:
     """A batch of a new run of the producer `job`."""
     p = cluster.controller.init_producer("job")
     return ProducerBatch(p.producer_id, p.epoch, p.run, sequence)
@@ -480,7 +480,7 @@ def _disturb(handle: JournalHandle, chance: random.Random) -> None:
         return
 
 
-def window_oldest(cluster: Cluster) -> int:
+def window_oldest(cluster: Handles) -> int:
     """The oldest epoch that the log admits, before the next append."""
     store = store_of(cluster)
     fault, store.fault = store.fault, lambda call: None

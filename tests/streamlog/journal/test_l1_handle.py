@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from l0gc.errors import EpochRegressionError, PoisonedEpochError, StaleReconcilerError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import l1_handle
 from l0gc.streamlog.journal.entries import Expired, ExpiredTopic, Merged, MergedTopic
@@ -16,7 +16,7 @@ from tests.support.journal import journal_of, l1_row, l1_rows, name_of, of_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 
-def lifted(partitions: int = 2, objects: int = 3) -> tuple[Cluster, Topic, JournalHandle]:
+def lifted(partitions: int = 2, objects: int = 3) -> tuple[Handles, Topic, JournalHandle]:
     """A journal whose partitions have L1 objects of ten records each."""
     cluster, topic, handle = journal_of(partitions)
     epoch = cluster.controller.epoch()
@@ -29,7 +29,7 @@ def lifted(partitions: int = 2, objects: int = 3) -> tuple[Cluster, Topic, Journ
     return cluster, topic, handle
 
 
-def another(cluster: Cluster) -> JournalHandle:
+def another(cluster: Handles) -> JournalHandle:
     assert isinstance(cluster.store, MemoryStore)
     return memory_cluster(cluster.store, seed=9, bootstrap=False).journal(0)
 

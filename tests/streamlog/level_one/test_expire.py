@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoreClockError, StoreError, TopicNotFoundError
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import Retention, Topic
 from l0gc.streamlog.delete_records import delete_records
@@ -159,7 +159,7 @@ def test_many_partitions_cost_a_few_columns() -> None:
 # -- runs -----------------------------------------------------------------------------------------------------------------
 
 
-def retain(cluster: Cluster, **settings: int) -> None:
+def retain(cluster: Handles, **settings: int) -> None:
     cluster.controller.alter_topic("events", RetentionSettings(**settings))
 
 
@@ -226,7 +226,7 @@ def test_what_fails_for_one_journal_is_reported_and_the_others_are_done() -> Non
 
 def cluster_with_indexes(
     monkeypatch: pytest.MonkeyPatch, objects: int = 6
-) -> tuple[Cluster, Topic, dict[int, list[str]]]:
+) -> tuple[Handles, Topic, dict[int, list[str]]]:
     """Two partitions, each with index objects; and their keys."""
     spill_early(monkeypatch, 2, 1)
     cluster, topic = cluster_with(objects)
@@ -305,7 +305,7 @@ def test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as
 ) -> None:
     store = MemoryStore()
     memory_cluster(store)
-    uploader = Cluster(store, Runtime(FakeClock(store.clock.ms + years * 365 * DAY_MS), random.Random(1)))
+    uploader = Handles(store, Runtime(FakeClock(store.clock.ms + years * 365 * DAY_MS), random.Random(1)))
     topic, _ = uploader.controller.create_topic("events", 1)
     retain(uploader, ms=7 * DAY_MS)
     upload(uploader, "events", [write(tmp_path / "records", [b"a", b"b"])])

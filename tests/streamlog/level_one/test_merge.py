@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.errors import AppendOutcomeUnknownError, StoreUnreachableError, TopicNotFoundError
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import Merged
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.topic import L1File, l1_file
@@ -49,21 +49,21 @@ def ok(result: MergeResult) -> MergeResult:
     return result
 
 
-def filled(times: int, *, journals: int = 2, partitions: int = PARTITIONS) -> Cluster:
+def filled(times: int, *, journals: int = 2, partitions: int = PARTITIONS) -> Handles:
     """A cluster with so many L1 objects in each partition."""
     a = a_cluster(journals)
     fill(a, times, partitions=partitions)
     return a
 
 
-def merge_and_remove(a: Cluster) -> None:
+def merge_and_remove(a: Handles) -> None:
     """Another process merges, and what is dropped goes at once."""
     ok(merge(another_process(a)))
     gone = dropped(another_process(a, 2))
     store_of(a).delete([k for k in store_of(a).objects if name_of(k) in gone])
 
 
-def keys_of(cluster: Cluster, partition: int) -> list[str]:
+def keys_of(cluster: Handles, partition: int) -> list[str]:
     p = partition_of(cluster, "events", partition)
     return [l1_key(p, f) for f in files(cluster, "events", partition)]
 
@@ -160,7 +160,7 @@ def test_each_round_is_stamped_with_the_epoch_of_its_beginning(monkeypatch: pyte
     assert stamps[0] >= newest
 
 
-def ticking(a: Cluster) -> Callable[[Call], None]:
+def ticking(a: Handles) -> Callable[[Call], None]:
     """A fault: another process advances the epoch whenever a merge is committed."""
     b = another_process(a)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import StoreError
 from l0gc.storage.parallel import Parallel, Threads
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.extents import BLOCK_BYTES
 from l0gc.streamlog.level_one import read, reconcile
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
@@ -25,13 +25,13 @@ from tests.support.reconcile import reconcile as lift
 LARGE = b"x" * BLOCK_BYTES
 
 
-def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> Cluster:
+def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> Handles:
     cluster = topic_in_memory(partitions, journals)
     put(cluster, "events", *objects)
     return cluster
 
 
-def reads(cluster: Cluster) -> list[ObjectRead]:
+def reads(cluster: Handles) -> list[ObjectRead]:
     return [
         r
         for take in planned(cluster).takes
@@ -39,7 +39,7 @@ def reads(cluster: Cluster) -> list[ObjectRead]:
     ]
 
 
-def rows_of(cluster: Cluster, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
+def rows_of(cluster: Handles, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
     needed = reconcile.still_needed(cluster.journal)
     return list(read_rows(cluster.store, objects, writers, needed, Parallel()))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import StoreError, TopicNotFoundError
 from l0gc.storage.workers import LocalWorkers, Stage
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
@@ -22,7 +22,7 @@ from tests.support.merge import PARTITIONS, a_cluster
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
 
 
-def upload(cluster: Cluster, count: int, first: int = 0, topic: str = "events") -> list[str]:
+def upload(cluster: Handles, count: int, first: int = 0, topic: str = "events") -> list[str]:
     """Objects with a record for each partition, each in an entry of its own; a record's value is its offset."""
     return [
         key
@@ -31,18 +31,18 @@ def upload(cluster: Cluster, count: int, first: int = 0, topic: str = "events") 
     ]
 
 
-def contents(cluster: Cluster, topic: str = "events") -> list[list[int]]:
+def contents(cluster: Handles, topic: str = "events") -> list[list[int]]:
     return [[int(v) for v in lifted(cluster, topic, p)] for p in range(PARTITIONS)]
 
 
-class Watched(LocalWorkers[Cluster]):
+class Watched(LocalWorkers[Handles]):
     """Keeps the rounds that it did.
 
     Args:
         before: called before each round with the number of those that are done.
     """
 
-    def __init__(self, cluster: Cluster, before: Callable[[int], None] = lambda rounds: None) -> None:
+    def __init__(self, cluster: Handles, before: Callable[[int], None] = lambda rounds: None) -> None:
         super().__init__(cluster, progress=lambda text, **fields: before(len(self.rounds)))
         self.rounds: list[Round] = []
         self.planned: list[list[int]] = []
@@ -114,7 +114,7 @@ def test_each_round_is_committed_and_stamped_with_the_epoch_of_its_beginning() -
     assert contents(a) == [[0, 1, 2]] * PARTITIONS
 
 
-def ticks(cluster: Cluster, rounds: int) -> None:
+def ticks(cluster: Handles, rounds: int) -> None:
     assert cluster.controller.advance() == 2 + rounds
 
 
@@ -252,7 +252,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
     a = a_cluster(journals=1)
     keys = upload(a, 3)
 
-    class Overtaken(LocalWorkers[Cluster]):
+    class Overtaken(LocalWorkers[Handles]):
         def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
             reconcile(another_process(a))
             for key in keys:  # and a sweep was quick

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 
 from l0gc.errors import AmbiguousWriteError, NotFoundError, StoreTimeoutError
 from l0gc.keys import L1_DATA
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.tables import catalog as catalogs
 from l0gc.streamlog.tables import commit, plan
 from l0gc.streamlog.tables.sync import drop_table, sync_tables
@@ -28,12 +28,12 @@ from tests.support.vacuum import vacuum
 Commit = Callable[..., Any]
 
 
-def pins_that_nothing_names(cluster: Cluster) -> set[str]:
+def pins_that_nothing_names(cluster: Handles) -> set[str]:
     notes = [plan.note_of(s.summary.additional_properties) for s in table(cluster).metadata.snapshots if s.summary]
     return cluster.controller.snapshot().pins.keys() - {note.pin for note in notes if note}
 
 
-def fails(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit]) -> Exception:
+def fails(cluster: Handles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit]) -> Exception:
     """A sync that takes a new pin, and whose commit is replaced, fails with this."""
     store_of(cluster).clock.ms += 7 * HOUR_MS
     lift(cluster)
@@ -60,7 +60,7 @@ def after(real: Commit) -> Commit:
 
 @pytest.mark.parametrize("commits", [before, after])
 def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
-    commits: Callable[[Commit], Commit], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    commits: Callable[[Commit], Commit], cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
         failure = fails(cluster, monkeypatch, commits)
@@ -73,14 +73,14 @@ def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
     assert pins_that_nothing_names(cluster) == set()
 
 
-def _kept(cluster: Cluster) -> set[str]:
+def _kept(cluster: Handles) -> set[str]:
     there = table(cluster)
     found = [there.scan(snapshot_id=s.snapshot_id).plan_files() for s in there.metadata.snapshots]
     return {t.file.file_path for tasks in found for t in tasks}
 
 
 def test_a_commit_that_lands_after_its_sync_gave_up_is_found_by_the_next(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, landed = threading.Event(), threading.Event()
 
@@ -100,7 +100,7 @@ def test_a_commit_that_lands_after_its_sync_gave_up_is_found_by_the_next(
     assert (sync(cluster).committed, pins_that_nothing_names(cluster)) == (False, set())
 
 
-def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_runs_stays(cluster: Cluster) -> None:
+def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_runs_stays(cluster: Handles) -> None:
     known = cluster.controller.snapshot().table("events")
     pin = cluster.controller.create_pin(f"{known.pin_prefix}x", 30 * DAY_MS, level_one=True, why="")
     lift(cluster)
@@ -116,7 +116,7 @@ def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_r
 
 
 def test_a_table_that_is_dropped_while_it_is_synced_is_one_sentence_and_leaves_no_pin(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = cluster.controller.snapshot().table("events")
 
@@ -133,7 +133,7 @@ def test_a_table_that_is_dropped_while_it_is_synced_is_one_sentence_and_leaves_n
     assert cluster.controller.snapshot().pins == {}
 
 
-def test_what_the_pins_of_a_table_keep_does_not_wait_for_a_vacuum(cluster: Cluster) -> None:
+def test_what_the_pins_of_a_table_keep_does_not_wait_for_a_vacuum(cluster: Handles) -> None:
     lift(cluster, 3)
     sync(cluster)
     merge(cluster)
@@ -145,7 +145,7 @@ def test_what_the_pins_of_a_table_keep_does_not_wait_for_a_vacuum(cluster: Clust
     assert vacuum(cluster).oldest_dropped_age_s == pytest.approx(2 * 86_400, abs=60)
 
 
-def folder_of(cluster: Cluster) -> Path:
+def folder_of(cluster: Handles) -> Path:
     return Path(table(cluster).location().removeprefix("file://")) / "metadata"
 
 
@@ -155,14 +155,14 @@ def dated(folder: Path, ms: int) -> None:
         os.utime(file, (ms / 1000, ms / 1000))
 
 
-def known_files(cluster: Cluster) -> set[str]:
+def known_files(cluster: Handles) -> set[str]:
     there = table(cluster)
     known = commit.named_by(there, there.metadata.snapshots) | {there.metadata_location}
     return {f.rpartition("/")[2] for f in known | {old.metadata_file for old in there.metadata.metadata_log}}
 
 
 def test_metadata_files_that_nothing_names_end_after_a_day_and_those_of_others_stay(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, clock = folder_of(cluster), store_of(cluster).clock
 

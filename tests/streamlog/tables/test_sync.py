@@ -27,7 +27,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import L1_DATA, journal_log
-from l0gc.streamlog.cluster import Cluster
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import catalog as catalogs
@@ -42,7 +42,7 @@ from tests.support.reconcile import named, put, reconcile
 from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
 
 
-def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Cluster) -> None:
+def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Handles) -> None:
     lift(cluster, 3)
     merged = merge(cluster)
     done = sync(cluster)
@@ -52,7 +52,7 @@ def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Cluster
     assert (again.committed, again.snapshot_id) == (False, done.snapshot_id)
 
 
-def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_ended(cluster: Cluster) -> None:
+def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_ended(cluster: Handles) -> None:
     lift(cluster, 3)
     first = sync(cluster).snapshot_id
     read = set(names(cluster, first))
@@ -70,7 +70,7 @@ def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_end
     assert first not in {s.snapshot_id for s in table(cluster).metadata.snapshots}
 
 
-def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Cluster) -> None:
+def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -> None:
     (pin,) = cluster.controller.snapshot().pins.values()
     assert pin.topic == cluster.controller.snapshot().topic("events").revision
     first = sync(cluster).snapshot_id
@@ -81,7 +81,7 @@ def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Cluster) -
 
 
 def test_only_manifests_of_the_same_age_as_what_is_gone_are_read_and_rewritten(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "MANIFEST_FILES", 4)
     lift(cluster, 40)
@@ -104,7 +104,7 @@ def test_only_manifests_of_the_same_age_as_what_is_gone_are_read_and_rewritten(
     assert (len(before - after), len(after - before)) == (2, 1)
 
 
-def test_syncs_in_one_epoch_name_each_object_once(cluster: Cluster) -> None:
+def test_syncs_in_one_epoch_name_each_object_once(cluster: Handles) -> None:
     """Then the epochs of objects do not show which of them a snapshot has."""
     for n in range(3):
         put(cluster, "events", {1 - n % 2: [b"%d" % n]})
@@ -117,7 +117,7 @@ def test_syncs_in_one_epoch_name_each_object_once(cluster: Cluster) -> None:
     assert (done.added, done.removed) == (1, 2)
 
 
-def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cluster: Cluster) -> None:
+def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cluster: Handles) -> None:
     (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
     assert commit.name_in(f"{url}{path}", url, "t")
     for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_one/index/{path[15:60]}"):
@@ -127,7 +127,7 @@ def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cl
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: Cluster) -> None:
+def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: Handles) -> None:
     for n in range(50):
         lift(cluster)
         store_of(cluster).clock.ms += 2 * HOUR_MS
@@ -183,7 +183,7 @@ class Dying:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_died_anywhere_is_made_good_by_the_next(
-    when: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    when: str, cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for last in range(1, 60):
         lift(cluster, 2)
@@ -204,7 +204,7 @@ def test_a_run_that_died_anywhere_is_made_good_by_the_next(
     assert 10 < last < 59
 
 
-def test_of_two_at_once_one_decides_anew(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_at_once_one_decides_anew(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     lift(cluster)
     real, other = plan.check_not_ahead, [another_process(cluster)]
 
@@ -224,7 +224,7 @@ def test_of_two_at_once_one_decides_anew(cluster: Cluster, monkeypatch: pytest.M
 
 
 def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_refused(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = copy_of(store_of(cluster))
     known = cluster.controller.snapshot().table("events")
@@ -250,7 +250,7 @@ def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_ref
     assert {k: v for k, v in copy_of(store_of(cluster)).items() if k in before} == before
 
 
-def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Cluster) -> None:
+def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -> None:
     before = copy_of(store_of(cluster), journal_log(0))
     lift(cluster)
     sync(cluster)
@@ -263,7 +263,7 @@ def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Cluster) -
         plan.check_not_ahead(note, {0: 6}, TopicTable("events", 1, "lake", "l0gc.events"))
 
 
-def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Cluster) -> None:
+def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> None:
     was = names(cluster)
     delete_topic(cluster, "events")
     with pytest.raises(TopicNotFoundError, match="stays as it is until"):
@@ -278,7 +278,7 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Cluster) -> N
     sync(cluster)
 
 
-def test_bad_input_is_one_sentence(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_one_sentence(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     known = cluster.controller.snapshot().table("events")
     with pytest.raises(NotFoundError, match="PyIceberg has no catalog 'pond'"):
         catalogs.open_catalog("pond", cluster.store)
@@ -295,7 +295,7 @@ def test_bad_input_is_one_sentence(cluster: Cluster, monkeypatch: pytest.MonkeyP
         raise OSError("no route")
 
 
-def test_only_metadata_files_of_the_table_are_ever_deleted(cluster: Cluster) -> None:
+def test_only_metadata_files_of_the_table_are_ever_deleted(cluster: Handles) -> None:
     there, url = table(cluster), cluster.store.url
     inside = f"{there.location()}/metadata/"
     for path in (
