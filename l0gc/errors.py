@@ -43,22 +43,6 @@ class UsageError(L0gcError):
     exit_code = 2
 
 
-class BadRecordError(UsageError):
-    """An input record that cannot be placed, named by its source and line."""
-
-
-class TopicExistsError(UsageError):
-    """A topic of that name exists with other settings."""
-
-
-class PinExistsError(UsageError):
-    """A pin of that name has not ended."""
-
-
-class TableExistsError(UsageError):
-    """A table has another topic, or a topic another table; or a table is not l0gc's."""
-
-
 # -- 3: partly done ---------------------------------------------------------------------------------------------------
 
 

@@ -87,7 +87,7 @@ def create_pin(
         topic: with `level_one`, the revision of the only topic of which it is kept.
 
     Raises:
-        PinExistsError, UsageError: see `decide_create_pin`.
+        UsageError: see `decide_create_pin`.
         SafetyError: a log was set back, or a journal is damaged.
         StoreError: a journal cannot be read.
         NotFoundError: it ended before it took effect.

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import l0gc as library
-from l0gc.errors import NotFoundError, PinExistsError
+from l0gc.errors import NotFoundError, UsageError
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, founded, l0gc, printed, text_of
 
@@ -91,7 +91,7 @@ def test_a_pin_is_a_with_block(cluster: StoreConfig) -> None:
     with library.open(cluster.url) as opened:
         with opened.pin("read", ttl_s=60) as pin:
             assert opened.pins.list() == [pin]
-            with pytest.raises(PinExistsError), opened.pin("read"):
+            with pytest.raises(UsageError, match="pin 'read' exists"), opened.pin("read"):
                 pass
         assert opened.pins.list() == []
         with pytest.raises(ZeroDivisionError), opened.pin("read"):

@@ -8,7 +8,7 @@ from typing import Final
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.collect.sweep import Sweep
-from l0gc.errors import L0gcError, NotFoundError, PinExistsError, TopicNotFoundError, UsageError
+from l0gc.errors import L0gcError, NotFoundError, TopicNotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
@@ -272,7 +272,7 @@ CASES: Final = {
             done=(UsageError,),
             hole=(TOPIC, 1, *HOLE),
         ),
-        Case("pin-create", ["pin", "create", "backup", "--ttl", "1h"], quiet, _pinned, done=(PinExistsError,)),
+        Case("pin-create", ["pin", "create", "backup", "--ttl", "1h"], quiet, _pinned, done=(UsageError,)),
         Case("pin-delete", ["pin", "delete", "backup"], pinned, _unpinned, done=(NotFoundError,)),
         Case("vacuum", VACUUM, vacuumable, _vacuumed),
         Case(

@@ -23,7 +23,7 @@ import numpy as np
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.epoch import prev
-from l0gc.errors import NotFoundError, ObjectNotFoundError, PinExistsError, PinnedSinceError, WatermarkRegressionError
+from l0gc.errors import NotFoundError, ObjectNotFoundError, PinnedSinceError, UsageError, WatermarkRegressionError
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
 from l0gc.storage.entry import Landed
@@ -182,7 +182,7 @@ class Pin(Actor):
             case 0:
                 try:
                     entry = decide_create_pin(w.state, self.name, TTL_MS, level_one=self._level_one, topic=self._topic)
-                except PinExistsError:
+                except UsageError:
                     return
                 after = w.appended(entry)
                 yield "creates the pin", after, Node(2 if self._level_one else 1, (after.state.epoch,))

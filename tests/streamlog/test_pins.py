@@ -12,7 +12,6 @@ from l0gc.errors import (
     CorruptObjectError,
     ExternalLogError,
     NotFoundError,
-    PinExistsError,
     SetBackError,
     StoreClockError,
     StoreError,
@@ -242,7 +241,7 @@ def test_a_date_that_jumps_ends_no_pin() -> None:
 
 def test_a_pin_that_ended_makes_room_for_its_name(cluster: Handles) -> None:
     pin = create_pin(cluster, "backup", HOUR_MS)
-    with pytest.raises(PinExistsError, match=r"pin 'backup' exists, and ends at .*; delete it with l0gc pin delete"):
+    with pytest.raises(UsageError, match=r"pin 'backup' exists, and ends at .*; delete it with l0gc pin delete"):
         create_pin(cluster, "backup", HOUR_MS)
     store_of(cluster).clock.ms = pin.end_ms
     assert create_pin(cluster, "backup", HOUR_MS).revision > pin.revision

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from l0gc import columns
-from l0gc.errors import BadRecordError
+from l0gc.errors import UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
@@ -110,7 +110,7 @@ class Stager:
         """Write all rows; the objects in the order of the rows.
 
         Raises:
-            BadRecordError: a row has no value, or names no topic, or a partition that its topic does not have.
+            UsageError: a row has no value, or names no topic, or a partition that its topic does not have.
             TopicNotFoundError: there is no such topic.
         """
         staged: list[StagedObject] = []
@@ -141,7 +141,7 @@ class Stager:
 
     def _topic(self, name: str | None) -> Topic:
         if name is None:
-            raise BadRecordError("a row names no topic: give option topic, or a value in the column topic")
+            raise UsageError("a row names no topic: give option topic, or a value in the column topic")
         return self._state.topic(name)
 
     def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_HeldRows]:
@@ -149,7 +149,7 @@ class Stager:
         value, key = _binary(batch, "value"), _binary(batch, "key")
         assert value is not None
         if value.null_count:
-            raise BadRecordError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
+            raise UsageError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
         more = _optional(topic, batch)
         sizes = _lengths(value)
@@ -157,7 +157,7 @@ class Stager:
             sizes += header_bytes(more["headers"])
         if len(sizes) and sizes.max() > MAX_RECORD_BYTES:
             what = "a value with its headers" if "headers" in more else "a value"
-            raise BadRecordError(
+            raise UsageError(
                 f"{what} of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
             )
         named = self._named(topic, batch)
@@ -185,7 +185,7 @@ class Stager:
             chosen[given] = column.drop_null().cast(pa.int64()).to_numpy()
             wrong = given & ((chosen < 0) | (chosen >= topic.partitions))
             if wrong.any():
-                raise BadRecordError(
+                raise UsageError(
                     f"a row names partition {chosen[wrong][0]} of topic {topic.name!r}, which has the partitions 0 to "
                     f"{topic.partitions - 1}"
                 )
@@ -238,13 +238,13 @@ def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         here = columns.is_valid(time)
         times = np.frombuffer(columns.raw(time.cast(pa.timestamp("us", tz="UTC"))), np.int64) // 1000
         if (here & ((times < 0) | (times > MAX_TIME_MS))).any():
-            raise BadRecordError(f"a row for topic {topic.name!r} has a time that is not in the years 1970 to 9999")
+            raise UsageError(f"a row for topic {topic.name!r} has a time that is not in the years 1970 to 9999")
         found["create_time"] = times_column(np.where(here, times, NO_TIME))
     if headers is not None:
         try:
             found["headers"] = as_headers(headers)
         except ValueError as e:
-            raise BadRecordError(f"a row for topic {topic.name!r} has headers of which one has no key") from e
+            raise UsageError(f"a row for topic {topic.name!r} has headers of which one has no key") from e
     return found
 
 

@@ -18,9 +18,6 @@ from l0gc.errors import (
     ExternalLogError,
     InvalidProducerEpochError,
     NotFoundError,
-    PinExistsError,
-    TableExistsError,
-    TopicExistsError,
     TopicNotFoundError,
     UsageError,
 )
@@ -121,19 +118,18 @@ def decide_create_topic(
         retention: what is not given is the cluster's default, and whatever a topic which exists has.
 
     Raises:
-        UsageError: the name or a number cannot be.
-        TopicExistsError: it exists with another number of partitions or journals, or another retention.
+        UsageError: the name or a number cannot be, or it exists with other partitions, journals or retention.
     """
     entries.check_topic(name, partitions, topic_id)
     retention.check()
     topic = state.topics.get(name)
     if topic is not None:
         if topic.partitions != partitions:
-            raise TopicExistsError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
+            raise UsageError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
         if journals is not None and len(topic.journals) != journals:
-            raise TopicExistsError(f"topic {name!r} exists in {count(len(topic.journals), 'journal')}, not {journals}")
+            raise UsageError(f"topic {name!r} exists in {count(len(topic.journals), 'journal')}, not {journals}")
         if retention.over(topic) != (topic.retention_ms, topic.retention_bytes):
-            raise TopicExistsError(f"topic {name!r} exists with another retention; l0gc topic alter changes it")
+            raise UsageError(f"topic {name!r} exists with another retention; l0gc topic alter changes it")
         return None
     wanted = 1 if journals is None else journals
     if not 1 <= wanted <= min(partitions, state.journals):
@@ -190,12 +186,11 @@ def decide_create_pin(
     """Create a pin, which is always a new one and has its own end.
 
     Raises:
-        PinExistsError: a pin of that name has not ended.
-        UsageError: the name, the life or the reason cannot be, or there are too many pins.
+        UsageError: the name, the life or the reason cannot be; a pin of that name has not ended; there are too many.
     """
     entries.check_pin(name, ttl_ms, why)
     if (pin := state.pins.get(name)) is not None:
-        raise PinExistsError(
+        raise UsageError(
             f"pin {name!r} exists, and ends at {moment(pin.end_ms)}; delete it with l0gc pin delete, or use another name"
         )
     if len(state.pins) >= entries.MAX_PINS:
@@ -226,9 +221,8 @@ def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.C
     """Have a topic kept as a table; None if it is already.
 
     Raises:
-        TableExistsError: the topic has another table, or another topic has this one.
         TopicNotFoundError: it does not exist, or was deleted and created again in between.
-        UsageError: a name cannot be.
+        UsageError: a name cannot be, the topic has another table, or another topic has this one.
     """
     entries.check_table(wanted.topic, wanted.catalog, wanted.table)
     if state.topic(wanted.topic).revision != wanted.revision:
@@ -237,7 +231,7 @@ def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.C
         if table == wanted:
             return None
         if table.topic == wanted.topic or (table.catalog, table.table) == (wanted.catalog, wanted.table):
-            raise TableExistsError(
+            raise UsageError(
                 f"topic {table.topic!r} (revision {table.revision}) has table {table.table} in catalog {table.catalog!r}; "
                 f"end that with l0gc table drop {table.topic}"
             )

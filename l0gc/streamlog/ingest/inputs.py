@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from l0gc.errors import BadRecordError, UsageError
+from l0gc.errors import UsageError
 from l0gc.streamlog.ingest.formats import AUTO, RAW, as_lines, file_of
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
@@ -50,8 +50,7 @@ class Input:
         """The records, some hundred at a time, without their newline; the last one may lack it.
 
         Raises:
-            BadRecordError: a record is longer than `MAX_RECORD_BYTES`.
-            UsageError: there is less than there was when the input got its id.
+            UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when it got its id.
         """
         with self.open() as f:
             number, rest = 0, b""
@@ -64,7 +63,7 @@ class Input:
                 if len(rest) + len(block) > MAX_RECORD_BYTES:
                     for i, record in enumerate(records, number + 1):
                         if len(record) > MAX_RECORD_BYTES:
-                            raise BadRecordError(
+                            raise UsageError(
                                 f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes, the most that a record may "
                                 "have: split it, or leave it out"
                             )
@@ -180,7 +179,7 @@ def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
             raise UsageError(f"record {number} is of type {type(record).__name__}, and records are bytes")
         line = record.removesuffix(b"\n")
         if b"\n" in line:
-            raise BadRecordError(f"record {number} holds a newline, which is what ends a record")
+            raise UsageError(f"record {number} holds a newline, which is what ends a record")
         lines += line + b"\n"
         if len(lines) >= _BLOCK_BYTES:
             yield bytes(lines)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from l0gc.errors import BadRecordError, UsageError
+from l0gc.errors import UsageError
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
@@ -29,7 +29,7 @@ class PlacedRecords(NamedTuple):
 
     partitions: Rows
     keys: Sequence[bytes | None]
-    error: BadRecordError | None = None
+    error: UsageError | None = None
     times: Rows | None = None
 
 
@@ -107,13 +107,13 @@ def by_field(field: str, partitions: int) -> Partitioner:
     return Partitioner(f"field={field}/{partitions}", start)
 
 
-def bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> BadRecordError:
+def bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> UsageError:
     """The error for a record that has not the field which an option asks for."""
     if not record.strip():
-        return BadRecordError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
+        return UsageError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
     if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
-        return BadRecordError(f"{line} has no field {field!r}, which {option} asks for")
-    return BadRecordError(f"{line} is not a JSON object ({e}), which {option} needs")
+        return UsageError(f"{line} has no field {field!r}, which {option} asks for")
+    return UsageError(f"{line} is not a JSON object ({e}), which {option} needs")
 
 
 def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from l0gc.errors import BadRecordError, UsageError
+from l0gc.errors import UsageError
 from l0gc.storage.parallel import WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
@@ -99,9 +99,8 @@ class Sender:
             positions: by partition, of those that have any of the records: the number after that of its last one.
 
         Raises:
-            BadRecordError: a record cannot be stored; none of them was sent.
+            UsageError: a record cannot be stored, or the positions do not fit the records; none of them was sent.
             InputPositionMovedError, InvalidProducerEpochError: another run of the producer took over.
-            UsageError: the positions do not fit the records.
             L0gcError: see `Uploader.run`. Some of the journals may have their part: begin again with the positions there.
         """
         if batch := self._batch(list(records), positions):
@@ -129,9 +128,9 @@ class Sender:
         sizes = np.array([len(r.value) for r in records], np.int64)
         headers = headers_column(r.headers for r in records)
         if times.min() < NO_TIME or times.max() > MAX_TIME_MS:
-            raise BadRecordError("a record has a create time that is not in the years 1970 to 9999")
+            raise UsageError("a record has a create time that is not in the years 1970 to 9999")
         if int((sizes + header_bytes(headers)).max()) > MAX_RECORD_BYTES:
-            raise BadRecordError(
+            raise UsageError(
                 f"a record is longer than {MAX_RECORD_BYTES} bytes with its headers, the most that one may have"
             )
         return Batch(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from l0gc.errors import BadRecordError
+from l0gc.errors import UsageError
 from l0gc.streamlog.ingest.optional import MAX_TIME_MS
 from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, bad_record
 
@@ -59,8 +59,8 @@ def _milliseconds(time: Any) -> int:
     return int(time)
 
 
-def _bad(line: str, field: str, record: bytes, e: Exception) -> BadRecordError:
+def _bad(line: str, field: str, record: bytes, e: Exception) -> UsageError:
     if type(e) is ValueError or f"$.{field}`" in str(e):
         takes = f"{_OPTION} takes milliseconds since 1970, or ISO 8601"
-        return BadRecordError(f"{line} has a field {field!r} that is not a time ({e}): {takes}")
+        return UsageError(f"{line} has a field {field!r} that is not a time ({e}): {takes}")
     return bad_record(line, _OPTION, field, record, e)

@@ -192,7 +192,7 @@ class Uploader:
         """Upload everything, and return when it is committed.
 
         Raises:
-            BadRecordError: a record cannot be placed; the batches before it are committed.
+            UsageError: a record cannot be placed; the batches before it are committed.
             L0gcError: whatever stopped a batch; the ones before it are committed, the ones after it are not.
         """
         sources = list(inputs)

@@ -37,7 +37,7 @@ from l0gc.errors import (
     StoreError,
     StoreTimeoutError,
     TableError,
-    TableExistsError,
+    UsageError,
 )
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.controller.state import TopicTable
@@ -201,7 +201,7 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
 
     Raises:
         NotFoundError: it does not exist.
-        TableExistsError: it was not created by l0gc.
+        UsageError: it was not created by l0gc.
         ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
         TableError: its columns, or how it is partitioned, are not what l0gc made them.
     """
@@ -216,7 +216,7 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
     table.catalog = catalog
     owner = table.properties.get(OWNER)
     if owner is None:
-        raise TableExistsError(
+        raise UsageError(
             f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name"
         )
     check_owner(owner, int(table.properties.get(REVISION, -1)), wanted, cluster_id)

@@ -56,7 +56,7 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
     """Create a topic's table in its catalog, and have it kept from now on; repeated, it changes nothing.
 
     Raises:
-        TableExistsError: a table has that name and is not l0gc's, or the topic has another table.
+        UsageError: a table has that name and is not l0gc's, or the topic has another table.
         NotFoundError: PyIceberg does not know the catalog.
         SafetyError, StoreError: see `load_table` and `explained`; also if a log was set back.
     """

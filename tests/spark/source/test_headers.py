@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from l0gc.errors import BadRecordError, BatchMismatchError, UsageError
+from l0gc.errors import BatchMismatchError, UsageError
 from l0gc.spark.source.source import SCHEMA, WRITTEN
 from l0gc.spark.source.stage import digest_of
 from l0gc.streamlog.ingest.optional import NO_TIME, Headers, headers_column
@@ -100,7 +100,7 @@ def test_a_sink_takes_the_timestamp_of_kafka_as_the_create_time_unless_there_is_
     ],
 )
 def test_a_row_with_a_header_or_time_that_cannot_be_stored_stops_its_task(changed: Rows, message: str) -> None:
-    with pytest.raises(BadRecordError, match=message):
+    with pytest.raises(UsageError, match=message):
         written(**changed)
 
 

@@ -10,7 +10,6 @@ from pyspark.sql.types import StructType
 
 from l0gc.errors import (
     AppendOutcomeUnknownError,
-    BadRecordError,
     EpochRegressionError,
     PartitionClosedError,
     StagedObjectSweptError,
@@ -97,11 +96,11 @@ def test_columns_that_a_topic_has_no_place_for_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        ({"value": [b"a", None]}, BadRecordError, "has no value"),
-        ({"value": [b"a"], "partition": [2]}, BadRecordError, "partition 2 .* has the partitions 0 to 1"),
-        ({"value": [b"a"], "partition": [-1]}, BadRecordError, "partition -1"),
+        ({"value": [b"a", None]}, UsageError, "has no value"),
+        ({"value": [b"a"], "partition": [2]}, UsageError, "partition 2 .* has the partitions 0 to 1"),
+        ({"value": [b"a"], "partition": [-1]}, UsageError, "partition -1"),
         ({"value": [b"a"], "topic": ["evenst"]}, TopicNotFoundError, "did you mean 'events'"),
-        ({"value": [b"a"], "topic": [None]}, BadRecordError, "a row names no topic: give option topic"),
+        ({"value": [b"a"], "topic": [None]}, UsageError, "a row names no topic: give option topic"),
     ],
 )
 def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(

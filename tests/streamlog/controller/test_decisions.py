@@ -9,7 +9,6 @@ from l0gc.errors import (
     EpochExpectationError,
     EpochRegressionError,
     InvalidProducerEpochError,
-    TopicExistsError,
     UsageError,
 )
 from l0gc.streamlog.controller.decisions import (
@@ -76,9 +75,9 @@ def test_a_topic_is_created_once() -> None:
     exists = state_of(FOUNDED, created("t", 2, 2))
     assert decide_create_topic(exists, "t", 2, None, "another") is None
     assert decide_create_topic(exists, "t", 2, 2, "another") is None
-    with pytest.raises(TopicExistsError, match="'t' exists with 2 partitions, not 3"):
+    with pytest.raises(UsageError, match="'t' exists with 2 partitions, not 3"):
         decide_create_topic(exists, "t", 3, None, "another")
-    with pytest.raises(TopicExistsError, match="'t' exists in 2 journals, not 1"):
+    with pytest.raises(UsageError, match="'t' exists in 2 journals, not 1"):
         decide_create_topic(exists, "t", 2, 1, "another")
 
 

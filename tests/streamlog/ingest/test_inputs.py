@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from l0gc.errors import BadRecordError, UsageError
+from l0gc.errors import UsageError
 from l0gc.streamlog.ingest import inputs
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
 
@@ -60,7 +60,7 @@ def test_a_record_of_the_greatest_length_passes_and_a_longer_one_is_named(
     monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 100)
     assert records(write(tmp_path / "in", b"x\n" + b"y" * 100 + end))[1] == b"y" * 100
     long = write(tmp_path / "long", b"x\n" + b"y" * 101 + end)
-    with pytest.raises(BadRecordError, match=f"^{long} line 2 is longer than 100 bytes"):
+    with pytest.raises(UsageError, match=f"^{long} line 2 is longer than 100 bytes"):
         records(long)
 
 

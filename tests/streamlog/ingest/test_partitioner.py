@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from l0gc.errors import BadRecordError, UsageError
+from l0gc.errors import UsageError
 from l0gc.streamlog.ingest import partitioner
 from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
 
@@ -90,7 +90,7 @@ def test_a_record_that_cannot_be_placed_is_named_by_its_source_and_line(record: 
     found = place([b'{"user":"bob"}', record, b'{"user":"eve"}'])
     assert found.keys == (b"bob",)  # what comes before it can be placed
     assert len(found.partitions) == 1
-    assert isinstance(found.error, BadRecordError)
+    assert isinstance(found.error, UsageError)
     assert re.match(message, str(found.error))
 
 

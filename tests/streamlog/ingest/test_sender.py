@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.errors import BadRecordError, InvalidProducerEpochError, StoreError, UsageError
+from l0gc.errors import InvalidProducerEpochError, StoreError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.sender import NewRecord, open_sender
@@ -104,9 +104,9 @@ def test_a_run_that_another_one_followed_is_refused() -> None:
         ([record(0, 1)], {}, UsageError, r"for the partitions \[0\], and positions for \[\]"),
         ([], {0: 1}, UsageError, r"for the partitions \[\], and positions for \[0\]"),
         ([record(4, 1)], {4: 2}, UsageError, "partition 4 is out of range: the topic has partitions 0 to 3"),
-        ([NewRecord(0, b"", create_time_ms=-2)], {0: 1}, BadRecordError, "not in the years 1970 to 9999"),
-        ([NewRecord(0, b"", create_time_ms=2**60)], {0: 1}, BadRecordError, "not in the years 1970 to 9999"),
-        ([NewRecord(0, b"", None, (("k", bytes(MAX_RECORD_BYTES)),))], {0: 1}, BadRecordError, "longer than 16777216"),
+        ([NewRecord(0, b"", create_time_ms=-2)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
+        ([NewRecord(0, b"", create_time_ms=2**60)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
+        ([NewRecord(0, b"", None, (("k", bytes(MAX_RECORD_BYTES)),))], {0: 1}, UsageError, "longer than 16777216"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_before_anything_is(

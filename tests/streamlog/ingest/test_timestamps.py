@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from l0gc.errors import BadRecordError
+from l0gc.errors import UsageError
 from l0gc.streamlog.ingest.optional import MAX_TIME_MS
 from l0gc.streamlog.ingest.partitioner import by_field, in_turn
 from l0gc.streamlog.ingest.timestamps import with_times
@@ -103,5 +103,5 @@ def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Pa
     assert upload(50) == (50, 0)
     found = [(r.value, r.create_time_ms) for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))]
     assert Counter(found) == Counter((v, t) for n, v in enumerate(lines) for t in (n, n + 1000, None))
-    with pytest.raises(BadRecordError, match="line 4 has no field 'at'"):
+    with pytest.raises(UsageError, match="line 4 has no field 'at'"):
         upload(3, timestamp_field="at")

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from l0gc.errors import (
-    BadRecordError,
     EpochRegressionError,
     PartitionClosedError,
     ProtocolError,
+    UsageError,
 )
 from l0gc.streamlog.ingest import inputs, uploader
 from l0gc.streamlog.ingest.partitioner import by_field
@@ -127,7 +127,7 @@ def test_a_bad_record_stops_the_upload_and_is_named(tmp_path: Path) -> None:
     cluster = topic_in_memory(1)
     good = [b'{"k":%d}' % n for n in range(6)]
     path = write(tmp_path / "in", [*good, b"{}", *good])
-    with pytest.raises(BadRecordError, match=f"^{path} line 7 has no field 'k'"):
+    with pytest.raises(UsageError, match=f"^{path} line 7 has no field 'k'"):
         upload(cluster, "events", [path], partitioner=by_field("k", 1), batch_bytes=4 * 23)
     assert stored_values(cluster, "events") == [good[:4]]  # the batches before it
 
@@ -136,7 +136,7 @@ def test_an_over_long_record_stops_the_upload_and_is_named(tmp_path: Path, monke
     monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 10)
     cluster = topic_in_memory(1)
     path = write(tmp_path / "in", [b"short", b"x" * 11, b"short"])
-    with pytest.raises(BadRecordError, match=f"^{path} line 2 is longer than 10 bytes"):
+    with pytest.raises(UsageError, match=f"^{path} line 2 is longer than 10 bytes"):
         upload(cluster, "events", [path])
 
 
