@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc import columns
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, journal_log, level_one, level_one_index
-from l0gc.watermark.inventory_scan import KeyColumns
 
 DEFAULT = KeyLayout()
 LAYOUTS = [
@@ -295,8 +293,3 @@ def test_the_epochs_of_many_keys_are_what_parsing_each_of_them_says(layout: KeyL
     )
     parsed = [layout.parse(k) for k in keys]
     assert layout.epochs(keys) == [p.epoch if p is not None else -1 for p in parsed]
-    for prefix in ("", "é (x)+/", "a.b/"):
-        column = KeyColumns(layout, prefix).epochs(columns.strings([prefix + key for key in keys]))
-        assert column.to_pylist() == [p.epoch if p is not None else None for p in parsed]
-    if keys:
-        assert KeyColumns(layout, "p/").epochs(columns.strings(keys)).null_count == len(keys)

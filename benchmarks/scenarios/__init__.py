@@ -8,7 +8,6 @@ from typing import Final
 from benchmarks.measure import Result
 from benchmarks.scenarios import (
     basic,
-    inventory,
     journals,
     merges,
     rates,
@@ -35,7 +34,6 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "scan-far": watermark.scan_far,
     "engines": watermark.engines,
     "spark-executors": watermark.executors,
-    "inventory": inventory.histogram,
     "sweep-garbage": sweep_beside.garbage,
     "sweep-garbage-40k": sweep_beside.garbage_40k,
     "sweep-mostly-live": sweep_beside.mostly_live,

@@ -74,8 +74,8 @@ class History:
         eligible = {e: n for e, n in self.objects.items() if e <= m}
         everything, may_go = self._amount(self.objects), self._amount(eligible)
         totals = ScanTotals(
-            cluster_id=self.cluster.controller.snapshot().cluster_id, run_ms=now, taken_ms=now, watermark=m,
-            cluster_epoch=epoch, source="listing", objects=everything[0] + 2, bytes=everything[1],
+            cluster_id=self.cluster.controller.snapshot().cluster_id, taken_ms=now, watermark=m,
+            cluster_epoch=epoch, objects=everything[0] + 2, bytes=everything[1],
             eligible_objects=may_go[0], eligible_bytes=may_go[1], unparsable=2,
             unparsable_samples=["level_zero/data/README.txt", "level_zero/data/007/backup-2026-11-02.tar"],
         )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from l0gc.api.results import *
-    from l0gc.watermark.histogram import BucketScan
 
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
@@ -290,7 +288,6 @@ class DailyWork(Reads):
         spark: SparkSession | Engine | None = None,
         *,
         scan: bool = True,
-        inventory: str | None = None,
         external: ExternalEpochs | ExternalFiles | None = None,
         dry_run: bool = False,
         progress: Progress = quiet,
@@ -300,7 +297,6 @@ class DailyWork(Reads):
         Args:
             spark: see `reconcile`.
             scan: whether to read the listing, too, and count what is eligible.
-            inventory: the manifest of an S3 Inventory that is read instead of the listing.
             external: what a system with an external log exports, as files or as numbers; None for l0gc's own journals.
             dry_run: publish nothing.
             progress: called with what is done next.
@@ -311,15 +307,10 @@ class DailyWork(Reads):
         from l0gc.watermark.histogram import read_listing
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
 
-        if inventory is not None and not scan:
-            raise UsageError(
-                "--inventory is read instead of the listing, and --no-scan reads neither: give one of the two"
-            )
         handles = self.handles()
         with recorded_attempt(handles, "compute-watermark", whole=not dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
-            instead = None if inventory is None else self._reading(inventory)
             theirs = None if external is None else external.read(self._store_at, handles.parallel)
             work = Work(
                 self._counted,
@@ -334,20 +325,12 @@ class DailyWork(Reads):
                 source: EpochSource = JournalSource(handles, workers, readers=READERS)
                 if theirs is not None:
                     source = ExternalLogSource(handles, theirs)
-                read: BucketScan | None = partial(read_listing, workers) if scan else None
-                if instead is not None:
-                    read = instead(workers)
-                result = run_pipeline(handles, source, read, dry_run=dry_run)
+                result = run_pipeline(
+                    handles, source, partial(read_listing, workers) if scan else None, dry_run=dry_run
+                )
             if workers.engine == SPARK:
                 result.seconds["spark"] = started
             return result
-
-    def _reading(self, url: str) -> Callable[[Workers[Handles]], BucketScan]:
-        """What reads an inventory in place of the listing. Its manifest is read now."""
-        from l0gc.watermark.inventory_scan import inventory_at, scan_inventory  # with Arrow
-
-        inventory = inventory_at(self._config, url)
-        return lambda workers: partial(scan_inventory, workers, self._config, inventory)
 
     def _store_at(self, url: str) -> S3Store:
         """The store of another bucket, with this one's credentials."""

@@ -28,7 +28,6 @@ _HELD_LINES: Final = 3
 
 @click.command("compute-watermark")
 @click.option("--scan/--no-scan", default=True, show_default=True, help="Read the listing, too: what is eligible.")
-@click.option("--inventory", metavar="MANIFEST", help="Read an S3 Inventory instead of the listing: manifest.json.")
 @click.option("--dry-run", is_flag=True, help="Compute M and write nothing.")
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
@@ -44,9 +43,7 @@ _HELD_LINES: Final = 3
 @click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
 @click.option("--allow-unlisted-reports", is_flag=True, help="There are reports of partitions that are gone.")
 @cluster_options(engine_options("Where the reading is done"), metrics_options)
-def command(
-    out: Output, cluster: Cluster, engine: Engine, scan: bool, inventory: str | None, dry_run: bool, **theirs: Any
-) -> None:
+def command(out: Output, cluster: Cluster, engine: Engine, scan: bool, dry_run: bool, **theirs: Any) -> None:
     """Compute M from the journals, count what the bucket holds, and publish M.
 
     With --reports and --partitions, M is computed for a system with an external log (l0gc init --external-log).
@@ -55,13 +52,10 @@ def command(
     Example:
       l0gc compute-watermark
       l0gc compute-watermark --no-scan --json
-      l0gc compute-watermark --inventory s3://inventories/my-bucket/daily/2026-11-20T01-00Z/manifest.json
       l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
     """
     files = _external_files(**theirs)
-    compute = partial(
-        cluster.compute_watermark, engine, scan=scan, inventory=inventory, external=files, dry_run=dry_run
-    )
+    compute = partial(cluster.compute_watermark, engine, scan=scan, external=files, dry_run=dry_run)
     run_compute_watermark(out, compute)
 
 
@@ -126,12 +120,6 @@ def _listing_lines(seen: ScanReport, watermark: int) -> list[str]:
     if seen.unparsable:
         lines.append(f"{count(seen.unparsable, 'unrecognized key')}, never deleted, for example:")
         lines += [f"  {key}" for key in seen.unparsable_samples]
-    if seen.noncurrent_objects:
-        versions = count(seen.noncurrent_objects, "noncurrent version")
-        lines.append(f"not included above, but billed: {versions} ({size(seen.noncurrent_bytes)})")
-    if seen.source != "listing":
-        made = f"made {span(seen.age_ms)} ago" if seen.age_ms else "of unknown age"
-        lines.append(f"counted from an {seen.source} {made}, not from the bucket as it is now")
     return lines
 
 

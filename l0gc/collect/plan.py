@@ -226,6 +226,6 @@ def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> i
     if published.listed_objects < 0:
         raise SafetyError(
             "--max-delete-ratio is a share of the bucket, and the last compute-watermark did not count the bucket: "
-            "run l0gc compute-watermark without --no-scan and --inventory"
+            "run l0gc compute-watermark without --no-scan"
         )
     return int(published.listed_objects * ratio)

@@ -17,9 +17,6 @@ from l0gc.storage.objectstore import ListedPage
 from l0gc.storage.ranges import FIRST_PAGES, KeyRange, RangeReader, read_in_rounds
 from l0gc.storage.workers import Place, Workers
 
-LISTING: Final = "listing"
-INVENTORY: Final = "inventory"
-"""What a scan reads: the store's listing, or an S3 Inventory in its place."""
 SAMPLES: Final = 5
 """How many keys that are not L0 keys are named."""
 
@@ -27,9 +24,7 @@ SAMPLES: Final = 5
 class EpochRow(msgspec.Struct, frozen=True, array_like=True):
     """What the bucket holds at one epoch; `epoch` is None for keys that are not L0 keys.
 
-    `sample_key` is the lowest of the keys; `oldest_ms` is when the oldest object was written, by the store's clock, 0 if an
-    inventory does not say. The noncurrent ones are versions that a delete or another version covers: no objects any more,
-    but bytes that cost. Only an inventory shows them.
+    `sample_key` is the lowest of the keys; `oldest_ms` is when the oldest object was written, by the store's clock.
     """
 
     epoch: int | None
@@ -37,8 +32,6 @@ class EpochRow(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
     sample_key: str
     oldest_ms: int = 0
-    noncurrent_objects: int = 0
-    noncurrent_bytes: int = 0
 
     def plus(self, other: EpochRow) -> EpochRow:
         """Both together."""
@@ -48,33 +41,14 @@ class EpochRow(msgspec.Struct, frozen=True, array_like=True):
             self.bytes + other.bytes,
             min(self.sample_key, other.sample_key),
             min(self.oldest_ms, other.oldest_ms),
-            self.noncurrent_objects + other.noncurrent_objects,
-            self.noncurrent_bytes + other.noncurrent_bytes,
         )
 
 
 class Histogram(msgspec.Struct):
-    """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones.
-
-    Attributes:
-        source: LISTING or INVENTORY.
-        taken_ms: when the bucket was so, by the store's clock; None for now, and where it is not known.
-    """
+    """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones."""
 
     rows: dict[int | None, EpochRow] = {}
     samples: list[str] = []
-    source: str = LISTING
-    taken_ms: int | None = None
-
-    @classmethod
-    def of_rows(cls, rows: Iterable[EpochRow]) -> Histogram:
-        """A histogram of rows that were added up elsewhere."""
-        found = cls()
-        for row in rows:
-            found.add_row(row)
-        if None in found.rows:
-            found.samples = [found.rows[None].sample_key]
-        return found
 
     def add_row(self, row: EpochRow) -> None:
         """Add what one row says."""

@@ -21,7 +21,7 @@ from l0gc.errors import ExternalLogError, PinnedSinceError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.watermark.compute import Watermark, check_cluster_id, check_epochs, compute, holders_of
-from l0gc.watermark.histogram import LISTING, BucketScan, Histogram
+from l0gc.watermark.histogram import BucketScan, Histogram
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_published,
@@ -190,18 +190,18 @@ def _publish(
         pins = source.pins(watermark_of(before))
         everything = [*units, *pins.held]
         watermark = compute(snapshot.cluster_epoch, everything)
-        run_ms = cluster.now_ms()
+        now_ms = cluster.now_ms()
         listing: ScanSnapshot | None = None
         if histogram is not None:
-            listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, run_ms)
+            listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, now_ms)
         if dry_run:
             return watermark, before, listing
         counts = (-1, -1, -1)
-        if listing is not None and listing.totals.source == LISTING:  # a sweep never uses an inventory
+        if listing is not None:
             counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
         ends = {u.unit: u.end for u in units if u.end is not None}
         new = PublishedWatermark(
-            snapshot.cluster_id, watermark.watermark, epoch, run_ms, *counts, partitions=watermark.partitions, ends=ends
+            snapshot.cluster_id, watermark.watermark, epoch, now_ms, *counts, partitions=watermark.partitions, ends=ends
         )
         try:
             old = publish(

@@ -47,7 +47,7 @@ class ScanRow(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: None for keys that are not L0 keys.
-        oldest_ms: when the oldest of the objects was written, by the store's clock; 0 if an inventory does not say.
+        oldest_ms: when the oldest of the objects was written, by the store's clock.
         held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
         holders: how many partitions still may need it. With 0, the epoch is eligible, or newer than the run's snapshot.
     """
@@ -64,26 +64,19 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A scan in a line.
 
     Attributes:
-        run_ms: when the run had read it, by the store's clock; its key begins with it, and scans sort by it.
-        taken_ms: when the bucket was so: `run_ms` for a listing, and for an inventory when that was made, or `run_ms` if it
-            does not say.
+        taken_ms: when the run had read the bucket, by the store's clock; the snapshot's key begins with it.
         watermark: the M that the run computed; eligible is what lies at or below it.
         cluster_epoch: that of the run's snapshot.
-        source: what was read: `listing` or `inventory`.
         unparsable: keys that are not L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
-        oldest_eligible_ms: when the oldest eligible object was written; None without one, or if an inventory does not
-            say. `oldest_held_ms` is the same for L0 objects that are not eligible.
-        noncurrent_objects: versions that a delete or another version covers. Only an inventory shows them; they are
-            counted nowhere else.
+        oldest_eligible_ms: when the oldest eligible object was written; None if there is none. `oldest_held_ms` is the same
+            for L0 objects that are not eligible.
         merged_epochs: the number of epochs that the first row sums up; 0 if each has its own row.
     """
 
     cluster_id: str
-    run_ms: int
     taken_ms: int
     watermark: int
     cluster_epoch: int
-    source: str
     objects: int
     bytes: int
     eligible_objects: int
@@ -93,8 +86,6 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
     unparsable_samples: list[str] = []
     oldest_eligible_ms: int | None = None
     oldest_held_ms: int | None = None
-    noncurrent_objects: int = 0
-    noncurrent_bytes: int = 0
     merged_epochs: int = 0
 
 
@@ -117,7 +108,7 @@ class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset(
-        {"cluster_id", "run_ms", "watermark", "cluster_epoch"}
+        {"cluster_id", "watermark", "cluster_epoch"}
         | {"unparsable_bytes", "oldest_eligible_ms", "oldest_held_ms", "merged_epochs"}
     )
 
@@ -135,18 +126,13 @@ class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
             epochs=scan.epochs,
         )
 
-    @property
-    def age_ms(self) -> int:
-        """How old what was read was when the run had read it; 0 for the bucket as it was then, and if that is unknown."""
-        return self.run_ms - self.taken_ms
-
     def age_of_s(self, row: ScanRow) -> float | None:
-        """The age of the oldest object of an epoch; None if an inventory does not say."""
-        return _age_s(self.taken_ms, row.oldest_ms or None)
+        """The age of the oldest object of an epoch."""
+        return _age_s(self.taken_ms, row.oldest_ms)
 
 
 def _age_s(taken_ms: int, written_ms: int | None) -> float | None:
-    """How old that was when the bucket was so, by the store's clock."""
+    """How old that was when the bucket was read, by the store's clock."""
     return None if written_ms is None else max(0, taken_ms - written_ms) / 1000
 
 
@@ -155,25 +141,22 @@ def snapshot_of(
     watermark: Watermark,
     holders: Callable[[int], tuple[str, int]],
     cluster_id: str,
-    run_ms: int,
+    taken_ms: int,
 ) -> ScanSnapshot:
     """What a scan amounts to under M, and which partitions hold what is not eligible."""
     found: list[ScanRow] = []
     rows = sorted(histogram.rows.values(), key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch)
     for row in rows:
-        if row.objects:
-            holding = ("", 0) if row.epoch is None else holders(row.epoch)
-            found.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holding))
+        holding = ("", 0) if row.epoch is None else holders(row.epoch)
+        found.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holding))
     l0 = [r for r in found if r.epoch is not None]
     unparsable = [r for r in found if r.epoch is None]
     eligible = [r for r in l0 if r.epoch is not None and r.epoch <= watermark.watermark]
     totals = ScanTotals(
         cluster_id=cluster_id,
-        run_ms=run_ms,
-        taken_ms=run_ms if histogram.taken_ms is None else histogram.taken_ms,
+        taken_ms=taken_ms,
         watermark=watermark.watermark,
         cluster_epoch=watermark.cluster_epoch,
-        source=histogram.source,
         objects=sum(r.objects for r in found),
         bytes=sum(r.bytes for r in found),
         eligible_objects=sum(r.objects for r in eligible),
@@ -183,15 +166,13 @@ def snapshot_of(
         unparsable_samples=histogram.samples if unparsable else [],
         oldest_eligible_ms=oldest_ms(eligible),
         oldest_held_ms=oldest_ms(l0[len(eligible) :]),
-        noncurrent_objects=sum(r.noncurrent_objects for r in rows),
-        noncurrent_bytes=sum(r.noncurrent_bytes for r in rows),
     )
     return ScanSnapshot(totals, found)
 
 
 def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
-    """When the oldest object was written; None for no objects, and where an inventory does not say."""
-    return min((r.oldest_ms for r in rows), default=0) or None
+    """When the oldest object was written; None for no objects."""
+    return min((r.oldest_ms for r in rows), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +196,9 @@ _TOTALS: Final = msgspec.msgpack.Decoder(ScanTotals)
 _ROWS: Final = msgspec.msgpack.Decoder(list[ScanRow])
 
 
-def scan_key(run_ms: int, new_id: str) -> str:
+def scan_key(taken_ms: int, new_id: str) -> str:
     """The key of a run's snapshot; they sort by time."""
-    return f"{SCANS}{run_ms:015}-{new_id}"
+    return f"{SCANS}{taken_ms:015}-{new_id}"
 
 
 def list_scans(store: ObjectStore) -> list[str]:
@@ -243,7 +224,7 @@ def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str |
 
 def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
     """Write a snapshot and return its key."""
-    key = scan_key(scan.totals.run_ms, runtime.new_id())
+    key = scan_key(scan.totals.taken_ms, runtime.new_id())
     store.put(key, encode_scan(key, scan))
     return key
 

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from l0gc.api.engine import Engine
 from l0gc.cli.compute_watermark import run_compute_watermark
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.collect.attempts import read_attempts
-from l0gc.errors import CorruptObjectError, ExternalLogError, UsageError
+from l0gc.errors import ExternalLogError, UsageError
 from l0gc.settings import Settings
-from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_files import ExternalFiles
-from l0gc.watermark.inventory import InventoryFile
-from l0gc.watermark.inventory_scan import _at_hand, inventory_at
 from l0gc.watermark.pipeline import Unreadable, WatermarkResult
 from l0gc.watermark.scans import ScanReport, ScanRow, ScanSnapshot, ScanTotals
 from l0gc.watermark.source import IDLE, UNREADABLE, Holder
 from tests.support.cli import l0gc
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import memory_cluster
 from tests.test_api import over
 
 DAY_MS = 86_400_000
 SCAN = ScanSnapshot(
     ScanTotals(
-        cluster_id="c", run_ms=9 * DAY_MS, taken_ms=9 * DAY_MS, watermark=3, cluster_epoch=8, source="listing",
+        cluster_id="c", taken_ms=9 * DAY_MS, watermark=3, cluster_epoch=8,
         objects=25, bytes=2500, eligible_objects=10, eligible_bytes=1000, unparsable=2,
         unparsable_samples=["data/README", "data/x"],
         oldest_eligible_ms=2 * DAY_MS, oldest_held_ms=9 * DAY_MS - 90_000,
@@ -123,39 +118,6 @@ def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(
         library.compute_watermark(engine, external=files)
 
 
-def test_the_text_says_that_an_inventory_was_read_and_how_old_it_is() -> None:
-    def lines(age_ms: int) -> list[str]:
-        t = msgspec.structs.replace(
-            SCAN.totals, source="inventory", run_ms=9 * DAY_MS + age_ms, noncurrent_objects=1, noncurrent_bytes=1000
-        )
-        return printed(ScanSnapshot(t, SCAN.rows)).text
-
-    assert lines(3 * DAY_MS)[:-2] == printed().text
-    assert lines(3 * DAY_MS)[-2:] == [
-        "not included above, but billed: 1 noncurrent version (1000 B)",
-        "counted from an inventory made 3 d ago, not from the bucket as it is now",
-    ]
-    assert lines(0)[-1] == "counted from an inventory of unknown age, not from the bucket as it is now"
-
-
-def test_an_inventory_that_this_machine_cannot_read_is_reported_in_a_sentence(tmp_path: Path) -> None:
-    name = tmp_path / "manifest.json"
-    name.symlink_to("/proc/self/mem")  # which root may open, and not read
-    with pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"):
-        inventory_at(StoreConfig("bucket"), str(name))
-    with (
-        pytest.raises(CorruptObjectError, match=r"manifest\.json cannot be read: Input/output error"),
-        _at_hand(MemoryStore(), StoreConfig("bucket"), InventoryFile(str(name))),
-    ):
-        pass
-
-
-def test_no_age_is_shown_of_objects_of_which_an_inventory_has_no_time() -> None:
-    t = msgspec.structs.replace(SCAN.totals, source="inventory", oldest_eligible_ms=None, oldest_held_ms=None)
-    rows = [msgspec.structs.replace(r, oldest_ms=0) for r in SCAN.rows]
-    assert not [line for line in printed(ScanSnapshot(t, rows)).text if "oldest" in line]
-
-
 def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
     data = printed(scan="the/key").data
     listing = data["listing"]
@@ -175,7 +137,6 @@ def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
         (["--allow-no-partitions"], "--allow-no-partitions belongs to --reports and --partitions"),
         (["--allow-unlisted-reports"], "--allow-unlisted-reports belongs to --reports and --partitions"),
         (["--reports", "r.csv"], "--reports and --partitions belong together"),
-        (["--inventory", "manifest.json", "--no-scan"], "give one of the two"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(args: list[str], message: str) -> None:

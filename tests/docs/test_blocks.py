@@ -13,10 +13,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 import l0gc
+from l0gc.keys import KeyLayout
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.examples.command_lines import parse
@@ -142,7 +146,7 @@ EXTERNAL_PYTHON = here("docs/external-log.md", "import l0gc")
 EXTERNAL_SESSION = here("examples/external_log/README.md", "$ export")
 FORMAT_FILE = here("docs/format.md", '{"version"')
 SEALED = here("docs/format.md", '{"boundary"')
-INVENTORY = here("docs/inventories.md", "l0gc compute-watermark")
+INVENTORY = here("docs/operations.md", "SELECT")
 ON_A_CLUSTER = here("docs/operations.md", "l0gc compute-watermark --master")
 METRICS = here("docs/metrics.md", "l0gc gc")
 PIN = here("docs/operations.md", "with cluster.pin(")
@@ -216,9 +220,20 @@ def test_the_ways_to_run_one_test_find_tests(line: str) -> None:
     assert ended.returncode == 0, ended.stdout[-500:]
 
 
-@pytest.mark.parametrize("line", [INVENTORY.strip(), ON_A_CLUSTER.strip()])
-def test_lines_that_need_a_bucket_or_a_cluster_of_ones_own_are_taken(line: str) -> None:
-    assert parse(line)[0] == "compute-watermark"
+def test_a_line_that_needs_a_cluster_of_ones_own_is_taken() -> None:
+    assert parse(ON_A_CLUSTER.strip())[0] == "compute-watermark"
+
+
+def test_the_query_sums_up_an_inventory_by_epoch(tmp_path: Path) -> None:
+    layout, name = KeyLayout(), "01234567-89ab-cdef-0123-456789abcdef"
+    keys = [f"my-cluster/{layout.format(shard, epoch, name)}" for shard, epoch in ((0, 3), (7, 5), (9, 3))]
+    keys += [f"my-cluster/level_zero/data/{foreign}" for foreign in ("README", f"000/{3:017}/{name}")]
+    keys += [f"another/{layout.format(0, 3, name)}", f"my-cluster/{layout.format(0, 3, name)}.copy"]
+    written = pa.array(range(len(keys)), pa.timestamp("ms", "UTC"))
+    rows = pa.table({"key": keys, "size": [10**n for n in range(len(keys))], "last_modified_date": written})
+    pq.write_table(rows, tmp_path / "0.parquet")
+    query = INVENTORY.replace("s3://inventories/my-bucket/daily/data", str(tmp_path))
+    assert [row[:3] for row in duckdb.sql(query).fetchall()] == [(3, 2, 101), (5, 1, 10)]
 
 
 @pytest.mark.weed

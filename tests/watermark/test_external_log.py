@@ -37,7 +37,7 @@ def run(cluster: Handles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]
     """Compute M from what the other system exports, with a scan that finds these rows."""
 
     def found(layout: object, ceiling: object) -> Histogram:
-        return Histogram.of_rows(scan() if scan is not None else [])
+        return Histogram({r.epoch: r for r in scan()} if scan is not None else {})
 
     return run_pipeline(cluster, ExternalLogSource(cluster, theirs), None if scan is None else found)
 

@@ -17,7 +17,7 @@ from l0gc.errors import (
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import pins_of
-from l0gc.watermark.histogram import INVENTORY, LISTING, EpochRow, Histogram
+from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, list_scans, read_scan
@@ -59,16 +59,11 @@ class Scan:
 
     rows: Sequence[EpochRow] = ()
     samples: Sequence[str] = ()
-    source: str = LISTING
-    taken_ms: int | None = None
     meanwhile: Callable[[], object] = lambda: None
 
     def __call__(self, layout: KeyLayout, ceiling: Callable[[], int]) -> Histogram:
         self.meanwhile()
-        found = Histogram.of_rows(self.rows)
-        found.samples = list(self.samples) or found.samples
-        found.source, found.taken_ms = self.source, self.taken_ms
-        return found
+        return Histogram({r.epoch: r for r in self.rows}, list(self.samples))
 
 
 def a_cluster(epoch: int = 0) -> Handles:
@@ -243,7 +238,7 @@ def test_a_scan_shows_who_holds_what_and_since_when() -> None:
         (0, "", 0), (1, "t/0", 1), (2, "t/0", 3), (5, "t/0", 3), (None, "", 0)
     ]  # fmt: skip
     t = scan.totals
-    assert (t.watermark, t.cluster_epoch, t.source, t.unparsable_samples) == (0, 5, "listing", ["x", "y"])
+    assert (t.watermark, t.cluster_epoch, t.unparsable_samples) == (0, 5, ["x", "y"])
     assert (t.objects, t.bytes, t.unparsable, t.unparsable_bytes) == (15, 141, 2, 20)
     assert (t.eligible_objects, t.eligible_bytes, t.oldest_eligible_ms, t.oldest_held_ms) == (3, 30, 9, 8)
 
@@ -260,17 +255,3 @@ def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
     ran = run_pipeline(cluster, Source(cluster), scan)
     assert list_scans(cluster.store) == [ran.scan]
     assert ScanReport.of(kept(cluster, ran)) == ran.listing
-
-
-def test_what_an_inventory_counted_is_kept_with_its_time_and_not_published() -> None:
-    cluster = a_cluster()
-    rows = [EpochRow(0, 1, 10, "a", 0, 2, 7), EpochRow(None, 0, 0, "x", 5, 1, 3)]
-    for source, taken_ms, counts in ((INVENTORY, 5, (-1, -1, -1)), (LISTING, None, (1, 10, 1))):
-        scan = kept(cluster, run_pipeline(cluster, Source(cluster), Scan(rows, source=source, taken_ms=taken_ms)))
-        t = scan.totals
-        assert (t.source, t.taken_ms) == (source, t.run_ms if taken_ms is None else taken_ms)
-        assert (t.objects, t.unparsable, t.noncurrent_objects, t.noncurrent_bytes) == (1, 0, 3, 10)
-        assert (t.oldest_eligible_ms, len(scan.rows), t.unparsable_samples) == (None, 1, [])
-        stored = published(cluster)
-        assert stored is not None
-        assert (stored.eligible_objects, stored.eligible_bytes, stored.listed_objects) == counts

@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 
 def totals(taken_ms: int = 5, **changes: object) -> ScanTotals:
     plain = ScanTotals(
-        cluster_id=CLUSTER, run_ms=taken_ms, taken_ms=taken_ms, watermark=2, cluster_epoch=4, source="listing",
+        cluster_id=CLUSTER, taken_ms=taken_ms, watermark=2, cluster_epoch=4,
         objects=3, bytes=30, eligible_objects=1, eligible_bytes=10, unparsable=1,
         unparsable_samples=["level_zero/data/README"],
     )  # fmt: skip
@@ -64,13 +64,13 @@ def test_a_snapshot_is_read_back_as_it_was_written(found: list[ScanRow], foreign
     assert scan.epochs == found
 
 
-def test_a_snapshot_lies_at_the_time_of_its_run_however_old_its_contents() -> None:
+def test_a_snapshot_lies_at_the_time_of_its_run() -> None:
     store, rt = MemoryStore(), runtime()
-    keys = [write_scan(store, rt, snapshot(1, run_ms=taken_ms)) for taken_ms in (10**12, 7, 99)]
+    keys = [write_scan(store, rt, snapshot(taken_ms)) for taken_ms in (10**12, 7, 99)]
     assert keys[1].startswith(f"{SCANS}000000000000007-")
     store.put(f"{SCANS}something-else", b"x")
     assert list_scans(store) == [keys[1], keys[2], keys[0]]
-    assert read_scan(store, keys[0], CLUSTER) == snapshot(1, run_ms=10**12)
+    assert read_scan(store, keys[0], CLUSTER) == snapshot(10**12)
 
 
 def test_a_changed_a_moved_and_a_cut_off_snapshot_are_refused_by_name() -> None:

@@ -173,11 +173,11 @@ def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTo
     """At most `most` of the scans, oldest first: of each stretch of time the one with the most garbage, and the newest."""
     if len(scans) <= most:
         return list(scans)
-    first, last = scans[0].run_ms, scans[-1].run_ms
+    first, last = scans[0].taken_ms, scans[-1].taken_ms
     stretch = (last - first) // (most - 1) + 1
     peaks: dict[int, ScanTotals] = {}
     for scan in scans[:-1]:
-        number = (scan.run_ms - first) // stretch
+        number = (scan.taken_ms - first) // stretch
         if number not in peaks or scan.eligible_bytes > peaks[number].eligible_bytes:
             peaks[number] = scan
     return [*peaks.values(), scans[-1]]

@@ -19,7 +19,7 @@ CLUSTER = "c"
 def totals(taken_ms: int, **changes: object) -> ScanTotals:
     """The totals of a scan."""
     plain = ScanTotals(
-        cluster_id=CLUSTER, run_ms=taken_ms, taken_ms=taken_ms, watermark=2, cluster_epoch=4, source="listing",
+        cluster_id=CLUSTER, taken_ms=taken_ms, watermark=2, cluster_epoch=4,
         objects=3, bytes=30, eligible_objects=1, eligible_bytes=10, unparsable=0,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)

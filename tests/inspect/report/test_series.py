@@ -95,7 +95,7 @@ def test_a_thinned_trend_keeps_the_newest_scan_and_the_highest_peak(points: list
     assert len(kept) <= most
     assert kept[-1] == scans[-1]
     assert max(t.eligible_bytes for t in kept) == max(t.eligible_bytes for t in scans)
-    times = [t.run_ms for t in kept]
+    times = [t.taken_ms for t in kept]
     assert times == sorted(times)
 
 
