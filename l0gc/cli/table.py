@@ -12,7 +12,7 @@ from l0gc.cli.options import TOPIC, cluster_options
 from l0gc.cli.output import Output
 from l0gc.cli.units import duration
 from l0gc.formatting import count, moment
-from l0gc.streamlog.tables.results import KEEP_SNAPSHOTS_S, TableSynced, TableSyncResult, TableView
+from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S, TableSynced, TableSyncResult, TableView
 
 keep_snapshots_option: Final = click.option(
     "--keep-snapshots",

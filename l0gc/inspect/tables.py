@@ -9,7 +9,7 @@ import msgspec
 
 from l0gc.formatting import count, moment, size, span
 from l0gc.streamlog.controller.state import ControllerState, Pin, TopicTable
-from l0gc.streamlog.tables.plan import due_ms
+from l0gc.streamlog.tables import due_ms
 
 OVERDUE_MS: Final = 86_400_000
 """A table whose newest pin should have been replaced so long ago is not synced any more."""

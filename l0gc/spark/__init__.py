@@ -29,7 +29,7 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
     from l0gc.errors import UsageError
 
     try:
-        from l0gc.spark.source.source import L0gcDataSource
+        from l0gc.integrations.spark.source import L0gcDataSource
     except ImportError as e:
         raise UsageError(f'format("l0gc") needs Spark 4.2 or newer, and this is {spark.version} ({e})') from e
     if type(spark).__module__.startswith("pyspark.sql.connect."):

@@ -83,7 +83,7 @@ READS: dict[str, list[str]] = {
 
 ELSEWHERE = {
     "verify": "reads, and reports what is wrong here",
-    "table drop": "there is no table here; tests/streamlog/tables has it",
+    "table drop": "there is no table here; tests/integrations/iceberg has it",
     "demo": "works on a server of its own",
     "server": "serves until it is stopped",
 }

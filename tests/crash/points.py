@@ -49,7 +49,7 @@ _BUCKET: Final = "l0gc-crash"
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
 """Gives each command a process that has imported everything: that takes longer than most commands."""
 _PROCESSES.set_forkserver_preload(
-    [__name__, "boto3", "l0gc.streamlog.level_one.merge", "l0gc.collect.vacuum", "l0gc.streamlog.tables.sync"]
+    [__name__, "boto3", "l0gc.streamlog.level_one.merge", "l0gc.collect.vacuum", "l0gc.integrations.iceberg.sync"]
 )
 
 

@@ -8,9 +8,9 @@ from typing import Final
 from pyiceberg.table import Table
 
 import l0gc
+from l0gc.integrations.iceberg.catalog import open_catalog
 from l0gc.storage.config import StoreConfig, first_of
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.tables.catalog import open_catalog
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import TOPIC, Scene
 from tests.support.reconcile import named

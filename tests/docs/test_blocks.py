@@ -55,7 +55,7 @@ WHOLE_DOCUMENTS: Final = {
 }
 """Documents that a program writes, and the test that compares them with what it writes now."""
 
-_ENGINES: Final = "tests/streamlog/tables/test_engines.py::test_every_engine_reads_what_read_gives"
+_ENGINES: Final = "tests/integrations/iceberg/test_engines.py::test_every_engine_reads_what_read_gives"
 _BACKUP: Final = (
     "tests/flows/test_backup.py::test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_bucket"
 )
@@ -67,7 +67,7 @@ ELSEWHERE: Final = {
     ("docs/spark.md", "def enrich"):
         "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new",
     ("examples/kafka/README.md", "l0gc topic create clicks"):
-        "tests/flows/test_kafka_bridge.py::test_a_bridge_that_is_killed_and_started_again_lands_each_record_once",
+        "tests/integrations/test_kafka.py::test_a_bridge_that_is_killed_and_started_again_lands_each_record_once",
     ("docs/operations.md", "spark-submit --master"):
         "tests/flows/test_spark_cluster.py::test_spark_submit_ends_with_the_commands_exit_code",
     ("docs/operations.md", '[{"Effect": "Allow"'):
@@ -79,7 +79,7 @@ ELSEWHERE: Final = {
     ("docs/operations.md", 'l0gc pause --why "restoring'): _BACKUP,
     ("docs/operations.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
     ("docs/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
-    ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): "tests/streamlog/tables/test_rest.py::server",
+    ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): "tests/integrations/iceberg/test_rest.py::server",
     ("docs/tables.md", "from pyiceberg"): _ENGINES,
     ("docs/tables.md", "import polars"): _ENGINES,
     ("docs/tables.md", "SELECT decode"): _ENGINES,
@@ -94,7 +94,7 @@ NOT_RUN: Final = {
     ("docs/safety.md", "bound(p) ="): "a formula",
     ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
     ("docs/operations.md", "python -m venv l0gc-env"): "it downloads 300 MB, and venv-pack, which nothing else needs",
-    ("docs/tables.md", "pip install"): "it downloads; its commands run in tests/streamlog/tables/test_engines.py",
+    ("docs/tables.md", "pip install"): "it downloads; its commands run in tests/integrations/iceberg/test_engines.py",
     ("docs/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
     ("docs/tables.md", "SELECT json_extract"): "it needs Trino",
     ("examples/README.md", "$ docker compose up"): "it needs Docker; tests/test_compose.py runs it where Docker is",
@@ -112,7 +112,7 @@ EXAMPLES: Final = {
     "flights_to_ndjson.py": "tests/docs/test_blocks.py",
     "grafana/*": "tests/cli/test_observability_files.py",  # its queries name metrics that exist
     "iam/*.json": "tests/examples/test_iam.py",
-    "kafka/*.py": "tests/flows/test_kafka_bridge.py",  # mypy alone reads spark_kafka.py: its jar is not to be had
+    "kafka/*.py": "tests/integrations/test_kafka.py",  # mypy alone reads spark_kafka.py: its jar is not to be had
     "kubernetes/*.yaml": "tests/examples/test_schedules.py",  # parsed, like those of cron
     "prometheus/*": "tests/cli/test_observability_files.py",
     "spark_parquet.py": "tests/examples/test_spark_examples.py",

@@ -36,7 +36,7 @@ from moto.s3.responses import ACTION_MAP, S3Response
 from moto.server import ThreadedMotoServer
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from l0gc.spark.source.source import L0gcDataSource
+from l0gc.integrations.spark.source import L0gcDataSource
 from tests.examples.iam import FOLDER, policies, written
 from tests.flows.test_secrets import IN_ONE
 from tests.support.cli import Ended, l0gc_process

@@ -14,10 +14,10 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.integrations.iceberg import catalog as catalogs
 from l0gc.keys import L1_DATA
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.tables import catalog as catalogs
 from tests.support.cli import ended_here, l0gc, text_of
 from tests.support.engines import access
 from tests.support.outcomes import Outcome, Request

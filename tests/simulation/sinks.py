@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from l0gc.errors import BatchMismatchError, NotFoundError
-from l0gc.spark.source.commit import BatchId, commit
-from l0gc.spark.source.stage import StagedObject, Stager
+from l0gc.integrations.spark.commit import BatchId, commit
+from l0gc.integrations.spark.stage import StagedObject, Stager
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic

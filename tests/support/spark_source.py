@@ -12,12 +12,12 @@ from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from l0gc.spark.source import readers, writers
-from l0gc.spark.source.commit import SinkCommit
-from l0gc.spark.source.options import write_options
-from l0gc.spark.source.readers import BatchReader, RefusingStreamReader, StreamReader
-from l0gc.spark.source.source import SCHEMA, WRITTEN, L0gcDataSource
-from l0gc.spark.source.writers import Staged
+from l0gc.integrations.spark import readers, writers
+from l0gc.integrations.spark.commit import SinkCommit
+from l0gc.integrations.spark.options import write_options
+from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
+from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
+from l0gc.integrations.spark.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.handle import JournalHandle

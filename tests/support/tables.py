@@ -8,12 +8,12 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
+from l0gc.integrations.iceberg.catalog import load_table, open_catalog
+from l0gc.integrations.iceberg.sync import create_table, sync_tables
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.tables.catalog import load_table, open_catalog
-from l0gc.streamlog.tables.results import TableSynced, table_of
-from l0gc.streamlog.tables.sync import create_table, sync_tables
+from l0gc.streamlog.tables import TableSynced, table_of
 from tests.support.reconcile import named, put, reconcile
 from tests.support.vacuum import tick, vacuum
 

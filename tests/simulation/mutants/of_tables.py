@@ -7,13 +7,13 @@ from typing import Any
 
 from tests.simulation.mutants.tools import everywhere, mutant
 
-_TEST = "tests/streamlog/tables/test_sync.py"
-_PLAN = "l0gc.streamlog.tables.plan"
+_TEST = "tests/integrations/iceberg/test_sync.py"
+_PLAN = "l0gc.integrations.iceberg.plan"
 
 
 @mutant(
     37,
-    "l0gc/streamlog/tables/plan.py::unused_pins",
+    "l0gc/integrations/iceberg/plan.py::unused_pins",
     "a sync deletes pins that kept snapshots name",
     f"{_TEST}::test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_ended",
     simulated=False,
@@ -24,7 +24,7 @@ def table_pins_deleted() -> AbstractContextManager[Any]:
 
 @mutant(
     37,
-    "l0gc/streamlog/tables/plan.py::is_fresh",
+    "l0gc/integrations/iceberg/plan.py::is_fresh",
     "a sync relies on a pin that has ended",
     f"{_TEST}::test_a_snapshot_whose_pin_has_ended_is_followed_and_ends",
     simulated=False,
@@ -35,7 +35,7 @@ def ended_pin_used() -> AbstractContextManager[Any]:
 
 @mutant(
     37,
-    "l0gc/streamlog/tables/plan.py::held_before",
+    "l0gc/integrations/iceberg/plan.py::held_before",
     "a sync takes nothing out of a table",
     f"{_TEST}::test_a_sync_is_one_snapshot_and_another_one_commits_nothing",
     simulated=False,
@@ -46,7 +46,7 @@ def merged_beside_its_input() -> AbstractContextManager[Any]:
 
 @mutant(
     37,
-    "l0gc/streamlog/tables/plan.py::check_not_ahead",
+    "l0gc/integrations/iceberg/plan.py::check_not_ahead",
     "a table that knows more than its journal is synced",
     f"{_TEST}::test_a_table_that_knows_more_than_its_journal_is_refused",
     simulated=False,
@@ -57,7 +57,7 @@ def table_ahead() -> AbstractContextManager[Any]:
 
 @mutant(
     37,
-    "l0gc/streamlog/tables/plan.py::check_owner",
+    "l0gc/integrations/iceberg/plan.py::check_owner",
     "a table of another cluster, or of an earlier topic, is synced",
     f"{_TEST}::test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_refused",
     simulated=False,

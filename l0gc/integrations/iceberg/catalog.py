@@ -1,0 +1,231 @@
+"""A table in its catalog: its schema, how it is opened and created, and what a catalog's errors mean.
+
+A catalog is given some time for each answer: PyIceberg would wait for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import pyiceberg.exceptions as failed
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+from requests.exceptions import RequestException
+
+from l0gc.errors import (
+    AccessDeniedError,
+    AmbiguousWriteError,
+    L0gcError,
+    NotFoundError,
+    StoreError,
+    StoreTimeoutError,
+    TableError,
+    UsageError,
+)
+from l0gc.integrations.iceberg.configuration import catalog_properties
+from l0gc.integrations.iceberg.plan import check_owner
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.level_one.parquet import FIELD_IDS
+
+ANSWER_SECONDS: Final = 120.0
+"""How long a catalog may take for one answer."""
+OWNER: Final = "l0gc.cluster-id"
+REVISION: Final = "l0gc.revision"
+"""The table's properties that say whose it is; a snapshot's summary says it again."""
+VERSIONS_KEPT: Final = 10
+"""How many older metadata files a table names."""
+
+
+def _column(path: str, kind: IcebergType, *, required: bool = True) -> NestedField:
+    name = path.rpartition(".")[2]
+    return NestedField(field_id=FIELD_IDS[path], name=name, field_type=kind, required=required)
+
+
+_HEADERS: Final = ListType(
+    element_id=FIELD_IDS["headers.element"],
+    element=StructType(
+        _column("headers.element.key", StringType()),
+        _column("headers.element.value", BinaryType(), required=False),
+    ),
+    element_required=True,
+)
+SCHEMA: Final = Schema(
+    _column("offset", LongType()),
+    _column("timestamp", TimestamptzType()),
+    _column("key", BinaryType(), required=False),
+    _column("value", BinaryType()),
+    _column("epoch", LongType()),
+    _column("partition", IntegerType(), required=False),
+    _column("create_time", TimestamptzType(), required=False),
+    _column("headers", _HEADERS, required=False),
+)
+"""In order of the ids, which catalogs give out anew, in this order. Objects of older versions lack the column `partition`:
+as Iceberg's rules for such columns have it, readers take it from the list of files, and PyIceberg only if it is optional."""
+SPEC: Final = PartitionSpec(
+    PartitionField(source_id=FIELD_IDS["partition"], field_id=1000, transform=IdentityTransform(), name="partition")
+)
+
+
+class PatientCatalog:
+    """A catalog each of whose answers is waited for so long and no longer; then `StoreTimeoutError` is raised."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._catalog, name)
+        if not callable(found):
+            return found
+        return lambda *args, **named: answered(lambda: found(*args, **named))
+
+
+def answered(call: Callable[[], Any]) -> Any:
+    """What the call returns, or raises. Raises `StoreTimeoutError` if it takes longer; it may still have its effect."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((call(), None))
+        except BaseException as e:  # noqa: BLE001 - it is raised below
+            outcome.append((None, e))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    if not outcome:
+        raise StoreTimeoutError(f"no answer within {ANSWER_SECONDS:g} s")
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def open_catalog(name: str, store: ObjectStore) -> Catalog:
+    """PyIceberg's catalog of that name.
+
+    Raises:
+        NotFoundError, UsageError: see `catalog_properties`.
+        StoreError: it does not answer, or refuses.
+    """
+    given = catalog_properties(name, store)
+    with explained(name):
+        return PatientCatalog(answered(lambda: load_catalog(name, **given)))  # type: ignore[return-value]
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn what a catalog, or its warehouse, fails with into an error of ours.
+
+    Raises:
+        AccessDeniedError: it refuses.
+        AmbiguousWriteError: nobody knows whether it committed.
+        StoreError: anything else. What failed by a conflict is not turned into anything.
+    """
+    try:
+        yield
+    except (L0gcError, failed.CommitFailedException, failed.NoSuchTableError) as e:
+        if isinstance(e, StoreTimeoutError):
+            raise StoreTimeoutError(f"catalog {name!r}: {e}") from e
+        raise
+    except (failed.UnauthorizedError, failed.ForbiddenError, failed.OAuthError, PermissionError) as e:
+        raise AccessDeniedError(f"catalog {name!r} or its warehouse refuses: {_sentence(e)}") from e
+    except failed.CommitStateUnknownException as e:
+        raise AmbiguousWriteError(
+            f"catalog {name!r} may or may not have committed: {_sentence(e)}; run l0gc table sync again"
+        ) from e
+    except OSError as e:
+        if "ACCESS_DENIED" in str(e) or isinstance(e, PermissionError):
+            raise AccessDeniedError(f"catalog {name!r}: the warehouse refuses: {_sentence(e)}") from e
+        raise StoreError(f"catalog {name!r} or its warehouse cannot be reached: {_sentence(e)}") from e
+    except _FAILED as e:
+        raise StoreError(f"catalog {name!r} failed: {_sentence(e)}") from e
+
+
+_FAILED: tuple[type[Exception], ...] = (
+    RequestException,
+    ValueError,
+    *(e for e in vars(failed).values() if isinstance(e, type) and issubclass(e, Exception)),
+)
+with suppress(ImportError):
+    from sqlalchemy.exc import SQLAlchemyError
+
+    _FAILED = (*_FAILED, SQLAlchemyError)
+
+
+def _sentence(e: Exception) -> str:
+    """The first line of what an error says, without what may be long."""
+    e = getattr(next(iter(e.args), None), "reason", e)  # what urllib3 met in the end
+    lines = str(e).strip().splitlines()
+    return (lines[0] if lines else type(e).__name__)[:300]
+
+
+def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
+    """The table in its catalog, which is created if it is not there, and else is as `load_table` wants it."""
+    from pyiceberg.table import TableProperties as P
+
+    properties = {
+        OWNER: cluster_id,
+        REVISION: str(wanted.revision),
+        "format-version": "2",
+        "gc.enabled": "false",
+        P.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+        P.METADATA_PREVIOUS_VERSIONS_MAX: str(VERSIONS_KEPT),
+        P.DEFAULT_NAME_MAPPING: SCHEMA.name_mapping.model_dump_json(),
+    }
+    with explained(wanted.catalog):
+        catalog.create_namespace_if_not_exists(wanted.table.rpartition(".")[0])
+        catalog.create_table_if_not_exists(wanted.table, SCHEMA, partition_spec=SPEC, properties=properties)
+    return load_table(catalog, wanted, cluster_id)
+
+
+def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
+    """The table as its catalog has it now.
+
+    Raises:
+        NotFoundError: it does not exist.
+        UsageError: it was not created by l0gc.
+        ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
+        TableError: its columns, or how it is partitioned, are not what l0gc made them.
+    """
+    with explained(wanted.catalog):
+        try:
+            table: Table = catalog.load_table(wanted.table)
+        except failed.NoSuchTableError as e:
+            raise NotFoundError(
+                f"catalog {wanted.catalog!r} has no table {wanted.table}; end it with l0gc table drop {wanted.topic}, "
+                "then create it again"
+            ) from e
+    table.catalog = catalog
+    owner = table.properties.get(OWNER)
+    if owner is None:
+        raise UsageError(
+            f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name"
+        )
+    check_owner(owner, int(table.properties.get(REVISION, -1)), wanted, cluster_id)
+    columns = {f.field_id: (f.name, f.field_type, f.required) for f in table.schema().fields}
+    ours = {f.field_id: (f.name, f.field_type, f.required) for f in SCHEMA.fields}
+    parts = [(f.source_id, f.transform) for f in table.spec().fields]
+    if any(columns.get(i) != c for i, c in ours.items()) or parts != [(f.source_id, f.transform) for f in SPEC.fields]:
+        raise TableError(
+            f"table {wanted.table} in catalog {wanted.catalog!r} has other columns or partitions than l0gc gives it; "
+            "drop it there, or use another name"
+        )
+    return table

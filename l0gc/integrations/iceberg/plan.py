@@ -1,0 +1,179 @@
+"""What a sync of a table decides (pure): what a snapshot's summary records, which snapshots end, and what is new or gone.
+
+What makes it safe (hazard 37):
+
+- A snapshot names only what its journals listed at one offset each, so a merge's output never stands next to its input. Its
+  summary records these offsets, and the cluster and the topic. Where they differ, nothing is done.
+- Before the journals are read, a pin of L1 has taken effect, and the summary names it. What a journal drops later counts
+  with the pin's epoch or a later one, so vacuum leaves it while the pin lives. Neighbouring snapshots share a pin.
+- A pin is deleted only when no kept snapshot names it, and a snapshot whose pin has ended is not kept. A sync uses the pin
+  of the current snapshot or takes a new one, and commits only if the table is as it was when that was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from l0gc.errors import ClusterMismatchError, TableError, UsageError
+from l0gc.formatting import span
+from l0gc.streamlog.controller.entries import MAX_PIN_MS
+from l0gc.streamlog.controller.state import Pin, TopicTable
+from l0gc.streamlog.journal.rows import NAME, Rows, name_low, sums
+from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS
+
+PENDING_MS: Final = 3_600_000
+"""A pin that has not taken effect for so long is of a sync that has died."""
+NOTE: Final = "l0gc"
+"""The key in a snapshot's summary."""
+
+
+class SnapshotNote(msgspec.Struct, frozen=True):
+    """What a snapshot's summary says.
+
+    Attributes:
+        offsets: the last entry of each journal's log that is in it.
+        time_ms: when, by the store's clock.
+        pin: what keeps its objects.
+        files: how many L1 objects it names, and in `names` the sum of their names as an INDEX row has it.
+    """
+
+    cluster_id: str
+    revision: int
+    offsets: dict[int, int]
+    time_ms: int
+    pin: str
+    files: int
+    names: int
+
+    def to_summary(self) -> dict[str, str]:
+        return {NOTE: msgspec.json.encode(self).decode()}
+
+
+def note_of(summary: Mapping[str, str]) -> SnapshotNote | None:
+    """What a snapshot's summary says; None if l0gc did not commit it."""
+    try:
+        return msgspec.json.decode(summary.get(NOTE, ""), type=SnapshotNote)
+    except msgspec.DecodeError:
+        return None
+
+
+def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str) -> SnapshotNote:
+    """What the table's current snapshot says.
+
+    Raises:
+        TableError: another program committed it.
+        ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
+    """
+    if note is None:
+        raise TableError(
+            f"the newest snapshot of table {table.table} is not l0gc's: another program has written to it; roll the table "
+            "back to l0gc's last snapshot, or end it with l0gc table drop"
+        )
+    check_owner(note.cluster_id, note.revision, table, cluster_id)
+    return note
+
+
+def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -> None:
+    """Raises `ClusterMismatchError`: a table belongs to another cluster, or to another topic of that name."""
+    if owner != cluster_id:
+        raise ClusterMismatchError(
+            f"table {table.table} belongs to cluster {owner}, and this one is {cluster_id}; use another name for the table"
+        )
+    if revision != table.revision:
+        raise ClusterMismatchError(
+            f"table {table.table} belongs to a topic of revision {revision}, and topic {table.topic!r} has revision "
+            f"{table.revision}: it is another topic, or was created again; drop the table in its catalog, or use another "
+            "name"
+        )
+
+
+def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: TopicTable) -> None:
+    """Raises `TableError`: the table knows more of a journal than its log has."""
+    for journal, offset in note.offsets.items():
+        if offset > offsets.get(journal, -1):
+            raise TableError(
+                f"table {table.table} has what journal {journal} said at offset {offset}, and that log ends at "
+                f"{offsets.get(journal, -1)}: it was set back; see docs/operations.md"
+            )
+
+
+def pin_ms(keep_ms: int) -> int:
+    """How long a pin of a table lives. Raises `UsageError`: snapshots cannot be kept for so long."""
+    if not 0 <= keep_ms <= MAX_PIN_MS - 2 * UNSYNCED_MS:
+        raise UsageError(f"snapshots cannot be kept for {span(keep_ms)}; use for example 1d")
+    return keep_ms + keep_ms // PINS_FOR_EACH_LIFE + UNSYNCED_MS
+
+
+def is_fresh(note: SnapshotNote, pins: Mapping[str, Pin], now_ms: int, keep_ms: int) -> bool:
+    """Whether the pin of the current snapshot may keep the next one, too."""
+    pin = pins.get(note.pin)
+    if pin is None or pin.end_ms - pin.created_ms < pin_ms(keep_ms):
+        return False
+    return now_ms - pin.created_ms < max(keep_ms // PINS_FOR_EACH_LIFE, 1)
+
+
+def ended_snapshots(
+    notes: Mapping[int, SnapshotNote | None],
+    parents: Mapping[int, int | None],
+    current: int,
+    pins: Collection[str],
+    *,
+    now_ms: int,
+    keep_ms: int,
+) -> set[int]:
+    """The snapshots that end when another one follows the current one: what they name may be gone, or they are old.
+
+    Args:
+        notes: what each snapshot's summary records, by its id; None where it is not l0gc's.
+        parents: the snapshot before each of them.
+        pins: the names of those that have not ended.
+        keep_ms: so long a snapshot can be read after another one took its place.
+    """
+    followed_ms = {current: now_ms}
+    for at, note in notes.items():
+        parent = parents[at]
+        if note is not None and parent is not None and parent != current:
+            followed_ms[parent] = min(followed_ms.get(parent, note.time_ms), note.time_ms)
+    return {
+        at
+        for at, note in notes.items()
+        if note is None or note.pin not in pins or now_ms - followed_ms.get(at, note.time_ms) >= keep_ms
+        if at != current or note is None or note.pin not in pins
+    }
+
+
+def unused_pins(pins: Mapping[str, Pin], kept: Iterable[SnapshotNote | None], now_ms: int) -> list[str]:
+    """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
+
+    A pin that has not taken effect may be that of a sync that runs: it counts once that must have died.
+    """
+    named = {note.pin for note in kept if note is not None}
+    ended = {name for name, p in pins.items() if p.in_effect or now_ms - p.created_ms >= PENDING_MS}
+    return [name for name in pins if name in ended - named]
+
+
+def note_without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:
+    """What the snapshot would record without objects of these names, which it has, as their rows have them."""
+    low = int(name_low(np.frombuffer(b"".join(names), NAME)).sum(dtype=np.uint64))
+    return msgspec.structs.replace(note, files=note.files - len(names), names=(note.names - low) % 2**64)
+
+
+def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
+    """Which of the rows the snapshot has; None if it may have others, which only its manifests show.
+
+    If nothing was dropped since, or all of that is taken out of the note, the snapshot has the objects with the lowest
+    epochs: so many of them, and with this sum.
+
+    Args:
+        rows: of `L1_ROW`, without holes.
+    """
+    order = np.argsort(rows["epoch"], kind="stable")
+    held = np.zeros(len(rows), np.bool_)
+    held[order[: note.files]] = True
+    if note.files > len(rows) or sums(rows[held])[2] != note.names:
+        return None
+    return held

@@ -1,0 +1,283 @@
+"""Creating, syncing and dropping the tables of topics; see `plan` for what makes it safe.
+
+A sync: the table is loaded, a pin taken or found, the journals read, and all that changed committed at once. If another
+commit was first, all of it is decided anew. What a run that died left behind, the next one finds in the table's summary, and
+nothing is added twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import pyiceberg.exceptions as failed
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, TopicNotFoundError
+from l0gc.integrations.iceberg import plan
+from l0gc.integrations.iceberg.catalog import create_in_catalog, explained, load_table, open_catalog
+from l0gc.integrations.iceberg.commit import (
+    Entries,
+    commit_snapshot,
+    data_files,
+    end_metadata,
+    ends_first,
+    entries_of,
+    manifests_of,
+    name_in,
+    named_by,
+    path_of,
+    unnamed,
+)
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.decisions import decide_create_table
+from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
+from l0gc.streamlog.journal.l1 import NO_L1_ROWS
+from l0gc.streamlog.journal.rows import Rows, distinct, in_order, is_hole, sums
+from l0gc.streamlog.level_one.index import read_index
+from l0gc.streamlog.pins import create_pin
+from l0gc.streamlog.tables import TableSynced, TableSyncResult
+from l0gc.streamlog.topic_view import topic_copy
+from l0gc.watermark.publication import refuse_if_set_back
+
+ATTEMPTS: Final = 5
+"""So often a sync is decided anew, if others commit in between."""
+DAY_MS: Final = 86_400_000
+_CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
+"""What a commit fails with if the table was changed, or dropped, after it was loaded."""
+
+
+def create_table(cluster: Handles, wanted: TopicTable) -> None:
+    """Create a topic's table in its catalog, and have it kept from now on; repeated, it changes nothing.
+
+    Raises:
+        UsageError: a table has that name and is not l0gc's, or the topic has another table.
+        NotFoundError: PyIceberg does not know the catalog.
+        SafetyError, StoreError: see `load_table` and `explained`; also if a log was set back.
+    """
+    refuse_if_set_back(cluster)
+    state = cluster.controller.snapshot()
+    decide_create_table(state, wanted)  # or a table without a topic would stay in the catalog
+    create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
+    cluster.controller.create_table(wanted)
+
+
+def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> None:
+    """Drop a topic's table: it leaves its catalog, its metadata files and pins end. No data object is touched.
+
+    Args:
+        forget: leave the catalog as it is, also where it does not answer.
+    """
+    state = cluster.controller.snapshot()
+    if not forget:
+        catalog = open_catalog(table.catalog, cluster.store)
+        with suppress(NotFoundError), explained(table.catalog):
+            there = load_table(catalog, table, state.cluster_id)
+            paths = named_by(there, there.metadata.snapshots) | {there.metadata_location}
+            paths |= {old.metadata_file for old in there.metadata.metadata_log}
+            paths |= set(unnamed(there))
+            catalog.drop_table(table.table)
+            end_metadata(there, paths, cluster.store.url)
+    cluster.controller.drop_table(table)
+    _end_pins(cluster, state.pins_of(table).values())
+
+
+def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncResult:
+    """Sync the table of a topic, or all tables; one that fails keeps the others from nothing."""
+    plan.pin_ms(keep_ms)
+    state = cluster.controller.snapshot()
+    result = TableSyncResult()
+    tables = [state.table(topic)] if topic is not None else [state.tables[name] for name in sorted(state.tables)]
+    if tables:
+        refuse_if_set_back(cluster)
+    for table in tables:
+        try:
+            result.tables.append(sync_table(cluster, table, keep_ms))
+        except L0gcError as e:
+            result.failures.append(e)
+            result.errors.append(f"topic {table.topic}: {e}")
+    return result
+
+
+def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced:
+    """Have the table name what the topic's journals list now, and end its old snapshots.
+
+    Raises:
+        TopicNotFoundError: the topic was deleted.
+        StoreError: others committed each time; see `explained`, too.
+        SafetyError: the table is not as l0gc left it, or a journal is damaged.
+    """
+    catalog = open_catalog(table.catalog, cluster.store)
+    for _ in range(ATTEMPTS):
+        state = cluster.controller.snapshot()
+        topic = state.topics.get(table.topic)
+        if topic is None or topic.revision != table.revision:
+            raise TopicNotFoundError(
+                f"topic {table.topic!r} (revision {table.revision}) was deleted, and its table {table.table} stays as it is "
+                f"until l0gc table drop {table.topic}"
+            )
+        there = load_table(catalog, table, state.cluster_id)
+        try:
+            return _Sync(cluster, table, there, state, keep_ms).run(topic)
+        except _CHANGED:
+            continue
+    raise StoreError(f"table {table.table} was changed by others {ATTEMPTS} times while it was synced; sync it again")
+
+
+class _Sync:
+    """One attempt to sync a table, as it was loaded."""
+
+    def __init__(self, cluster: Handles, table: TopicTable, there: Table, state: ControllerState, keep_ms: int) -> None:
+        self._cluster, self._table, self._there, self._state, self._keep_ms = cluster, table, there, state, keep_ms
+        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()
+        self._pins = {name: pin for name, pin in self._all_pins.items() if pin.in_effect}
+        self._snapshots = {s.snapshot_id: s for s in there.metadata.snapshots}
+        self._notes = {at: _note(s) for at, s in self._snapshots.items()}
+        self._head = there.current_snapshot()
+        self._note = None
+        if self._head is not None:
+            self._note = plan.check_head(self._notes[self._head.snapshot_id], table, state.cluster_id)
+
+    def run(self, topic: Topic) -> TableSynced:
+        """Raises `CommitFailedException`: the table was changed since; nothing was committed."""
+        note, made = self._note, None
+        if note is not None and plan.is_fresh(note, self._pins, self._now_ms, self._keep_ms):
+            pin = note.pin
+        else:
+            made = self._new_pin()
+            pin = made.name
+        try:
+            with explained(self._table.catalog):
+                result, ended = self._commit(topic, pin)
+        except (AmbiguousWriteError, StoreTimeoutError):
+            raise  # it may have been committed, and then names the pin
+        except (L0gcError, *_CHANGED):
+            if made is not None:
+                _end_pins(self._cluster, [made])
+            raise
+        if result.committed:
+            with explained(self._table.catalog):
+                self._clean_up(result, ended)
+        return result
+
+    def _new_pin(self) -> Pin:
+        name = f"{self._table.pin_prefix}{self._cluster.runtime.new_id()}"
+        ttl_ms, why = plan.pin_ms(self._keep_ms), f"table of topic {self._table.topic}"
+        return create_pin(self._cluster, name, ttl_ms, level_one=True, why=why[:200], topic=self._table.revision)
+
+    def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
+        """Commit what has changed, if anything has; also the ids of the snapshots that ended."""
+        there, note, url = self._there, self._note, self._cluster.store.url
+        rows, offsets = l1_rows(self._cluster, topic)  # after the pin: what they name stays from here on
+        if note is not None:
+            plan.check_not_ahead(note, offsets, self._table)
+        objects = np.flatnonzero(~is_hole(rows))
+        files, _, names = sums(rows[objects])
+        due = note is None or (note.files, note.names, note.pin) != (files, names, pin)
+        ended = self._ended(due=due)
+        result = TableSynced(self._table.topic, self._table.table, self._current(), files=files)
+        if not due and not ended:
+            return result, ended
+
+        def path(row: Any) -> str:
+            return path_of(url, topic.id(int(row["partition"])), row)
+
+        if due:
+            said = plan.SnapshotNote(self._state.cluster_id, topic.revision, offsets, self._now_ms, pin, files, names)
+            manifests = manifests_of(there, self._head)
+            held, gone, read = self._compared(manifests, rows[objects])
+            new = objects[~held]
+            new = new[np.argsort(rows["epoch"][new], kind="stable")]
+            added = data_files(rows, new, path, there.spec().spec_id)
+            result.added, result.removed = len(added), len(gone)
+            commit_snapshot(there, said.to_summary(), manifests, read, added, gone, ended)
+        else:
+            commit_snapshot(there, None, expired=ended)
+        result.committed, result.snapshot_id, result.expired = True, self._current(), len(ended)
+        return result, ended
+
+    def _compared(self, manifests: list[ManifestFile], rows: Rows) -> tuple[Rows, set[str], dict[str, Entries]]:
+        """Which of the rows the current snapshot has, the paths of what else it has, and what was read for that: manifests,
+        until all that is gone was found in them."""
+        if self._note is None:
+            return np.zeros(len(rows), np.bool_), set(), {}
+        held = plan.held_before(self._note, rows)
+        if held is not None:
+            return held, set(), {}
+        gone: dict[bytes, str] = {}
+        read: dict[str, Entries] = {}
+        known, unread = set[bytes](), ends_first(manifests)
+        wanted = dict.fromkeys(rows["name"].tolist())
+        while held is None and (some := next(unread, [])):
+            for m, entries in zip(some, entries_of(self._there, some), strict=True):
+                read[m.manifest_path] = entries
+                names = {name_in(path, self._cluster.store.url, self._table.table): path for path in entries}
+                known |= names.keys()
+                gone |= {name: path for name, path in names.items() if name not in wanted}
+            held = plan.held_before(plan.note_without(self._note, gone), rows)
+        if held is None:  # several syncs in one epoch
+            held = np.fromiter((name in known for name in wanted), np.bool_, len(rows))
+        return held, set(gone.values()), read
+
+    def _current(self) -> int:
+        current = self._there.current_snapshot()
+        return -1 if current is None else current.snapshot_id
+
+    def _named(self) -> set[int]:
+        """The snapshots that a tag or another branch names: PyIceberg ends none of these."""
+        return {ref.snapshot_id for name, ref in self._there.metadata.refs.items() if name != MAIN_BRANCH}
+
+    def _ended(self, *, due: bool) -> set[int]:
+        """The snapshots that end with this commit; the current one stays, unless another follows."""
+        parents = {at: s.parent_snapshot_id for at, s in self._snapshots.items()}
+        ended = plan.ended_snapshots(
+            self._notes, parents, self._current(), self._pins, now_ms=self._now_ms, keep_ms=self._keep_ms
+        )
+        return ended - self._named() - (set() if due else {self._current()})
+
+    def _clean_up(self, result: TableSynced, ended: set[int]) -> None:
+        """After the commit: delete the pins and the metadata files that only ended snapshots named."""
+        there, url = self._there, self._cluster.store.url
+        kept = {s.snapshot_id: s for s in there.metadata.snapshots}
+        unused = plan.unused_pins(self._all_pins, [_note(s) for s in kept.values()], self._now_ms)
+        _end_pins(self._cluster, [self._all_pins[name] for name in unused])
+        if not ended:
+            return
+        gone = [self._snapshots[at] for at in ended if at not in kept]
+        # What an ended snapshot shares with a kept one is also in a kept one that stands next to one that has ended.
+        beside = {s.parent_snapshot_id for s in gone} | self._named()
+        near = [s for at, s in kept.items() if at in beside or s.parent_snapshot_id not in kept]
+        paths = named_by(there, gone) - named_by(there, near)
+        days = {note.time_ms // DAY_MS for at in ended if (note := self._notes[at]) is not None}
+        if min((note.time_ms // DAY_MS for s in kept.values() if (note := _note(s))), default=-1) not in days:
+            paths |= set(unnamed(there, self._now_ms - max(self._keep_ms, DAY_MS)))
+        result.metadata_deleted = end_metadata(there, paths, url)
+
+
+def _note(snapshot: Snapshot) -> plan.SnapshotNote | None:
+    return plan.note_of({} if snapshot.summary is None else snapshot.summary.additional_properties)
+
+
+def _end_pins(cluster: Handles, pins: Iterable[Pin]) -> None:
+    for pin in pins:
+        with suppress(NotFoundError):  # it has ended, or another sync has deleted it
+            cluster.controller.delete_pin(pin.name, pin.revision)
+
+
+def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, int]]:
+    """The L1 rows of a topic, with its holes, by partition and offset, and the offset of each journal then."""
+    found, offsets = [NO_L1_ROWS], {}
+    for run in topic.runs():
+        handle = cluster.journal(run.journal)
+        handle.catch_up()
+        with handle.replica.lock:
+            known, offsets[run.journal] = topic_copy(handle, topic), handle.replica.offset
+        found.append(known.l1)
+        older = [(topic.id(p), known.index_of(p)) for p in distinct(known.index["partition"]).tolist()]
+        found += cluster.parallel.map(lambda of: read_index(cluster.store, *of), older)
+    return in_order(np.concatenate(found)), offsets

@@ -1,0 +1,308 @@
+"""The options of `format("l0gc")`, checked where Spark plans: a query that cannot be meant fails before it reads.
+
+They are called as those of Spark's Kafka connector where that has the same thing. What names the bucket is resolved here,
+on the driver, since an executor need not have the driver's environment; no option holds a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import UsageError
+from l0gc.integrations.spark.given import EARLIEST, LATEST, GivenOptions
+from l0gc.spark.handles import CORES, ClusterAddress
+from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
+from l0gc.streamlog.pins import PIN_TTL_S
+
+_PLACE: Final = ("url", "endpointUrl", "region", "profile", "clusterId")
+_TOPICS: Final = ("topic", "subscribe", "subscribePattern", "assign")
+_READ: Final = (
+    *_PLACE,
+    *_TOPICS,
+    "startingOffsets",
+    "endingOffsets",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "columns",
+    "minPartitions",
+    "failOnDataLoss",
+    "pushFilters",
+    "includeHeaders",
+    "pin",
+    "minOffsetsPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+)
+_WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
+_OBJECT_BYTES: Final = 8 << 20
+"""With tasks side by side, a batch has few L0 objects of that size."""
+_TRIGGER_DELAY_MS: Final = 15 * 60_000
+"""What Spark's Kafka connector waits for at most."""
+_ASSIGNED: Final = msgspec.json.Decoder(dict[str, list[int]])
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_STRATEGIES: Final = {"error": True, "latest": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends.
+
+    Attributes:
+        option: the one that says so, for messages.
+        everywhere: `EARLIEST` or `LATEST`, for the partitions that nothing else is said of.
+        offsets: by topic and partition; `EARLIEST` and `LATEST` may be among them.
+        timestamps: by topic and partition, the first record that is not older; milliseconds since 1970.
+        timestamp_ms: the same for every partition.
+        must_match: whether it is an error that a partition has no record that is not older.
+    """
+
+    option: str
+    everywhere: int
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    timestamps: Mapping[str, Mapping[int, int]] | None = None
+    timestamp_ms: int | None = None
+    must_match: bool = False
+
+    @property
+    def named(self) -> Mapping[str, Mapping[int, int]]:
+        """The partitions that the option names, by topic."""
+        return self.offsets or self.timestamps or {}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is to be read, and how. A stream ignores `ending`; a batch ignores the limits of a trigger.
+
+    Attributes:
+        topics: their names.
+        pattern: without `topics`, what the whole of a topic's name matches.
+        assigned: of some topics the only partitions that are read.
+        cores: of the executors, as far as this process was told (`handles.CORES`).
+        push_filters: whether Spark's filters are taken.
+        include_headers: whether the columns are there, by default, that only some records have.
+        pin_ms: how long the pin lives that keeps what a batch reads; without it, nothing keeps that.
+        min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
+    """
+
+    place: ClusterAddress
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: Mapping[str, frozenset[int]]
+    starting: Bound
+    ending: Bound
+    min_partitions: int | None
+    cores: int
+    fail_on_data_loss: bool
+    push_filters: bool
+    include_headers: bool
+    min_offsets: int | None
+    max_offsets: int | None
+    max_bytes: int | None
+    trigger_delay_ms: int
+    pin_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What is to be written where. `topic` is that of all rows, or else each names its own; `batch_id` is set with a
+    producer's name.
+    """
+
+    place: ClusterAddress
+    topic: str | None
+    producer: str | None
+    batch_id: int | None
+    object_bytes: int
+
+
+class _Options(GivenOptions):
+    """What the options mean."""
+
+    def place(self) -> ClusterAddress:
+        url = self.text("url") or os.environ.get("L0GC_URL")
+        if not url:
+            raise UsageError("option url is missing: say where the cluster is, as s3://bucket/prefix")
+        endpoint = self.text("endpointUrl") or first_of(os.environ, ENDPOINT_VARIABLES)
+        region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
+        config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=self.text("profile"))
+        return ClusterAddress(config, self.text("clusterId"))
+
+    def pin_ms(self) -> int | None:
+        """How long a pin lives that keeps what is read; None without one."""
+        wanted = (self.text("pin") or "false").lower()
+        if wanted in ("true", "false"):
+            return PIN_TTL_S * 1000 if wanted == "true" else None
+        return self.milliseconds("pin", 0)
+
+    def bound(self, end: str, default: int, wrong: int | None) -> Bound:
+        """Where reading begins (`starting`) or ends (`ending`).
+
+        Args:
+            wrong: the end of a partition at which nothing would be read.
+        """
+        names = (f"{end}Offsets", f"{end}OffsetsByTimestamp", f"{end}Timestamp")
+        given = [name for name in names if self.text(name)]
+        if len(given) > 1:
+            raise UsageError(f"options {given[0]} and {given[1]} exclude each other")
+        option = given[0] if given else names[0]
+        text = self.text(option)
+        others = EARLIEST if end == "starting" else LATEST
+        strict = end == "starting" and self.no_match_is_an_error()
+        if option == names[2]:
+            return Bound(option, others, timestamp_ms=self.number(option, 0), must_match=strict)
+        if option == names[1]:
+            return Bound(option, others, timestamps=self.by_partition(option, 0), must_match=strict)
+        if text is None or text.lower() in _WORDS:
+            everywhere = default if text is None else _WORDS[text.lower()]
+            if everywhere == wrong:
+                raise UsageError(f"option {option} of a batch cannot be {text}: nothing would be read")
+            return Bound(option, everywhere)
+        offsets = self.by_partition(option, EARLIEST, "earliest, latest, or ")
+        for topic, of_topic in offsets.items():
+            for partition, offset in of_topic.items():
+                if offset == wrong:
+                    raise UsageError(f"option {option} has {offset} for partition {partition} of topic {topic!r}")
+        return Bound(option, others, offsets=offsets)
+
+    def no_match_is_an_error(self) -> bool:
+        name = "startingOffsetsByTimestampStrategy"
+        value = (self.text(name) or "error").lower()
+        if value not in _STRATEGIES:
+            raise UsageError(f"option {name} must be error or latest, not {value!r}")
+        return _STRATEGIES[value]
+
+    def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
+        """The topics or the pattern of their names, and of some of them the only partitions that are meant."""
+        named = [name for name in _TOPICS if self.text(name)]
+        if len(named) != 1:
+            raise UsageError(
+                "name what to read with one of the options topic, subscribe (topics with commas between), subscribePattern "
+                '(a regular expression for their names) and assign (partitions, as {"topic":[0,1]})'
+            )
+        text = self.text(named[0]) or ""
+        if named == ["assign"]:
+            try:
+                assigned = {topic: frozenset(some) for topic, some in _ASSIGNED.decode(text).items()}
+            except msgspec.MsgspecError as e:
+                raise UsageError(f'option assign must be JSON like {{"topic":[0,1]}}: {e}') from None
+            if not all(assigned.values()) or not assigned:
+                raise UsageError(f"option assign is {text}: name a partition of each topic that it has")
+            return tuple(assigned), None, assigned
+        if named == ["subscribePattern"]:
+            try:
+                re.compile(text)
+            except re.error as e:
+                raise UsageError(
+                    f"option subscribePattern is {text!r}, which is not a regular expression: {e}"
+                ) from None
+            return (), text, {}
+        topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
+        if not topics or (named == ["topic"] and len(topics) > 1):
+            raise UsageError(f"option {named[0]} is {text!r}: several topics go into option subscribe")
+        return topics, None, {}
+
+
+def columns_wanted(given: Mapping[str, str], known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """The columns that option `columns` names, in its order; the default without it.
+
+    Raises:
+        UsageError: it names one that a topic does not have.
+    """
+    text = _Options(given, _READ).text("columns")
+    if text is None:
+        return list(default)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not set(names) <= set(known):
+        raise UsageError(f"option columns is {text!r}: name some of {', '.join(known)}, with commas between")
+    return names
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """The options of a source.
+
+    Args:
+        streaming: None where it is not known yet whether they are a stream's: then what either may have is let through.
+
+    Raises:
+        UsageError: they cannot be meant.
+    """
+    o = _Options(given, _READ)
+    ending = [name for name in _READ if name.startswith("ending") and o.text(name)]
+    if streaming and ending:
+        raise UsageError(f"a stream has no end: option {ending[0]} is a batch's")
+    topics, pattern, assigned = o.topics()
+    batch = streaming is False
+    options = ReadOptions(
+        o.place(),
+        topics,
+        pattern,
+        assigned,
+        o.bound("starting", LATEST if streaming else EARLIEST, LATEST if batch else None),
+        o.bound("ending", LATEST, EARLIEST if batch else None),
+        o.number("minPartitions", 1),
+        int(os.environ.get(CORES, "1")),
+        o.flag("failOnDataLoss", True),
+        o.flag("pushFilters", False),
+        o.flag("includeHeaders", False),
+        o.number("minOffsetsPerTrigger", 1),
+        o.number("maxOffsetsPerTrigger", 1),
+        o.number("maxBytesPerTrigger", 1),
+        o.milliseconds("maxTriggerDelay", _TRIGGER_DELAY_MS),
+        o.pin_ms(),
+    )
+    if streaming and options.pin_ms is not None:
+        raise UsageError("a stream reads what is there when it reads: option pin is a batch's")
+    least, most = options.min_offsets, options.max_offsets
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"option minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger is less: {most}")
+    for bound in (options.starting, options.ending):
+        for topic in bound.named if topics else ():
+            if topic not in topics:
+                raise UsageError(f"option {bound.option} names topic {topic!r}, which is not read")
+    _check_order(options.starting, options.ending)
+    return options
+
+
+def _check_order(starting: Bound, ending: Bound) -> None:
+    """Raises `UsageError` if reading ends before it begins, or one end is given for other partitions than the other."""
+    option, end = starting.option, ending.option
+    if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
+        if starting.timestamp_ms > ending.timestamp_ms:
+            raise UsageError(f"option {option} is {starting.timestamp_ms}, after {end} at {ending.timestamp_ms}")
+        return
+    for first, last in ((starting.offsets, ending.offsets), (starting.timestamps, ending.timestamps)):
+        if first is None or last is None:
+            continue
+        if {topic: set(of) for topic, of in first.items()} != {topic: set(of) for topic, of in last.items()}:
+            raise UsageError(f"options {option} and {end} name different partitions: name the same in both")
+        for topic, of_topic in first.items():
+            for partition, value in of_topic.items():
+                if value > last[topic][partition] >= 0:
+                    raise UsageError(
+                        f"option {option} has {value} for partition {partition} of topic {topic!r}, after {end} at "
+                        f"{last[topic][partition]}"
+                    )
+
+
+def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """The options of a sink. Raises `UsageError`."""
+    o = _Options(given, _WRITE)
+    producer, batch_id = o.text("producerName"), o.number("batchId", 0)
+    if streaming and batch_id is not None:
+        raise UsageError("option batchId is a batch's; a stream's batches have their own ids")
+    if not streaming and (producer is None) != (batch_id is None):
+        raise UsageError(
+            "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"
+        )
+    size = o.number("objectBytes", 1 << 10)
+    return WriteOptions(o.place(), o.text("topic"), producer, batch_id, size or _OBJECT_BYTES)

@@ -1,0 +1,210 @@
+"""What a query reads, fixed when it is planned.
+
+A plan is offsets: for each partition from which record on, up to which. What was fixed does not change, whatever is
+uploaded, reconciled or merged after it, so a query that is read twice gives the same records. Where they lie is for each
+task to ask (`offset_reader.py`).
+
+Journals are gone through one after another, and of each are kept a few numbers for a partition, from which the tasks are
+cut (`split.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.integrations.spark.filters import PushedFilters
+from l0gc.integrations.spark.given import EARLIEST, LATEST
+from l0gc.integrations.spark.options import Bound, ReadOptions
+from l0gc.integrations.spark.split import Part, Ranges
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
+
+_FILE_BYTES: Final = 16 << 10
+"""What it counts to open an L1 object, however small it is."""
+
+
+def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
+    """Where reading begins or ends in the partitions of a run.
+
+    Args:
+        read: for each of them whether it is read.
+
+    Raises:
+        OffsetOutOfRangeError: an offset is past the newest record, or no record is as new as a timestamp.
+        ObjectNotFoundError: look again.
+    """
+    found = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
+    times = np.full(view.run.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
+    for partition, time in (bound.timestamps or {}).get(view.topic.name, {}).items():
+        if 0 <= partition - view.run.first < view.run.count:
+            times[partition - view.run.first] = time
+    times[~read] = NEVER
+    if (times < NEVER).any():
+        found = np.where(times < NEVER, view.at_time(times), found)
+        for at in np.flatnonzero((times < NEVER) & (found >= view.next)).tolist() if bound.must_match else ():
+            raise OffsetOutOfRangeError(
+                f"option {bound.option} asks for records since {times[at]}, and partition "
+                f"{view.topic.name}/{view.run.first + at} has none: with option startingOffsetsByTimestampStrategy=latest "
+                "it begins with its next record"
+            )
+    for partition, offset in (bound.offsets or {}).get(view.topic.name, {}).items():
+        at = partition - view.run.first
+        if not 0 <= at < view.run.count:
+            continue
+        if offset > view.next[at]:
+            raise OffsetOutOfRangeError(
+                f"option {bound.option} asks for record {offset} of partition {view.topic.name}/{partition}, whose next one "
+                f"will be {view.next[at]}"
+            )
+        found[at] = {EARLIEST: view.log_start[at], LATEST: view.next[at]}.get(offset, offset)
+    return found
+
+
+class Planner:
+    """Plans what the tasks of a query read, from its options and what its journals hold.
+
+    Args:
+        journal: gives the handle on a journal.
+    """
+
+    def __init__(self, cluster: Handles, options: ReadOptions, journal: Callable[[int], JournalHandle]) -> None:
+        self._cluster, self._options, self._journal = cluster, options, journal
+
+    def topics(self, *, goes_on: bool = False) -> list[Topic]:
+        """The topics as they are now.
+
+        Args:
+            goes_on: what a query that goes on still finds: without those that are gone, if their loss is accepted.
+
+        Raises:
+            TopicNotFoundError: one does not exist.
+            UsageError: an option names a partition that its topic does not have, or a topic that is not read.
+        """
+        o, state = self._options, self._cluster.controller.snapshot()
+        if o.pattern is None:
+            may_miss = goes_on and not o.fail_on_data_loss
+            topics = {name: state.topic(name) for name in o.topics if name in state.topics or not may_miss}
+        else:
+            topics = {name: topic for name, topic in state.topics.items() if re.fullmatch(o.pattern, name)}
+        given = ((o.starting.option, o.starting.named), (o.ending.option, o.ending.named), ("assign", o.assigned))
+        for what, of_topics in given:
+            for name, of_topic in of_topics.items():
+                if name not in topics and goes_on:
+                    continue
+                if name not in topics:
+                    raise UsageError(
+                        f"option {what} names topic {name!r}, which option subscribePattern does not match"
+                    )
+                for partition in of_topic:
+                    if not 0 <= partition < topics[name].partitions:
+                        raise UsageError(
+                            f"option {what} names partition {partition} of topic {name!r}, which has "
+                            f"{topics[name].partitions}"
+                        )
+        return list(topics.values())
+
+    def is_read(self, topic: Topic) -> Rows:
+        """For each partition of a topic whether it is read."""
+        assigned = self._options.assigned.get(topic.name)
+        partitions = np.arange(topic.partitions)
+        return np.isin(partitions, partitions if assigned is None else sorted(assigned))
+
+    def view(
+        self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun, seen: TopicView | None = None
+    ) -> Found:
+        """See `look`."""
+        return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
+
+    def batch(self, wanted: PushedFilters) -> list[Part]:
+        """What a batch reads, a journal after another.
+
+        Args:
+            wanted: what the query's filters leave.
+
+        Raises:
+            TopicNotFoundError, UsageError: see `topics`.
+            OffsetOutOfRangeError: records below a log start offset were asked for, or records that are not there yet.
+            CorruptObjectError: an object that a journal needs is not what it should be.
+        """
+        o = self._options
+
+        def plan(view: TopicView) -> Part:
+            topic, run = view.topic, view.run
+            read = self.is_read(topic)[run.first : run.first + run.count]
+            starts, ends = (positions_of(view, bound, read) for bound in (o.starting, o.ending))
+            left = ends if o.fail_on_data_loss else np.maximum(ends, view.log_start)
+            for at in np.flatnonzero(read & (starts > left)).tolist():
+                raise UsageError(
+                    f"option {o.starting.option} begins partition {topic.name}/{run.first + at} at record {starts[at]}, and "
+                    f"{o.ending.option} ends it before, at {ends[at]}"
+                )
+            ends = np.where(read, ends, starts)
+            starts, ends = _left(wanted, run, starts, ends)
+            self.check_log_start(topic.name, run.first, starts, ends, view.log_start)
+            return _weighed(view, starts, ends)
+
+        chosen = [topic for topic in self.topics() if wanted.has(topic.name)]
+        return [self.view(plan, topic, run) for topic in chosen for run in topic.runs()]
+
+    def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
+        """The parts that these ranges are, weighed, by the views that were `seen` before of a topic's revision and a run.
+        Raises as `batch`."""
+        parts = []
+        for r in ranges:
+            for run in r.topic.runs():
+                starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
+                if (starts < ends).any():
+                    ask = functools.partial(_weighed, starts=starts, ends=ends)
+                    parts.append(self.view(ask, r.topic, run, seen.get((r.topic.revision, run))))
+        return parts
+
+    def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:
+        """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and that is not accepted.
+
+        Args:
+            first: the partition of the first row.
+        """
+        if not self._options.fail_on_data_loss:
+            return
+        for at in np.flatnonzero((starts < log_start) & (starts < ends)).tolist():
+            raise OffsetOutOfRangeError(
+                f"record {starts[at]} of partition {topic}/{first + at} was deleted; the first one that is there has "
+                f"offset {log_start[at]}. With option failOnDataLoss=false what was deleted is left out"
+            )
+
+
+def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
+    """These ranges, a row for each partition of the view, and what they weigh."""
+    part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends))
+    for n in np.flatnonzero((starts < ends) & (starts <= view.reconciled)).tolist():
+        start, end, cuts, total = int(starts[n]), int(ends[n]), [], 0.0
+        for f in view.files(view.run.first + n, start):
+            if f.base_offset >= end:
+                break
+            records = min(end, f.last_offset + 1) - max(start, f.base_offset)
+            total += _FILE_BYTES + f.bytes * records / (f.last_offset + 1 - f.base_offset)
+            cuts.append((min(end, f.last_offset + 1), total))
+        part.bytes[n] += total
+        if len(cuts) > 1:
+            part.cuts[n] = cuts
+    return part
+
+
+def _left(wanted: PushedFilters, run: JournalRun, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
+    """What filters leave of a run's ranges."""
+    partitions = np.arange(run.first, run.first + run.count)
+    out = (partitions < wanted.partition_span[0]) | (partitions > wanted.partition_span[1])
+    if wanted.partitions is not None:
+        out |= ~np.isin(partitions, sorted(wanted.partitions))
+    starts = np.maximum(starts, min(wanted.offsets[0], 2**62))
+    ends = np.minimum(ends, wanted.offsets[1] + 1)
+    return starts, np.where(out, starts, ends)

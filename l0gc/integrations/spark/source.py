@@ -1,0 +1,132 @@
+"""What Spark makes of `format("l0gc")`: a source and a sink, batch and streaming, with their columns.
+
+Spark starts Python processes on the driver one after another to make this, to plan, and to read or write. The first needs
+only what is here, so what the others do (`readers.py`, `writers.py`) is imported where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from l0gc.errors import L0gcError, UsageError
+from l0gc.integrations.spark.options import WriteOptions, columns_wanted, read_options, write_options
+
+if TYPE_CHECKING:
+    from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
+    from l0gc.integrations.spark.writers import BatchWriter, StreamWriter
+
+FORMAT: Final = "l0gc"
+SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType(), True),
+        StructField("value", BinaryType(), False),
+        StructField("topic", StringType(), False),
+        StructField("partition", IntegerType(), False),
+        StructField("offset", LongType(), False),
+        StructField("timestamp", TimestampType(), False),
+        StructField("epoch", LongType(), False),
+    ]
+)
+"""The columns of a source: those of Spark's Kafka connector, and the epoch of the L0 object that a record came in."""
+WRITTEN: Final = StructType(
+    [
+        StructField("create_time", TimestampType(), True),
+        StructField("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())), True),
+    ]
+)
+"""What a record's writer may have given it besides; with option `includeHeaders`, or in a schema."""
+_ALL: Final = StructType([*SCHEMA, *WRITTEN])
+_WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "value": (BinaryType, StringType),
+    "key": (BinaryType, StringType),
+    "partition": (IntegerType, LongType),
+    "topic": (StringType,),
+    "create_time": (TimestampType,),
+    "timestamp": (TimestampType,),
+}
+
+
+class L0gcDataSource(DataSource):
+    """`format("l0gc")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
+        options = read_options(self.options, streaming=None)
+        default = (_ALL if options.include_headers else SCHEMA).names
+        return StructType([_ALL[name] for name in columns_wanted(self.options, _ALL.names, default)])
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from l0gc.integrations.spark.readers import BatchReader, FilteringReader
+
+        options = read_options(self.options, streaming=False)
+        return (FilteringReader if options.push_filters else BatchReader)(options, _checked(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader | RefusingStreamReader:
+        from l0gc.integrations.spark.readers import RefusingStreamReader, StreamReader
+
+        try:
+            return StreamReader(read_options(self.options, streaming=True), _checked(schema))
+        except L0gcError as e:
+            return RefusingStreamReader(e.with_traceback(None))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from l0gc.integrations.spark.writers import BatchWriter
+
+        return BatchWriter(self._write_options(schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from l0gc.integrations.spark.writers import StreamWriter
+
+        return StreamWriter(self._write_options(schema, overwrite, streaming=True))
+
+    def _write_options(self, schema: StructType, overwrite: bool, *, streaming: bool) -> WriteOptions:
+        if overwrite:
+            how = 'outputMode("append")' if streaming else 'mode("append")'
+            raise UsageError(f"a topic is added to and never overwritten: write with {how}")
+        options = write_options(self.options, streaming=streaming)
+        columns = {f.name.lower(): f for f in schema.fields}
+        for name, types in _WRITABLE.items():
+            f = columns.get(name)
+            if f is not None and not isinstance(f.dataType, types):
+                wanted = " or ".join(t.typeName() for t in types)
+                raise UsageError(f"column {f.name!r} is of type {f.dataType.simpleString()} and must be {wanted}")
+        headers = columns.get("headers")
+        if headers is not None and headers.dataType.simpleString() != WRITTEN["headers"].dataType.simpleString():
+            wanted = WRITTEN["headers"].dataType.simpleString()
+            raise UsageError(
+                f"column {headers.name!r} is of type {headers.dataType.simpleString()} and must be {wanted}"
+            )
+        if "value" not in columns:
+            raise UsageError("column value is missing: it holds the records")
+        if options.topic is None and "topic" not in columns:
+            raise UsageError("name the topic to write to with option topic, or in a column topic")
+        return options
+
+
+def _checked(schema: StructType) -> StructType:
+    """A schema that a user gave, if it has some of the source's columns."""
+    known = {f.name: f.dataType for f in _ALL.fields}
+    for f in schema.fields:
+        if known.get(f.name) != f.dataType:
+            raise UsageError(
+                f"a topic has no column {f.name} of type {f.dataType.simpleString()}: {_ALL.simpleString()}"
+            )
+    return schema

@@ -1,0 +1,227 @@
+"""A stream's driver: how far the topics go, how much the next micro-batch takes, and what its tasks read.
+
+A micro-batch is two positions for each partition, which Spark writes into the checkpoint before it runs anything. The same
+positions give the same records again, in the same order by partition, so a micro-batch that is replayed is the one that was
+cut off. A query that begins where records have been deleted since fails, or leaves them out where it said that it may.
+
+A position is the offset of the record that is next. The checkpoint holds the JSON of Spark's Kafka connector,
+`{"topic":{"0":23,"1":5}}`, and which incarnation of the topic the offsets are of: those of a topic that was deleted mean
+nothing in one that was created later under its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.events import event
+from l0gc.inspect.lag import REVISION
+from l0gc.integrations.spark.options import ReadOptions
+from l0gc.integrations.spark.plan import Planner, positions_of
+from l0gc.integrations.spark.split import Ranges, Slice, split
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import JournalRun
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.topic_view import TopicView
+
+_log: Final = logging.getLogger(__name__)
+
+Json = dict[str, dict[str, int]]
+"""Positions as a checkpoint holds them."""
+Positions = dict[str, Rows]
+"""By topic, the position in each partition."""
+
+
+class Stream:
+    """One query's view of its topics. It keeps the journals' handles, since each micro-batch looks at all of them."""
+
+    def __init__(self, cluster: Handles, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._options, self._clock = cluster, options, clock
+        self._last_trigger: float | None = None
+        self._planner = Planner(cluster, options, functools.cache(cluster.journal))
+        self._target: dict[int, Rows] | None = None
+        self._views: dict[tuple[int, JournalRun], TopicView] = {}
+        self._last: tuple[Json, dict[str, Ranges]] | None = None
+
+    def initial(self) -> Json:
+        """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
+
+        def begin(view: TopicView) -> tuple[Rows, Rows]:
+            read = self._planner.is_read(view.topic)[view.run.first : view.run.first + view.run.count]
+            return positions_of(view, self._options.starting, read), view.next
+
+        extents = self._extents(begin)
+        return self._json(extents, {name: e.starts for name, e in extents.items()})
+
+    def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
+        """What the topics have now, or what `ask` says where the query begins; a partition that is not read counts as one
+        that is empty."""
+        extents: dict[str, Ranges] = {}
+        self._views = {}
+
+        def look(view: TopicView) -> tuple[Rows, Rows]:
+            self._views[view.topic.revision, view.run] = view
+            return (view.log_start, view.next) if ask is None else ask(view)
+
+        for topic in self._planner.topics(goes_on=ask is None):
+            view = functools.partial(self._planner.view, look, topic)
+            try:
+                columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
+            except PartitionClosedError as e:
+                self._lost(str(e))
+                continue
+            read = self._planner.is_read(topic)
+            extents[topic.name] = Ranges(topic, *(np.where(read, np.concatenate(c), 0) for c in columns))
+        return extents
+
+    def newest(self) -> Json:
+        """How far the topics go, as `next_end` found them, after which Spark asks at once."""
+        extents = self._last[1] if self._last else self._extents()
+        return self._json(extents, {name: e.ends for name, e in extents.items()})
+
+    def stop_at_newest(self) -> None:
+        """From now on, nothing counts that is uploaded later."""
+        self._target = {e.topic.revision: e.ends for e in self._extents().values()}
+
+    def next_end(self, start: Mapping[str, Json], *, everything: bool) -> Json:
+        """Where the micro-batch ends that begins at `start`. A topic that `start` does not have begins with its first
+        record, so that one that appears while the query runs is read whole.
+
+        Args:
+            everything: whatever the limits say.
+
+        Raises:
+            OffsetOutOfRangeError: what is to be read next is not there: it was deleted, or never was.
+        """
+        extents = self._extents()
+        starts = self._positions(start, extents)
+        ranges = self._checked(extents, starts, {name: e.ends for name, e in extents.items()}, reached=starts)
+        for name, r in ranges.items():
+            # A partition whose start was deleted begins where it has records, or else where it ends.
+            first = np.minimum(np.maximum(r.starts, extents[name].starts), r.ends)
+            end = r.ends
+            if self._target is not None:
+                end = np.maximum(np.minimum(end, self._target.get(r.topic.revision, first)), first)
+            ranges[name] = Ranges(r.topic, first, end)
+        ends, waiting = {name: r.ends for name, r in ranges.items()}, sum(r.records for r in ranges.values())
+        if not everything and self._is_too_early(waiting):
+            ends, everything = starts, True
+        if not everything and self._options.max_offsets is not None:
+            ends = limited(ranges, waiting, self._options.max_offsets)
+        if not everything and self._options.max_bytes is not None:
+            less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
+            weight = sum(p.weight for p in self._planner.parts(less.values(), self._views))
+            ends = limited(less, weight, self._options.max_bytes)
+        self._last = self._json(extents, ends), extents
+        return self._last[0]
+
+    def _is_too_early(self, waiting: int) -> bool:
+        """Whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first one of
+        a driver is never too early, and with trigger `availableNow` none is: the query would end with records unread."""
+        least, now = self._options.min_offsets, self._clock()
+        last = self._last_trigger
+        recent = last is not None and (now - last) * 1000 < self._options.trigger_delay_ms
+        if least is not None and self._target is None and waiting < least and recent:
+            return True
+        self._last_trigger = now
+        return False
+
+    def _checked(
+        self, extents: Mapping[str, Ranges], starts: Positions, ends: Positions, *, reached: Positions
+    ) -> dict[str, Ranges]:
+        """These ranges. Raises `OffsetOutOfRangeError` if a partition ends before where the query has `reached`, or
+        begins after `starts`, and that is not accepted."""
+        ranges = {}
+        for name, e in extents.items():
+            for at in np.flatnonzero(reached[name] > e.ends).tolist():
+                self._lost(
+                    f"the checkpoint is at record {reached[name][at]} of partition {name}/{at}, which ends at "
+                    f"{e.ends[at]}: its journal looks restored from a backup"
+                )
+            self._planner.check_log_start(name, 0, starts[name], ends[name], e.starts)
+            ranges[name] = Ranges(e.topic, starts[name], ends[name])
+        return ranges
+
+    def slices(self, start: Json, end: Json) -> list[Slice]:
+        """The tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
+
+        Raises:
+            OffsetOutOfRangeError: some of its records were deleted.
+        """
+        last, self._last = self._last, None
+        extents = last[1] if last and last[0] == end else self._extents()
+        reached = self._positions(end, extents)
+        there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
+        ranges = self._checked(extents, self._positions(start, extents), there, reached=reached)
+        return split(
+            self._planner.parts(ranges.values(), self._views), self._options.min_partitions, self._options.cores
+        )
+
+    def _positions(self, stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
+        """The positions in a checkpoint, for the topics as they are now; what it does not name is at its first record.
+
+        Raises:
+            OffsetOutOfRangeError: a topic is not read any more, or was deleted and created again, and that is not accepted.
+            UsageError: it has a partition that its topic does not have.
+        """
+        if gone := sorted(set(stored) - set(extents)):
+            self._lost(
+                f"the checkpoint has topic {', '.join(gone)}, which was deleted or is not in the query's options now"
+            )
+        positions = {}
+        for name, extent in extents.items():
+            rows = np.zeros_like(extent.starts)
+            positions[name] = rows
+            of_topic = stored.get(name, {})
+            revision = of_topic.get(REVISION, extent.topic.revision)
+            if revision != extent.topic.revision:
+                self._lost(
+                    f"topic {name!r} was deleted and created again (revision {extent.topic.revision}) since the query read "
+                    f"revision {revision}"
+                )
+                continue
+            for key, value in of_topic.items():
+                if key == REVISION:
+                    continue
+                if not key.isdecimal() or int(key) >= len(rows):
+                    raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
+                rows[int(key)] = value
+        return positions
+
+    def _json(self, extents: Mapping[str, Ranges], positions: Positions) -> Json:
+        """Positions as a checkpoint holds them: those of the partitions that are read."""
+        found = {}
+        for name, rows in positions.items():
+            topic = extents[name].topic
+            read = np.flatnonzero(self._planner.is_read(topic)).tolist()
+            found[name] = {REVISION: topic.revision, **{str(p): int(rows[p]) for p in read}}
+        return found
+
+    def _lost(self, what: str) -> None:
+        """Raises `OffsetOutOfRangeError` unless a loss is accepted."""
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{what}. With option failOnDataLoss=false the query goes on with what there is, else begin it with another "
+                "checkpointLocation"
+            )
+        _log.warning("%s; the query goes on", what, extra=event("data_loss"))
+
+
+def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:
+    """Where a batch ends that takes about `limit` of `total`, of each partition in proportion to what it has; at least one
+    record of each, so that none starves."""
+    ends: Positions = {}
+    for name, r in ranges.items():
+        wanted = np.maximum(r.ends - r.starts, 0)
+        if total > limit:
+            # Rounded where they are added up, so that together they are as many as the limit says.
+            shares = np.diff(np.rint(np.cumsum(wanted * (limit / total))), prepend=0).astype(np.int64)
+            wanted = np.minimum(wanted, np.maximum(shares, 1))
+        ends[name] = r.starts + wanted
+    return ends

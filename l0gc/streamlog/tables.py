@@ -1,0 +1,116 @@
+"""What the cluster itself records about tables: which topic has one, and the pins that keep what its snapshots name.
+
+All about them that needs no PyIceberg: status and the library read it, and `l0gc/integrations/iceberg/` syncs by it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from l0gc.errors import L0gcError, PartialFailureError, SafetyError, UsageError
+from l0gc.formatting import Outcome
+from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
+
+KEEP_SNAPSHOTS_S: Final = 86_400
+"""How long a snapshot can be read after another one took its place."""
+PINS_FOR_EACH_LIFE: Final = 4
+"""A sync takes a new pin when that of the current snapshot is a quarter as old as snapshots become."""
+UNSYNCED_MS: Final = 7 * 86_400_000
+"""So long after it should have been replaced, the pin of a snapshot ends, if nobody syncs the table."""
+_NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
+    """The table that a topic is to have; by default with its own name, in the namespace `l0gc`.
+
+    Raises:
+        UsageError: the name has no namespace, or a part of it is empty.
+    """
+    name = table or f"l0gc.{_NOT_A_NAME.sub('_', topic.name)}"
+    parts = name.split(".")
+    if len(parts) < 2 or not all(map(str.strip, parts)):
+        raise UsageError(f"table {name!r} needs a namespace: NAMESPACE.NAME")
+    return TopicTable(topic.name, topic.revision, catalog, name)
+
+
+def due_ms(pin: Pin) -> int:
+    """When a sync should have taken another pin in this one's place; see `iceberg/plan.py`, `pin_ms` and `is_fresh`."""
+    return pin.created_ms + max(0, pin.end_ms - pin.created_ms - UNSYNCED_MS) // (PINS_FOR_EACH_LIFE + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TableView(Outcome):
+    """A topic's table. Times are the store's clock, in milliseconds.
+
+    Attributes:
+        pinned_ms: when the newest pin of its snapshots was created, so when a sync last ran or some hours before; -1 if the
+            table has no pin: nothing keeps what its snapshots name.
+        expires_ms: when that pin ends, unless a sync follows; -1 without one.
+    """
+
+    topic: str
+    revision: int
+    catalog: str
+    table: str
+    pinned_ms: int = -1
+    expires_ms: int = -1
+
+    @classmethod
+    def of(cls, table: TopicTable, state: ControllerState) -> TableView:
+        pins = state.pins_of(table).values()
+        newest = max(((p.created_ms, p.end_ms) for p in pins if p.in_effect), default=(-1, -1))
+        return cls(table.topic, table.revision, table.catalog, table.table, *newest)
+
+
+class TableList(list[TableView], Outcome):
+    """The tables, by topic."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tables": [t.to_json() for t in self]}
+
+
+@dataclass(slots=True)
+class TableSynced(Outcome):
+    """What a sync did with one table.
+
+    Attributes:
+        snapshot_id: the table's current snapshot afterwards; -1 without one.
+        added, removed: L1 objects that the new snapshot names more, or less, than the one before.
+        files: how many it names.
+        expired: snapshots that ended.
+        metadata_deleted: metadata files that nothing names any more, and that were deleted.
+        committed: whether anything was committed to the catalog.
+    """
+
+    topic: str
+    table: str
+    snapshot_id: int = -1
+    added: int = 0
+    removed: int = 0
+    files: int = 0
+    expired: int = 0
+    metadata_deleted: int = 0
+    committed: bool = False
+
+
+@dataclass(slots=True)
+class TableSyncResult(Outcome):
+    """What a sync did with each table, and which it could not sync."""
+
+    tables: list[TableSynced] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    failures: list[L0gcError] = field(default_factory=list, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tables": [t.to_json() for t in self.tables], "errors": self.errors}
+
+    @property
+    def problem(self) -> L0gcError | None:
+        """What was wrong: the error itself where there is one table."""
+        if len(self.failures) == 1 and not self.tables:
+            return self.failures[0]
+        if any(isinstance(e, SafetyError) for e in self.failures):
+            return SafetyError("; ".join(self.errors))
+        return PartialFailureError.of("some tables were not synced", self.errors)

@@ -1,0 +1,206 @@
+"""What a sync leaves behind has an end: pins of commits that nobody knows about, and metadata files that nothing names."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+
+from l0gc.errors import AmbiguousWriteError, NotFoundError, StoreTimeoutError
+from l0gc.integrations.iceberg import catalog as catalogs
+from l0gc.integrations.iceberg import commit, plan
+from l0gc.integrations.iceberg.sync import drop_table, sync_tables
+from l0gc.keys import L1_DATA
+from l0gc.streamlog.cluster import Handles
+from tests.support.interrupting import Interrupt
+from tests.support.memory_store import another_process, copy_of, store_of
+from tests.support.merge import merge
+from tests.support.reconcile import named
+from tests.support.tables import DAY_MS, HOUR_MS, lift, sync, table, vacuum_all
+from tests.support.vacuum import vacuum
+
+Commit = Callable[..., Any]
+
+
+def pins_that_nothing_names(cluster: Handles) -> set[str]:
+    notes = [plan.note_of(s.summary.additional_properties) for s in table(cluster).metadata.snapshots if s.summary]
+    return cluster.controller.snapshot().pins.keys() - {note.pin for note in notes if note}
+
+
+def fails(cluster: Handles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit]) -> Exception:
+    """A sync that takes a new pin, and whose commit is replaced, fails with this."""
+    store_of(cluster).clock.ms += 7 * HOUR_MS
+    lift(cluster)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", commits(SqlCatalog.commit_table))
+        (failure,) = sync_tables(cluster, "events", DAY_MS).failures
+    return failure
+
+
+def before(real: Commit) -> Commit:
+    def lost(*arguments: Any) -> Any:
+        raise CommitStateUnknownException("the reply is lost")
+
+    return lost
+
+
+def after(real: Commit) -> Commit:
+    def landed(*arguments: Any) -> Any:
+        real(*arguments)
+        raise CommitStateUnknownException("the reply is lost")
+
+    return landed
+
+
+@pytest.mark.parametrize("commits", [before, after])
+def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
+    commits: Callable[[Commit], Commit], cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        failure = fails(cluster, monkeypatch, commits)
+        assert isinstance(failure, AmbiguousWriteError)
+        assert "may or may not have committed" in str(failure)
+        vacuum_all(cluster)
+        assert {s.removeprefix(cluster.store.url) for s in _kept(cluster)} <= set(copy_of(store_of(cluster), L1_DATA))
+    assert len(pins_that_nothing_names(cluster)) == (3 if commits is before else 0)
+    sync(another_process(cluster))
+    assert pins_that_nothing_names(cluster) == set()
+
+
+def _kept(cluster: Handles) -> set[str]:
+    there = table(cluster)
+    found = [there.scan(snapshot_id=s.snapshot_id).plan_files() for s in there.metadata.snapshots]
+    return {t.file.file_path for tasks in found for t in tasks}
+
+
+def test_a_commit_that_lands_after_its_sync_gave_up_is_found_by_the_next(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, landed = threading.Event(), threading.Event()
+
+    def late(real: Commit) -> Commit:
+        def commits(*arguments: Any) -> Any:
+            go_on.wait(10)
+            real(*arguments)
+            landed.set()
+
+        return commits
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalogs, "ANSWER_SECONDS", 0.5)
+        assert isinstance(fails(cluster, monkeypatch, late), StoreTimeoutError)
+    go_on.set()
+    assert landed.wait(10)
+    assert (sync(cluster).committed, pins_that_nothing_names(cluster)) == (False, set())
+
+
+def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_runs_stays(cluster: Handles) -> None:
+    known = cluster.controller.snapshot().table("events")
+    pin = cluster.controller.create_pin(f"{known.pin_prefix}x", 30 * DAY_MS, level_one=True, why="")
+    lift(cluster)
+    assert sync(cluster).committed
+    assert pins_that_nothing_names(cluster) == {pin.name}
+    store_of(cluster).clock.ms += HOUR_MS
+    lift(cluster)
+    assert sync(cluster).committed
+    assert pins_that_nothing_names(cluster) == set()
+    cluster.controller.create_pin(f"{known.pin_prefix}y", 30 * DAY_MS, level_one=True, why="")
+    drop_table(cluster, known)
+    assert cluster.controller.snapshot().pins == {}
+
+
+def test_a_table_that_is_dropped_while_it_is_synced_is_one_sentence_and_leaves_no_pin(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = cluster.controller.snapshot().table("events")
+
+    def dropped(real: Commit) -> Commit:
+        def commits(*arguments: Any) -> Any:
+            drop_table(another_process(cluster), known)
+            return real(*arguments)
+
+        return commits
+
+    failure = fails(cluster, monkeypatch, dropped)
+    assert isinstance(failure, NotFoundError)
+    assert "has no table l0gc.events" in str(failure)
+    assert cluster.controller.snapshot().pins == {}
+
+
+def test_what_the_pins_of_a_table_keep_does_not_wait_for_a_vacuum(cluster: Handles) -> None:
+    lift(cluster, 3)
+    sync(cluster)
+    merge(cluster)
+    store_of(cluster).clock.ms += 2 * DAY_MS
+    kept = vacuum(cluster)
+    assert (kept.l1.dropped_objects > 0, kept.oldest_dropped_age_s) == (True, None)
+    for pin in cluster.controller.snapshot().pins.values():
+        cluster.controller.delete_pin(pin.name)
+    assert vacuum(cluster).oldest_dropped_age_s == pytest.approx(2 * 86_400, abs=60)
+
+
+def folder_of(cluster: Handles) -> Path:
+    return Path(table(cluster).location().removeprefix("file://")) / "metadata"
+
+
+def dated(folder: Path, ms: int) -> None:
+    """Have everything in a folder be of that time."""
+    for file in folder.rglob("*"):
+        os.utime(file, (ms / 1000, ms / 1000))
+
+
+def known_files(cluster: Handles) -> set[str]:
+    there = table(cluster)
+    known = commit.named_by(there, there.metadata.snapshots) | {there.metadata_location}
+    return {f.rpartition("/")[2] for f in known | {old.metadata_file for old in there.metadata.metadata_log}}
+
+
+def test_metadata_files_that_nothing_names_end_after_a_day_and_those_of_others_stay(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, clock = folder_of(cluster), store_of(cluster).clock
+
+    def dies(real: Commit) -> Commit:
+        def commits(*arguments: Any) -> Any:
+            raise Interrupt
+
+        return commits
+
+    with pytest.raises(Interrupt):
+        fails(cluster, monkeypatch, dies)
+    orphans = {f.name for f in folder.iterdir()} - known_files(cluster)
+    assert len(orphans) == 2  # a manifest and a manifest list
+    (folder / "00007-of-a-commit-that-was-lost.metadata.json").touch()
+    theirs = {"notes.txt", "version-hint.text", "x.parquet", "statistics.puffin", "m0.avro", "snap-1-0-x.avro"}
+    for name in theirs - {"snap-1-0-x.avro"}:
+        (folder / name).touch()
+    (folder / "snap-1-0-x.avro").mkdir()
+    (folder / "snap-1-0-x.avro" / "snap-1-0-x.avro").touch()
+    (folder.parent / "snap-1-0-x.avro").touch()
+    dated(folder, clock.ms)
+
+    for hours in (1, 22):  # the orphans may be those of a sync that runs
+        clock.ms += hours * HOUR_MS
+        merge(cluster)
+        lift(cluster)
+        sync(cluster, keep_ms=0)
+    assert orphans <= {f.name for f in folder.iterdir()}
+    dated(folder, clock.ms - 23 * HOUR_MS)
+    for _ in range(3):
+        clock.ms += 5 * HOUR_MS
+        lift(cluster)
+        sync(cluster, keep_ms=0)
+    assert {f.name for f in folder.iterdir()} == theirs | known_files(cluster)
+    assert [f.name for f in (folder / "snap-1-0-x.avro").iterdir()] == ["snap-1-0-x.avro"]
+
+    (folder / "snap-2-0-x.avro").touch()
+    drop_table(cluster, cluster.controller.snapshot().table("events"))
+    assert {f.name for f in folder.iterdir()} == theirs
+    assert (folder.parent / "snap-1-0-x.avro").exists()
+    assert set(copy_of(store_of(cluster), L1_DATA)) >= named(cluster, "events")

@@ -1,0 +1,319 @@
+"""A table names what the journals list, once each, whoever merges, vacuums, syncs or dies in between (hazard 37)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+
+from l0gc.api import groups
+from l0gc.errors import (
+    ClusterMismatchError,
+    NotFoundError,
+    SafetyError,
+    StoreError,
+    StoreTimeoutError,
+    TableError,
+    TopicNotFoundError,
+    UsageError,
+)
+from l0gc.integrations.iceberg import catalog as catalogs
+from l0gc.integrations.iceberg import commit, plan
+from l0gc.integrations.iceberg import sync as syncing
+from l0gc.integrations.iceberg.sync import create_table, drop_table, sync_tables
+from l0gc.keys import L1_DATA, journal_log
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.delete_records import delete_records
+from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE
+from l0gc.streamlog.topics import create_topic, delete_topic
+from tests.support.interrupting import Interrupt
+from tests.support.memory_store import another_process, copy_of, put_back, store_of
+from tests.support.merge import merge
+from tests.support.reconcile import named, put, reconcile
+from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
+
+
+def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Handles) -> None:
+    lift(cluster, 3)
+    merged = merge(cluster)
+    done = sync(cluster)
+    assert (done.removed, done.added, done.committed) == (2, merged.objects_after, True)
+    assert len(table(cluster).metadata.snapshots) == 2
+    again = sync(cluster)
+    assert (again.committed, again.snapshot_id) == (False, done.snapshot_id)
+
+
+def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_ended(cluster: Handles) -> None:
+    lift(cluster, 3)
+    first = sync(cluster).snapshot_id
+    read = set(names(cluster, first))
+    merge(cluster)
+    vacuum_all(cluster)
+    sync(cluster)
+    vacuum_all(cluster)
+    stored = set(copy_of(store_of(cluster), L1_DATA))
+    assert read <= stored
+    for _ in range(2):
+        store_of(cluster).clock.ms += DAY_MS + HOUR_MS
+        sync(cluster)
+    vacuum_all(cluster)
+    assert set(copy_of(store_of(cluster), L1_DATA)) == named(cluster, "events")
+    assert first not in {s.snapshot_id for s in table(cluster).metadata.snapshots}
+
+
+def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -> None:
+    (pin,) = cluster.controller.snapshot().pins.values()
+    assert pin.topic == cluster.controller.snapshot().topic("events").revision
+    first = sync(cluster).snapshot_id
+    cluster.controller.delete_pin(pin.name)
+    done = sync(cluster)
+    assert (done.committed, done.expired, done.added) == (True, 1, 0)
+    assert [s.snapshot_id for s in table(cluster).metadata.snapshots] == [done.snapshot_id] != [first]
+
+
+def test_only_manifests_of_the_same_age_as_what_is_gone_are_read_and_rewritten(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "MANIFEST_FILES", 4)
+    lift(cluster, 40)
+    sync(cluster)
+    before = {m.manifest_path for m in commit.manifests_of(table(cluster), table(cluster).current_snapshot())}
+    assert len(before) == 21
+    delete_records(cluster, "events", before_offset=3)
+    lift(cluster)
+    read: list[ManifestFile] = []
+
+    def counted(there: Table, some: Sequence[ManifestFile]) -> list[commit.Entries]:
+        read.extend(some)
+        return commit.entries_of(there, some)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(syncing, "entries_of", counted)
+        done = sync(cluster)
+    assert (done.added, done.removed, len(read)) == (2, 6, commit.READ_FIRST)
+    after = {m.manifest_path for m in commit.manifests_of(table(cluster), table(cluster).current_snapshot())}
+    assert (len(before - after), len(after - before)) == (2, 1)
+
+
+def test_syncs_in_one_epoch_name_each_object_once(cluster: Handles) -> None:
+    """Then the epochs of objects do not show which of them a snapshot has."""
+    for n in range(3):
+        put(cluster, "events", {1 - n % 2: [b"%d" % n]})
+        reconcile(cluster)
+        sync(cluster)
+    delete_records(cluster, "events", before_offset=1)
+    put(cluster, "events", {0: [b"more"]})
+    reconcile(cluster)
+    done = sync(cluster)
+    assert (done.added, done.removed) == (1, 2)
+
+
+def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cluster: Handles) -> None:
+    (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
+    assert commit.name_in(f"{url}{path}", url, "t")
+    for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_one/index/{path[15:60]}"):
+        with pytest.raises(TableError, match="another program wrote it"):
+            commit.name_in(other, url, "t")
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: Handles) -> None:
+    for n in range(50):
+        lift(cluster)
+        store_of(cluster).clock.ms += 2 * HOUR_MS
+        if n % 7 == 6:
+            merge(cluster)
+            vacuum_all(cluster)
+        sync(cluster)
+    there = table(cluster)
+    assert len(there.metadata.snapshots) <= 14
+    assert len(commit.manifests_of(there, there.current_snapshot())) < 2 * commit.SMALL_MANIFESTS
+    folder = Path(there.location().removeprefix("file://")) / "metadata"
+    written = {f"file://{f}" for f in folder.iterdir()}
+    known = commit.named_by(there, there.metadata.snapshots) | {there.metadata_location}
+    assert written == known | {old.metadata_file for old in there.metadata.metadata_log}
+    assert len(cluster.controller.snapshot().pins) <= PINS_FOR_EACH_LIFE + 2
+    drop_table(cluster, cluster.controller.snapshot().table("events"))
+    assert (list(folder.iterdir()), cluster.controller.snapshot().pins) == ([], {})
+    assert set(copy_of(store_of(cluster), L1_DATA)) >= named(cluster, "events")
+
+
+# -- runs that die, and two at once ---------------------------------------------------------------------------------------
+
+
+class Dying:
+    """Counts what goes to the catalog and the warehouse, and ends the run before or after the `last` of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int, when: str) -> None:
+        self.seen, self._last, self._when = 0, last, when
+        for owner, name in (
+            (SqlCatalog, "load_table"),
+            (SqlCatalog, "commit_table"),
+            (PyArrowFileIO, "new_output"),
+            (PyArrowFileIO, "new_input"),
+            (PyArrowFileIO, "delete"),
+        ):
+            monkeypatch.setattr(owner, name, self._dies(getattr(owner, name)))
+
+    def _dies(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            self.seen += 1
+            here = self.seen == self._last
+            if here and self._when == "before":
+                raise Interrupt
+            result = call(*arguments, **named)
+            if here:
+                raise Interrupt
+            return result
+
+        return called
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_died_anywhere_is_made_good_by_the_next(
+    when: str, cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for last in range(1, 60):
+        lift(cluster, 2)
+        if last % 2:
+            merge(cluster)
+        store_of(cluster).clock.ms += 5 * HOUR_MS
+        with monkeypatch.context() as patch:
+            dying = Dying(patch, last, when)
+            try:
+                sync_tables(cluster, "events", DAY_MS)
+            except Interrupt:
+                pass
+            else:
+                if dying.seen < last:
+                    break
+        vacuum_all(cluster)
+        sync(another_process(cluster, seed=100 + last))
+    assert 10 < last < 59
+
+
+def test_of_two_at_once_one_decides_anew(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+    lift(cluster)
+    real, other = plan.check_not_ahead, [another_process(cluster)]
+
+    def meanwhile(*arguments: Any) -> None:
+        if other:
+            sync(other.pop())
+        real(*arguments)
+
+    monkeypatch.setattr(plan, "check_not_ahead", meanwhile)
+    lift(cluster)
+    done = sync(cluster)
+    assert done.added == 0
+    assert len(table(cluster).metadata.snapshots) == 2
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_refused(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = copy_of(store_of(cluster))
+    known = cluster.controller.snapshot().table("events")
+    there = table(cluster)
+    with pytest.raises(ClusterMismatchError, match="revision 99"):
+        catalogs.load_table(
+            there.catalog, TopicTable("events", 99, "lake", known.table), there.properties[catalogs.OWNER]
+        )
+    with pytest.raises(ClusterMismatchError, match="belongs to cluster"):
+        catalogs.load_table(there.catalog, known, "another")
+    there.catalog.create_table("l0gc.theirs", catalogs.SCHEMA)
+    with pytest.raises(UsageError, match="did not create it"):
+        catalogs.load_table(there.catalog, TopicTable("events", 1, "lake", "l0gc.theirs"), "x")
+    with there.update_schema() as change:
+        change.rename_column("epoch", "other")
+    with pytest.raises(TableError, match="other columns"):
+        sync(cluster)
+    with there.update_schema() as change:
+        change.rename_column("other", "epoch")
+    there.delete("offset >= 0")
+    with pytest.raises(TableError, match="another program has written"):
+        sync(cluster)
+    assert {k: v for k, v in copy_of(store_of(cluster)).items() if k in before} == before
+
+
+def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -> None:
+    before = copy_of(store_of(cluster), journal_log(0))
+    lift(cluster)
+    sync(cluster)
+    put_back(store_of(cluster), journal_log(0), before)
+    restored = another_process(cluster)
+    with pytest.raises(SafetyError, match=r"set back|went back|older|behind"):
+        sync(restored)
+    note = plan.SnapshotNote("c", 1, {0: 7}, 0, "", 0, 0)
+    with pytest.raises(TableError, match="ends at 6"):
+        plan.check_not_ahead(note, {0: 6}, TopicTable("events", 1, "lake", "l0gc.events"))
+
+
+def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> None:
+    was = names(cluster)
+    delete_topic(cluster, "events")
+    with pytest.raises(TopicNotFoundError, match="stays as it is until"):
+        sync(cluster)
+    create_topic(cluster, "events", 2)
+    with pytest.raises(TopicNotFoundError, match="was deleted"):
+        sync(cluster)
+    assert names(cluster) == was
+    drop_table(cluster, cluster.controller.snapshot().table("events"))
+    with_table(cluster)
+    lift(cluster)
+    sync(cluster)
+
+
+def test_bad_input_is_one_sentence(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = cluster.controller.snapshot().table("events")
+    with pytest.raises(NotFoundError, match="PyIceberg has no catalog 'pond'"):
+        catalogs.open_catalog("pond", cluster.store)
+    with pytest.raises(UsageError, match=r"has table l0gc\.events"):
+        create_table(cluster, TopicTable("events", known.revision, "lake", "l0gc.other"))
+    with pytest.raises(UsageError, match=r"namespace\.name"):
+        cluster.controller.create_table(TopicTable("events", known.revision, "lake", "plain"))
+    with pytest.raises(UsageError, match="cannot be kept"):
+        sync_tables(cluster, "events", 400 * DAY_MS)
+    monkeypatch.setattr(catalogs, "ANSWER_SECONDS", 0.01)
+    with pytest.raises(StoreTimeoutError, match="no answer within"):
+        catalogs.answered(lambda: threading.Event().wait(5))
+    with pytest.raises(StoreError, match="catalog 'lake'"), catalogs.explained("lake"):
+        raise OSError("no route")
+
+
+def test_only_metadata_files_of_the_table_are_ever_deleted(cluster: Handles) -> None:
+    there, url = table(cluster), cluster.store.url
+    inside = f"{there.location()}/metadata/"
+    for path in (
+        f"{url}{names(cluster)[0]}",
+        f"{inside}x.parquet",
+        f"{inside}../data/snap-1.avro",
+        "file:///etc/passwd",
+    ):
+        with pytest.raises(TableError, match="was not deleted"):
+            commit.end_metadata(there, [path], url)
+    with pytest.raises(TableError, match="was not deleted"):
+        commit.end_metadata(there, [f"{inside}snap-1-0-x.avro"], there.location().removesuffix("l0gc/events"))
+
+
+def test_without_pyiceberg_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("l0gc.integrations.iceberg.sync")
+    for module in [m for m in sys.modules if m.startswith(("pyiceberg", "l0gc.integrations.iceberg."))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(UsageError, match=r"pip install 'l0gc\[iceberg\]'"):
+        groups._syncing()

@@ -1,0 +1,187 @@
+"""The options of Spark's Kafka connector: those that l0gc has mean the same, and the others are refused by name."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMinRows
+
+from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.integrations.spark.options import read_options
+from l0gc.integrations.spark.stream import Stream
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.reader import read_topic
+from tests.support.memory_store import store_of, topic_in_memory
+from tests.support.reconcile import put, reconcile
+from tests.support.spark_source import URL, Row, data_source, on, read, stream_reader
+
+
+def timed(in_l1: bool = False) -> tuple[Handles, list[int]]:
+    """Two partitions with a record each at three moments, and the second one with another; and the moments."""
+    cluster = topic_in_memory(2)
+    for n in range(4):
+        put(cluster, "events", {p: [b"%d:%d" % (p, n)] for p in range(2) if n < 3 or p == 1})
+        store_of(cluster).clock.ms += 120_000
+        if in_l1 and n == 1:
+            reconcile(cluster)
+    records = read_topic(cluster, cluster.controller.snapshot().topic("events"))
+    return cluster, sorted(r.timestamp_ms for r in records if r.partition == 1)
+
+
+def found(cluster: Handles, **options: str) -> dict[int, list[int]]:
+    """The offsets of each partition that a batch reads."""
+    rows: list[Row] = read(cluster, topic="events", **options)
+    return {p: sorted(offset for at, offset, _ in rows if at == p) for p in range(2)}
+
+
+@pytest.mark.parametrize("in_l1", [False, True])
+def test_timestamps_by_partition_say_where_each_begins_and_ends(in_l1: bool) -> None:
+    cluster, times = timed(in_l1)
+    for a, b in product(range(3), range(4)):
+        start = f'{{"events":{{"0":{times[a]},"1":{times[b]}}}}}'
+        assert found(cluster, startingOffsetsByTimestamp=start) == {0: [*range(a, 3)], 1: [*range(b, 4)]}
+        assert found(cluster, endingOffsetsByTimestamp=start) == {0: [*range(a)], 1: [*range(b)]}
+    assert found(cluster, startingOffsetsByTimestamp=f'{{"events":{{"1":{times[2]}}}}}') == {0: [0, 1, 2], 1: [2, 3]}
+    assert found(cluster, endingOffsetsByTimestamp=f'{{"events":{{"1":{times[2]}}}}}') == {0: [0, 1, 2], 1: [0, 1]}
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_a_start_after_the_last_record_is_an_error_unless_the_strategy_is_latest(option: str) -> None:
+    cluster, times = timed()
+    start = str(times[3]) if option == "startingTimestamp" else f'{{"events":{{"0":{times[3]},"1":{times[3]}}}}}'
+    latest = {option: start, "startingOffsetsByTimestampStrategy": "latest"}
+    with pytest.raises(
+        OffsetOutOfRangeError, match=rf"{option} asks for records since {times[3]}, .* events/0 has none"
+    ):
+        found(cluster, **{option: start})
+    assert found(cluster, **latest) == {0: [], 1: [3]}
+    with on(cluster):
+        with pytest.raises(OffsetOutOfRangeError, match="events/0 has none"):
+            stream_reader(topic="events", **{option: start}).initialOffset()
+        begun = stream_reader(topic="events", **latest).initialOffset()["events"]
+        assert {"0": 3, "1": 3}.items() <= begun.items()
+        # a partition that is not read has nothing to match
+        assert (
+            stream_reader(assign='{"events":[1]}', startingTimestamp=str(times[3])).initialOffset()["events"]["1"] == 3
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": '{"events":{"0":2}}', "endingOffsets": '{"events":{"1":3}}'}, "name different partitions"),
+        (
+            {"startingOffsets": '{"events":{"0":2}}', "endingOffsets": '{"events":{"0":1}}'},
+            "has 2 for .*, after .* at 1",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"events":{"0":2}}',
+                "endingOffsetsByTimestamp": '{"events":{"0":1}}',
+            },
+            "has 2 for .*, after endingOffsetsByTimestamp at 1",
+        ),
+        (
+            {"startingOffsets": '{"events":{"0":2}}', "endingTimestamp": "5"},
+            "begins partition events/0 at record 2, and endingTimestamp ends it before, at 0",
+        ),
+        ({"startingOffsets": "earliest", "startingOffsetsByTimestamp": "{}"}, "exclude each other"),
+        ({"startingTimestamp": "1", "startingOffsetsByTimestamp": "{}"}, "exclude each other"),
+        ({"startingOffsetsByTimestamp": "yesterday"}, "must be JSON like"),
+        ({"startingOffsetsByTimestamp": '{"events":{"0":-1}}'}, "has -1 for partition 0"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "must be error or latest"),
+        ({"topic": "", "assign": "{}"}, "name a partition of each topic"),
+        ({"topic": "", "assign": '{"events":[]}'}, "name a partition of each topic"),
+        ({"topic": "", "subscribePattern": "eve(nts"}, "is not a regular expression"),
+        ({"subscribePattern": "e.*"}, "one of the options topic, subscribe"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is 9, and maxOffsetsPerTrigger is less: 8"),
+        ({"maxTriggerDelay": "soon"}, "a span of time such as 15m"),
+    ],
+)
+def test_ranges_and_limits_that_cannot_be_meant_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(timed()[0], **{"topic": "events", **options})
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("startingOffset", "did you mean 'startingOffsets'"),
+        ("offsets", "option 'offsets' does not exist$"),
+        ("kafka.bootstrap.servers", "option url says where the cluster is"),
+        ("kafka.group.id", "the checkpoint holds how far"),
+        ("kafka.auto.offset.reset", "option startingOffsets says"),
+        ("kafka.isolation.level", "what is in a topic is committed"),
+        ("kafka.session.timeout.ms", "options that begin with kafka. are for Kafka's clients"),
+        ("maxRecordsPerPartition", "option minPartitions says"),
+        ("path", "name it with option topic"),
+        ("paths", "with option subscribe"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_by_name_next_to_right_ones(option: str, message: str) -> None:
+    options = {"topic": "events", "startingOffsets": "earliest", option: "true"}
+    with pytest.raises(UsageError, match=message):
+        read(timed()[0], **options)
+    with pytest.raises(UsageError, match=message):
+        data_source(**options).schema()
+    with pytest.raises(UsageError, match=message):
+        stream_reader(**options)
+
+
+def test_options_that_spark_adds_or_that_say_how_kafka_is_talked_to_change_nothing() -> None:
+    cluster, _ = timed()
+    added = {"checkpointlocation": "/a", "queryname": "a", "owner": "a", "provider": "l0gc", "option.topic": "events"}
+    idle = {"groupIdPrefix": "a", "kafkaConsumer.pollTimeoutMs": "1", "fetchOffset.numRetries": "1"}
+    assert found(cluster, **added, **idle, includeHeaders="false") == found(cluster) == {0: [0, 1, 2], 1: [0, 1, 2, 3]}
+
+
+def test_a_schema_lets_through_what_a_batch_or_a_stream_may_have() -> None:
+    for options in ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}):
+        assert data_source(topic="events", **options).schema()
+
+
+def test_what_is_wrong_with_the_options_of_a_stream_is_said_by_every_call() -> None:
+    reader = data_source(topic="events", endingTimestamp="5").streamReader(data_source(topic="events").schema())
+    calls = (
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, reader.getDefaultReadLimit()),
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(None),  # type: ignore[arg-type]
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match="a stream has no end: option endingTimestamp is a batch's"):
+            call()
+    reader.stop()
+
+
+class Clock:
+    """Seconds, as a test sets them."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_micro_batch_waits_for_enough_records_or_for_the_delay() -> None:
+    cluster, clock = topic_in_memory(1), Clock()
+    options = {"topic": "events", "minOffsetsPerTrigger": "3", "maxTriggerDelay": "10s", "startingOffsets": "earliest"}
+    with on(cluster):
+        assert stream_reader(**options).getDefaultReadLimit() == ReadMinRows(3)
+        stream = Stream(cluster, read_options({"url": URL, **options}, streaming=True), clock)
+        start: dict[str, Any] = stream.initial()
+        moments = [(0, 1, 1), (5, 1, 1), (9, 1, 1), (9, 1, 4), (15, 1, 4), (19, 1, 6), (21, 2, 6), (29, 1, 9)]
+        for seconds, records, reached in moments:
+            clock.now = seconds
+            put(cluster, "events", {0: [b"x"] * records})
+            end = stream.next_end(start, everything=False)
+            assert end["events"]["0"] == reached, (seconds, records)
+            start = end
+        put(cluster, "events", {0: [b"x"]})
+        assert stream.next_end(start, everything=False) == start
+        assert stream.newest()["events"]["0"] == 10, "though the micro-batch waits"
+        assert stream.next_end(start, everything=True)["events"]["0"] == 10
+        stream.stop_at_newest()
+        assert stream.next_end(start, everything=False)["events"]["0"] == 10

@@ -1,0 +1,412 @@
+"""Writing: rows become L0 objects in tasks, and a batch lands once and whole, whatever commits it, however often."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from pyspark.sql.types import StructType
+
+from l0gc.errors import (
+    AppendOutcomeUnknownError,
+    EpochRegressionError,
+    PartitionClosedError,
+    StagedObjectSweptError,
+    TopicNotFoundError,
+    UsageError,
+)
+from l0gc.integrations.spark import commit as commits
+from l0gc.integrations.spark.source import SCHEMA
+from l0gc.integrations.spark.writers import Staged
+from l0gc.streamlog.topics import delete_topic
+from tests.support.ingest import Countdown, CrashError, journal_of, l0_objects, objects_in_entries, slide, stored_values
+from tests.support.journal import lowest_of
+from tests.support.memory_store import another_process, lose_reply, publish_m, store_of, topic_in_memory
+from tests.support.reconcile import reconcile
+from tests.support.spark_source import Rows, commit, data_source, on, overtaken_by, read, staged, write_batch
+
+
+def rows(prefix: str, count: int, partitions: int = 2) -> Rows:
+    """Values in the order in which they are to stand in each partition."""
+    return {
+        "value": [b"%s%04d" % (prefix.encode(), n) for n in range(count)],
+        "partition": [n % partitions for n in range(count)],
+    }
+
+
+def of(prefix: str, count: int, partitions: int = 2) -> list[list[bytes]]:
+    """What each partition holds of them."""
+    values = [b"%s%04d" % (prefix.encode(), n) for n in range(count)]
+    return [values[p::partitions] for p in range(partitions)]
+
+
+def joined(*parts: list[list[bytes]]) -> list[list[bytes]]:
+    return [list(itertools.chain.from_iterable(of_partition)) for of_partition in zip(*parts, strict=True)]
+
+
+# -- rows to records ------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_in_the_topic_in_the_order_of_its_tasks() -> None:
+    cluster = topic_in_memory(2)
+    write_batch(cluster, rows("a", 60), rows("b", 60), topic="events", objectBytes="1024")
+    assert stored_values(cluster, "events") == joined(of("a", 60), of("b", 60))
+    assert len(l0_objects(cluster)) == 2 * 2  # 60 records of 5 + 16 bytes, 1,024 at a time
+
+
+def test_a_key_chooses_the_partition_and_the_column_partition_goes_before_it() -> None:
+    cluster = topic_in_memory(8)
+    keys = [b"k%d" % (n % 5) for n in range(40)]
+    partitions = [7 if n % 4 == 0 else None for n in range(40)]
+    write_batch(cluster, {"value": keys, "key": keys, "partition": partitions}, topic="events")
+    found = read(cluster, topic="events")
+    assert [p for p, _, _ in found].count(7) >= 10
+    places = {v: {p for p, _, value in found if value == v and p != 7} for v in keys}
+    assert all(len(p) <= 1 for p in places.values())
+    write_batch(cluster, {"value": keys, "key": keys}, topic="events")
+    again = {v: {p for p, o, value in read(cluster, topic="events") if value == v and p != 7} for v in keys}
+    assert all(places[v] <= again[v] and len(again[v]) <= 1 for v in keys)
+
+
+def test_rows_without_partition_and_key_go_to_the_partitions_round_robin() -> None:
+    cluster = topic_in_memory(4)
+    write_batch(cluster, {"value": [b"%d" % n for n in range(40)]}, topic="events")
+    assert [len(values) for values in stored_values(cluster, "events")] == [10] * 4
+
+
+def test_rows_name_their_topic_unless_the_option_names_one() -> None:
+    cluster = topic_in_memory(2)
+    cluster.controller.create_topic("other", 3, 2)
+    found: Rows = {"value": [b"0", b"1", b"2"], "topic": ["other", "events", "other"], "partition": [2, 0, 0]}
+    write_batch(cluster, found)
+    assert stored_values(cluster, "events") == [[b"1"], []]
+    assert stored_values(cluster, "other") == [[b"2"], [], [b"0"]]
+    write_batch(cluster, {**found, "topic": ["events", None, "no such topic"]}, topic="other")
+    assert stored_values(cluster, "events") == [[b"1"], []]
+    assert stored_values(cluster, "other") == [[b"2", b"1", b"2"], [], [b"0", b"0"]]
+
+
+def test_columns_that_a_topic_has_no_place_for_are_left_out() -> None:
+    cluster = topic_in_memory(2)
+    write_batch(cluster, {"value": [b"a"], "colour": [b"red"], "partition": [1]}, topic="events")
+    assert stored_values(cluster, "events") == [[], [b"a"]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        ({"value": [b"a", None]}, UsageError, "has no value"),
+        ({"value": [b"a"], "partition": [2]}, UsageError, "partition 2 .* has the partitions 0 to 1"),
+        ({"value": [b"a"], "partition": [-1]}, UsageError, "partition -1"),
+        ({"value": [b"a"], "topic": ["evenst"]}, TopicNotFoundError, "did you mean 'events'"),
+        ({"value": [b"a"], "topic": [None]}, UsageError, "a row names no topic: give option topic"),
+    ],
+)
+def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
+    bad: Rows, error: type[Exception], message: str
+) -> None:
+    cluster = topic_in_memory(2)
+    with pytest.raises(error, match=message):
+        write_batch(cluster, bad, topic="" if "topic" in bad else "events")
+    assert stored_values(cluster, "events") == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        (StructType().add("key", "binary"), {}, "column value is missing"),
+        (StructType().add("value", "integer"), {}, "'value' is of type int and must be binary or string"),
+        (
+            StructType().add("value", "binary").add("headers", "string"),
+            {},
+            "'headers' is of type string and must be array<",
+        ),
+        (StructType().add("value", "binary").add("TIMESTAMP", "long"), {}, "'TIMESTAMP' is of type bigint and must be"),
+        (StructType().add("value", "binary"), {"topic": ""}, "name the topic"),
+        (StructType().add("value", "binary"), {"producerName": "x"}, "go together"),
+        (StructType().add("value", "binary"), {"batchId": "1"}, "go together"),
+    ],
+)
+def test_a_write_that_cannot_be_meant_is_refused_before_any_task(
+    schema: StructType, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        data_source(**{"topic": "events", **options}).writer(schema, False)
+
+
+def test_a_topic_is_never_overwritten() -> None:
+    for streaming in (False, True):
+        source = data_source(topic="events")
+        make = source.streamWriter if streaming else source.writer
+        with pytest.raises(UsageError, match="never overwritten"):
+            make(StructType().add("value", "binary"), True)
+    assert SCHEMA.fieldNames() == ["key", "value", "topic", "partition", "offset", "timestamp", "epoch"]
+
+
+# -- a batch lands once ---------------------------------------------------------------------------------------------------
+
+
+def test_a_replayed_micro_batch_is_recognised_whatever_tasks_it_has_now() -> None:
+    cluster = topic_in_memory(4, 2)
+    for batch in range(3):
+        messages = [staged(cluster, rows(f"{batch}.", 40, 4), batch, topic="events", objectBytes="1024")]
+        assert commit(cluster, messages, batch).records == 40
+    whole = rows("2.", 40, 4)
+    halves: list[Rows] = [{name: values[at::2] for name, values in whole.items()} for at in range(2)]
+    driver = another_process(cluster)
+    again = [staged(driver, half, 2, topic="events") for half in halves]
+    result = commit(driver, again, 2)
+    assert (result.records, result.skipped) == (0, 40)
+    assert stored_values(cluster, "events") == joined(*(of(f"{n}.", 40, 4) for n in range(3)))
+
+
+def test_a_micro_batch_with_nothing_for_a_journal_does_not_hold_up_the_next_one() -> None:
+    cluster = topic_in_memory(4, 2)
+    for batch, partition in enumerate([0, 3, 3, 0]):
+        values: Rows = {"value": [b"%d" % batch], "partition": [partition]}
+        assert commit(cluster, [staged(cluster, values, batch, topic="events"), None], batch).records == 1
+    assert stored_values(cluster, "events") == [[b"0", b"3"], [], [], [b"1", b"2"]]
+
+
+def test_rows_of_a_micro_batch_without_partition_and_key_all_lie_in_one_journal() -> None:
+    """Else a batch of which one journal has its part, and which its replay cuts otherwise, would lose and repeat rows."""
+    cluster = topic_in_memory(6, 3)
+    used = []
+    for batch in range(6):
+        for rows_of_task in (10, 3):
+            message = staged(cluster, {"value": [b"x"] * rows_of_task}, batch, topic="events")
+            used.append({journal for o in message.objects for journal in o.parts})
+    assert all(len(journals) == 1 for journals in used)
+    assert used[::2] == used[1::2]
+    assert len(set.union(*used)) == 3
+
+
+def test_what_a_batch_has_for_a_journal_lands_with_one_entry() -> None:
+    """The rule that exactly-once rests on: a driver dies between entries, never within one."""
+    cluster = topic_in_memory(2)
+    messages = [staged(cluster, rows(f"{t}.", 200), 0, topic="events", objectBytes="1024") for t in range(3)]
+    assert sum(len(m.objects) for m in messages) > 9
+    commit(cluster, messages, 0)
+    assert objects_in_entries(cluster) == [sum(len(m.objects) for m in messages)]
+
+
+def test_objects_that_a_tick_has_cut_in_two_are_stamped_alike_and_land_with_one_entry() -> None:
+    cluster = topic_in_memory(2)
+    messages = []
+    for t in range(3):
+        messages.append(staged(cluster, rows(f"{t}.", 20), 0, topic="events"))
+        cluster.controller.advance()
+    assert len({o.epoch for m in messages for o in m.objects}) == 3
+    assert commit(cluster, messages, 0).restamped == 2
+    assert objects_in_entries(cluster) == [3]
+    assert stored_values(cluster, "events") == joined(*(of(f"{t}.", 20) for t in range(3)))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_that_dies_at_any_request_of_its_commit_leaves_the_batch_to_the_next_one(when: str) -> None:
+    expected = joined(of("0.", 12, 4), of("1.", 12, 4), of("2.", 12, 4))
+    for at in itertools.count(1):
+        cluster = topic_in_memory(4, 2)
+        commit(cluster, [staged(cluster, rows("0.", 12, 4), 0, topic="events")], 0)
+        driver = another_process(cluster, 5)
+        message = staged(driver, rows("1.", 12, 4), 1, topic="events")
+        slide(cluster, 2 if at % 2 else 0)
+        store_of(cluster).fault = fault = Countdown(at, when)
+        try:
+            commit(driver, [message], 1)
+        except (CrashError, AppendOutcomeUnknownError):
+            pass
+        finally:
+            store_of(cluster).fault = lambda call: None
+        survived = fault.left > 0
+        again = another_process(cluster, 6)
+        for batch in (1, 2):
+            commit(again, [staged(again, rows(f"{batch}.", 12, 4), batch, topic="events")], batch)
+        assert stored_values(again, "events") == expected, at
+        if survived:
+            assert at > 6
+            return
+
+
+def test_two_drivers_of_one_query_land_a_batch_once() -> None:
+    """A driver that was taken for dead commits at the same time, with other objects of the same rows."""
+    cluster = topic_in_memory(2)
+    for batch in range(6):
+        drivers = [another_process(cluster, 10 * batch + n) for n in (1, 2)]
+        sizes = ["1024", "4096"]
+        messages = [
+            staged(d, rows(f"{batch}.", 100), batch, topic="events", objectBytes=size)
+            for d, size in zip(drivers, sizes, strict=True)
+        ]
+        threads = [
+            threading.Thread(target=commit, args=(d, [m], batch)) for d, m in zip(drivers, messages, strict=True)
+        ]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert stored_values(cluster, "events") == joined(*(of(f"{n}.", 100) for n in range(6)))
+
+
+def test_a_driver_that_slept_through_the_landing_of_its_batch_by_another_one_lands_none_of_it() -> None:
+    """It has more objects than the other had, so that some have sequences that nobody has used yet."""
+    cluster = topic_in_memory(2)
+    commit(cluster, [staged(cluster, rows("0.", 10), 0, topic="events")], 0)
+    slow, fast = another_process(cluster, 3), another_process(cluster, 4)
+    many = staged(slow, rows("1.", 200), 1, topic="events", objectBytes="1024")
+    few = staged(fast, rows("1.", 200), 1, topic="events")
+    assert len(many.objects) > 2 > len(few.objects)
+    with overtaken_by(lambda: commit(fast, [few], 1)):
+        commit(slow, [many], 1)
+    assert stored_values(cluster, "events") == joined(of("0.", 10), of("1.", 200))
+
+
+def test_a_lost_reply_to_the_append_lands_nothing_twice() -> None:
+    cluster = topic_in_memory(2)
+    message = staged(cluster, rows("0.", 10), 0, topic="events")
+    store_of(cluster).fault = lose_reply("l0gc/journal/")
+    commit(cluster, [message], 0)
+    assert stored_values(cluster, "events") == of("0.", 10)
+
+
+def test_queries_of_one_producer_name_do_not_hide_each_others_batches() -> None:
+    cluster = topic_in_memory(2)
+    for query in ("q1", "q2"):
+        for batch in range(2):
+            message = staged(cluster, rows(f"{query}{batch}.", 10), batch, query, topic="events", producerName="same")
+            assert commit(another_process(cluster), [message], batch, producerName="same").records == 10
+    assert [len(v) for v in stored_values(cluster, "events")] == [20, 20]
+
+
+def test_a_query_that_another_one_of_the_same_producer_name_overtakes_lands_all_the_same() -> None:
+    """Both have the next sequence; the journal answers the second one as if its objects had landed before."""
+    cluster = topic_in_memory(2)
+    slow, fast = another_process(cluster, 3), another_process(cluster, 4)
+    for query in ("q1", "q2"):
+        commit(slow, [staged(slow, rows(query, 4), 0, query, topic="events")], 0, producerName="same")
+    mine = staged(slow, rows("mine", 10), 1, "q1", topic="events")
+    other = staged(fast, rows("other", 10), 1, "q2", topic="events")
+    with overtaken_by(lambda: commit(fast, [other], 1, producerName="same")):
+        commit(slow, [mine], 1, producerName="same")
+    values = [v for of_partition in stored_values(cluster, "events") for v in of_partition]
+    assert len(values) == len(set(values)) == 4 + 4 + 10 + 10
+
+
+def test_a_query_with_a_new_checkpoint_begins_anew() -> None:
+    cluster = topic_in_memory(2)
+    for query in ("first", "second"):
+        assert commit(cluster, [staged(cluster, rows("a", 10), 0, query, topic="events")], 0).records == 10
+
+
+def test_a_batch_with_a_producer_and_an_id_is_written_once_and_one_without_each_time() -> None:
+    cluster = topic_in_memory(2)
+    for _ in range(2):
+        write_batch(cluster, rows("a", 10), topic="events", producerName="nightly", batchId="7")
+        write_batch(cluster, rows("b", 10), topic="events")
+    write_batch(cluster, rows("c", 10), topic="events", producerName="nightly", batchId="8")
+    assert stored_values(cluster, "events") == joined(of("a", 10), of("b", 10), of("b", 10), of("c", 10))
+
+
+def test_micro_batches_cost_the_controller_no_entries() -> None:
+    """Each would be an epoch for everybody, and make other writers' objects late."""
+    cluster = topic_in_memory(2)
+    commit(cluster, [staged(cluster, rows("0.", 4), 0, topic="events")], 0)
+    epoch = cluster.controller.snapshot().epoch
+    for batch in range(1, 20):
+        driver = another_process(cluster, batch)
+        commit(driver, [staged(driver, rows(f"{batch}.", 4), batch, topic="events")], batch)
+    assert cluster.controller.snapshot().epoch == epoch
+
+
+def test_a_query_outlives_the_week_in_which_its_producers_run_may_begin_at_a_journal() -> None:
+    cluster = topic_in_memory(4, 2)
+    for batch in range(40):
+        partition = 3 if batch in (20, 21) else 0  # it meets the other journal after ten days
+        message = staged(cluster, {"value": [b"%d" % batch], "partition": [partition]}, batch, topic="events")
+        commit(another_process(cluster, batch), [message], batch)
+        assert commit(another_process(cluster, batch), [message], batch).skipped == 1
+        store_of(cluster).clock.ms += 12 * 3_600_000
+    assert sum(map(len, stored_values(cluster, "events"))) == 40
+
+
+# -- objects that wait ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_objects_that_came_too_late_are_stamped_anew_and_land(idempotent: bool) -> None:
+    cluster = topic_in_memory(2)
+    old = staged(cluster, rows("a", 10), 0, topic="events")
+    slide(cluster, 4)
+    new = staged(cluster, rows("b", 10), 0, topic="events")
+    if idempotent:
+        commit(cluster, [old, new], 0)
+    else:
+        commits.commit(cluster, [*old.objects, *new.objects])
+    assert stored_values(cluster, "events") == joined(of("a", 10), of("b", 10))
+    topic = cluster.controller.snapshot().topic("events")
+    state = journal_of(cluster).catch_up()
+    assert min(o.epoch for o in state.topics[topic.revision].objects) >= state.previous_applied_epoch
+
+
+def test_a_staged_object_that_was_swept_fails_the_batch_whole_and_a_replay_lands_it() -> None:
+    cluster = topic_in_memory(2)
+    old = staged(cluster, rows("a", 10), 0, topic="events", objectBytes="1024")
+    slide(cluster, 4)
+    store_of(cluster).delete([old.objects[0].key])
+    with pytest.raises(StagedObjectSweptError, match="swept before its batch was committed"):
+        commit(cluster, [old], 0)
+    assert stored_values(cluster, "events") == [[], []]
+    commit(cluster, [staged(cluster, rows("a", 10), 0, topic="events")], 0)
+    assert stored_values(cluster, "events") == of("a", 10)
+
+
+def test_what_a_failed_task_staged_is_never_read_and_never_holds_m_back() -> None:
+    cluster = topic_in_memory(2)
+    lost = staged(cluster, rows("lost", 10), 0, topic="events")
+    commit(cluster, [staged(cluster, rows("a", 10), 0, topic="events")], 0)
+    assert stored_values(cluster, "events") == of("a", 10)
+    slide(cluster, 2)
+    reconcile(cluster)
+    state = journal_of(cluster).catch_up()
+    assert lowest_of(state) > max(o.epoch for o in lost.objects)
+
+
+def test_nothing_is_written_where_what_is_published_is_above_the_cluster_epoch() -> None:
+    cluster = topic_in_memory(2)
+    message = staged(cluster, rows("a", 10), 0, topic="events")
+    publish_m(cluster, 99, 99)
+    with pytest.raises(EpochRegressionError):
+        commit(another_process(cluster), [message], 0)
+    with pytest.raises(EpochRegressionError):
+        commits.commit(another_process(cluster), message.objects)
+    assert journal_of(cluster).catch_up().topics == {}
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_reported_and_one_created_again_gets_nothing_of_it() -> None:
+    cluster = topic_in_memory(2)
+    message = staged(cluster, rows("a", 10), 0, topic="events")
+    delete_topic(cluster, "events")
+    cluster.controller.create_topic("events", 2)
+    with pytest.raises(PartitionClosedError, match="was deleted while rows were written"):
+        commit(cluster, [message], 0)
+    assert stored_values(cluster, "events") == [[], []]
+
+
+def test_a_batch_that_is_too_large_for_an_entry_is_reported_before_it_is_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = topic_in_memory(2)
+    message = staged(cluster, rows("a", 100), 0, topic="events", objectBytes="1024")
+    monkeypatch.setattr(commits, "ENTRY_LIMIT", 1000)
+    with pytest.raises(UsageError, match="too large to be committed with one entry"):
+        commit(cluster, [message], 0)
+    assert stored_values(cluster, "events") == [[], []]
+
+
+def test_a_task_without_rows_and_a_batch_without_tasks_commit_nothing() -> None:
+    cluster = topic_in_memory(2)
+    nothing = staged(cluster, {"value": [], "partition": []}, 0, topic="events")
+    assert commit(cluster, [nothing, None], 0).objects == 0
+    with on(cluster), pytest.raises(UsageError, match="did not name the tasks' query"):
+        commit(cluster, [Staged(staged(cluster, rows("a", 1), 0, topic="events").objects)], 0)
