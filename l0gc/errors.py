@@ -73,10 +73,6 @@ class CorruptObjectError(SafetyError):
     """An object in the bucket does not hold what l0gc wrote there; what depends on it stays as it was."""
 
 
-class StoreClockError(SafetyError):
-    """Two replies of the store disagree about the time by so much that nothing may be decided by it (hazard 16)."""
-
-
 class ClusterMismatchError(SafetyError):
     """The bucket, a watermark or a report belongs to another cluster (hazard 11)."""
 
@@ -89,24 +85,8 @@ class SetBackError(SafetyError):
     """A writer's log is older than one that was read before: it was restored from an older copy (hazard 38)."""
 
 
-class ExternalLogError(SafetyError):
-    """The cluster's epochs are another system's, and this would count with l0gc's, or the other way round."""
-
-
-class TableError(SafetyError):
-    """A table is not as l0gc left it, so nothing was registered in it or taken out (hazard 37)."""
-
-
-class WatermarkRegressionError(SafetyError):
-    """A published watermark would be lowered (hazard 15)."""
-
-
 class PinnedSinceError(SafetyError):
     """A pin was created that a computation of M has not seen (hazard 36)."""
-
-
-class PoisonedEpochError(SafetyError):
-    """An epoch above the cluster epoch was offered to a partition; it would shut the window for good (hazard 14)."""
 
 
 class PausedError(SafetyError):
@@ -182,10 +162,6 @@ class StoreUnreachableError(StoreError):
 
 class AccessDeniedError(StoreError):
     """The store refused the credentials, or they lack a permission."""
-
-
-class StoreFullError(StoreError):
-    """The store has no room left, or the bucket's quota is used up; nothing was written."""
 
 
 class AmbiguousWriteError(StoreError):

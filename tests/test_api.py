@@ -234,10 +234,10 @@ def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) 
         assert cluster.compute_watermark(external=theirs, scan=False, dry_run=True).published is False
         result = cluster.compute_watermark(external=theirs, scan=False)
         assert (result.watermark, result.listing, cluster.status().watermark) == (40, None, 40)
-        with pytest.raises(errors.ExternalLogError, match="the list of partitions is empty"):
+        with pytest.raises(errors.SafetyError, match="the list of partitions is empty"):
             cluster.compute_watermark(external=dataclasses.replace(theirs, partitions={}))
     own = memory_cluster()
-    with over(own, monkeypatch) as cluster, pytest.raises(errors.ExternalLogError, match="init --external-log"):
+    with over(own, monkeypatch) as cluster, pytest.raises(errors.SafetyError, match="init --external-log"):
         cluster.compute_watermark(external=theirs, scan=False)
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from l0gc.collect.attempts import read_attempts
-from l0gc.errors import ExternalLogError, NotFoundError, UsageError
+from l0gc.errors import NotFoundError, SafetyError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
     BARRIER,
@@ -256,7 +256,7 @@ def explain_partition(cluster: Handles, name: str) -> Explanation:
     Raises:
         UsageError: the name is of another form.
         NotFoundError: there is no such topic or partition.
-        ExternalLogError: partitions are another system's.
+        SafetyError: partitions are another system's.
         CorruptObjectError: its journal cannot be read.
     """
     m = _PARTITION.fullmatch(name)
@@ -264,7 +264,7 @@ def explain_partition(cluster: Handles, name: str) -> Explanation:
         raise UsageError(f"{name!r} is not a partition; write TOPIC/NUMBER, e.g. events/0")
     view = _View(cluster)
     if view.snapshot.external_log:
-        raise ExternalLogError(
+        raise SafetyError(
             f"partition {name} is another system's, whose log l0gc cannot read: its reports say what it holds"
         )
     topic, partition = view.snapshot.topic(m[1]), int(m[2])

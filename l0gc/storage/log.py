@@ -228,7 +228,7 @@ class SharedLog:
             LogOvertakenError: the log was truncated past the offset; the entry is not part of it.
             AppendOutcomeUnknownError: it could not be learned whether the entry landed.
             ProtocolError: the entry is too large.
-            StoreError: the store refused, and the entry did not land; `StoreFullError`, `AccessDeniedError` among them.
+            StoreError: the store refused, and the entry did not land; `AccessDeniedError` among them.
         """
         key = self.entry_key(offset)
         entry_id = f"{self.writer}-{self._runtime.new_id()}"

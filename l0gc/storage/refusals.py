@@ -22,7 +22,6 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
-    StoreFullError,
     StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
@@ -114,7 +113,7 @@ ROWS: Final = (
     Row(ObjectNotFoundError, "{what} does not exist", statuses=(404,)),
     Row(PreconditionFailedError, "{what} is not what the write expected", statuses=(412,)),
     Row(
-        StoreFullError,
+        StoreError,
         "the store is full ({status} {code}) and does not take {what}; add space, or delete what may go: "
         "l0gc sweep --record-dir DIR",
         codes=("InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"),  # SeaweedFS, Ceph, MinIO

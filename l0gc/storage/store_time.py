@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from l0gc.errors import StoreClockError
+from l0gc.errors import SafetyError
 from l0gc.formatting import moment
 from l0gc.storage.objectstore import ObjectStore
 
@@ -39,13 +39,13 @@ class StoreTime:
         """The date of a reply, which may be relied on when this returns it.
 
         Raises:
-            StoreClockError: it jumped, and another reply does not confirm it.
+            SafetyError: it jumped, and another reply does not confirm it.
             StoreError: it jumped, and the store does not answer.
         """
         if not self._follows(date_ms):
             again_ms = self._store.now_ms()
             if abs(again_ms - date_ms) > AHEAD_MS:
-                raise StoreClockError(
+                raise SafetyError(
                     f"the store's clock cannot be relied on: one reply is dated {moment(date_ms, 'T')}, the next "
                     f"{moment(again_ms, 'T')}; nothing was decided by either: set the clocks of the store's servers, and "
                     "run the command again"

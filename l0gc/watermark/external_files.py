@@ -25,7 +25,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, ObjectNotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, SafetyError, UsageError
 from l0gc.formatting import count
 from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
 from l0gc.storage.parallel import Parallel
@@ -70,7 +70,7 @@ class ExternalFiles(SnapshotLimits):
 
         Raises:
             NotFoundError: there is no such file.
-            ExternalLogError: a folder is not finished, or there are more or fewer partitions than expected.
+            SafetyError: a folder is not finished, or there are more or fewer partitions than expected.
             CorruptObjectError, UsageError: a file cannot be what it is given as.
         """
         finished = self.expect_partitions is None
@@ -79,7 +79,7 @@ class ExternalFiles(SnapshotLimits):
         listed = _read(self.partitions, _PARTITIONS, open_store, parallel, finished=finished)
         partitions = {ListedPartition(*row) for row in _rows(listed, "topic", "revision", "partition")}
         if self.expect_partitions is not None and len(partitions) != self.expect_partitions:
-            raise ExternalLogError(
+            raise SafetyError(
                 f"{self.partitions} lists {count(len(partitions), 'partition')}, and --expect-partitions says "
                 f"{self.expect_partitions:,}: wait until it is whole, or correct the number"
             )
@@ -123,7 +123,7 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
     marker = _marker(store)
     there = store.list("").modified_ms
     if finished and there and marker is None:
-        raise ExternalLogError(
+        raise SafetyError(
             f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give the "
             "number of partitions as --expect-partitions"
         )
@@ -142,9 +142,7 @@ def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: P
     if not tables:
         raise NotFoundError(f"no file {path} exists, and no folder of that name with a .parquet, .csv or .ndjson in it")
     if finished and there and _marker(store) != marker:
-        raise ExternalLogError(
-            f"the folder {path} was written anew while it was read; run it again when it is finished"
-        )
+        raise SafetyError(f"the folder {path} was written anew while it was read; run it again when it is finished")
     return pa.concat_tables(tables)
 
 

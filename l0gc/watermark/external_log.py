@@ -22,7 +22,7 @@ from operator import index
 from typing import Any, Final, NamedTuple
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import ExternalLogError, UsageError
+from l0gc.errors import SafetyError, UsageError
 from l0gc.formatting import count
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
@@ -168,7 +168,7 @@ class ExternalLogSource:
         Raises:
             UsageError: a number that cannot be, or a partition that is listed twice.
             ClusterMismatchError: a file is of another cluster.
-            ExternalLogError: partitions seem to be missing, and no option says that this is meant.
+            SafetyError: partitions seem to be missing, and no option says that this is meant.
         """
         theirs = self._theirs
         for found in sorted(theirs.cluster_ids):
@@ -202,13 +202,13 @@ class ExternalLogSource:
 def _check_count(found: int, theirs: ExternalLog, published: PublishedWatermark | None) -> None:
     """Refuse a list of partitions that may have lost some."""
     if not found and not theirs.allow_no_partitions:
-        raise ExternalLogError(
+        raise SafetyError(
             f"the list of partitions is empty, so M would be the cluster epoch {theirs.cluster_epoch} and everything up to "
             "it could go; if that is meant, give --allow-no-partitions"
         )
     last = published.partitions if published is not None else -1
     if 0 < found < last and not theirs.allow_fewer_partitions:
-        raise ExternalLogError(
+        raise SafetyError(
             f"{count(found, 'partition')} listed, where M was last published with {last:,}: the list looks cut off, and M "
             "would be too high; if partitions were deleted, say --allow-fewer-partitions"
         )
@@ -229,7 +229,7 @@ def _check_listed(theirs: ExternalLog) -> None:
 
     unlisted = [r for r in theirs.reports if not is_listed(r)]
     if unlisted:
-        raise ExternalLogError(
+        raise SafetyError(
             f"{count(len(unlisted), 'report')} of partitions that are not listed, the first of "
             f"{unlisted[0].topic}/{unlisted[0].partition}: the list of partitions looks cut off or older than the reports, "
             "and M would be too high; if those partitions were deleted, say --allow-unlisted-reports"

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from l0gc.epoch import MAX_EPOCH, is_epoch
-from l0gc.errors import ExternalLogError, PinnedSinceError, UsageError
+from l0gc.errors import PinnedSinceError, SafetyError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.watermark.compute import Watermark, check_cluster_id, check_epochs, compute, holders_of
@@ -120,8 +120,8 @@ def run_pipeline(
             and what is published can show that a controller log went back.
 
     Raises:
-        ExternalLogError: the source is not of the kind that the cluster was initialised for.
-        EpochRegressionError, ClusterMismatchError, WatermarkRegressionError: nothing was published.
+        SafetyError: a higher M is published, or the source is not of the kind that the cluster was initialised for.
+        EpochRegressionError, ClusterMismatchError: nothing was published.
         What the source and the scan raise: nothing was published.
     """
     store, monotonic = cluster.store, cluster.runtime.clock.monotonic
@@ -225,18 +225,18 @@ def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:
     """Refuse a source that is not of the kind that the cluster was initialised for.
 
     Raises:
-        ExternalLogError: the epochs of one would count as the other's.
+        SafetyError: the epochs of one would count as the other's.
         UsageError: the epoch cannot be one.
     """
     if not is_epoch(snapshot.cluster_epoch):
         raise UsageError(f"cluster epoch {snapshot.cluster_epoch} cannot be: epochs are 0 to {MAX_EPOCH}")
     if snapshot.external_log and not external:
-        raise ExternalLogError(
+        raise SafetyError(
             "this cluster's epochs come from another system's log: give l0gc compute-watermark its --reports and "
             "--partitions"
         )
     if external and not snapshot.external_log:
-        raise ExternalLogError(
+        raise SafetyError(
             "this cluster's epochs are those of l0gc's own controller log, so no other reports count here; a bucket for "
             "a cluster with an external log is initialised with l0gc init --external-log"
         )

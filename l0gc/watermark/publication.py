@@ -29,9 +29,9 @@ from l0gc.errors import (
     EpochRegressionError,
     PinnedSinceError,
     PreconditionFailedError,
+    SafetyError,
     SetBackError,
     StoreError,
-    WatermarkRegressionError,
 )
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
@@ -272,7 +272,7 @@ def publish(
 
     Raises:
         PinnedSinceError: a pin was created since the pins were read.
-        WatermarkRegressionError: a higher watermark is published.
+        SafetyError: a higher watermark is published.
         ClusterMismatchError: another cluster's watermark is published.
         EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
         StoreError: it changed under every try.
@@ -297,7 +297,7 @@ def publish(
                 new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
             check_published(new.cluster_epoch, current, remedy)
             if current.watermark > new.watermark:
-                raise WatermarkRegressionError(
+                raise SafetyError(
                     f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "
                     "a faster run was first, or a journal was restored from a backup; the published one stays. Run it again"
                 )

@@ -81,7 +81,7 @@ class ClusterHandle(Protocol):
         """The cluster as it is now. Raises `NotInitialisedError`, and `ClusterMismatchError` if another one is expected."""
 
     def now_ms(self) -> int:
-        """The store's clock now. Raises `StoreClockError`: replies disagree, and nothing may be deleted by it."""
+        """The store's clock now. Raises `SafetyError`: replies disagree, and nothing may be deleted by it."""
 
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
         """The units of the cluster's own writers as their logs are now, with what the cluster was at the last `identity`.

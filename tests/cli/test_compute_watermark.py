@@ -12,7 +12,7 @@ from l0gc.api.engine import Engine
 from l0gc.cli.compute_watermark import run_compute_watermark
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.collect.attempts import read_attempts
-from l0gc.errors import ExternalLogError, UsageError
+from l0gc.errors import SafetyError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_files import ExternalFiles
@@ -114,7 +114,8 @@ def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=not external)
     files = ExternalFiles("r.csv", "p.csv") if external else None
-    with over(cluster, monkeypatch) as library, Engine("spark") as engine, pytest.raises(ExternalLogError):
+    refused = pytest.raises(SafetyError, match="another system")
+    with over(cluster, monkeypatch) as library, Engine("spark") as engine, refused:
         library.compute_watermark(engine, external=files)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.epoch import prev
-from l0gc.errors import NotFoundError, ObjectNotFoundError, PinnedSinceError, UsageError, WatermarkRegressionError
+from l0gc.errors import NotFoundError, ObjectNotFoundError, PinnedSinceError, SafetyError, UsageError
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
 from l0gc.storage.entry import Landed
@@ -266,7 +266,9 @@ class Computer(Actor):
                     )
                 except PinnedSinceError:
                     yield "is refused", w, Node(3, at.read[:3])
-                except WatermarkRegressionError:
+                except SafetyError as e:
+                    if "never goes down" not in str(e):
+                        raise
                     yield "is too late", w, ENDED
                 else:
                     yield f"publishes {m}", w._replace(published=store.body), ENDED

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from l0gc.errors import ExternalLogError
+from l0gc.errors import SafetyError
 from l0gc.keys import KeyLayout, journal_log
 from l0gc.runtime import Runtime
 from l0gc.spark.handles import ClusterAddress
@@ -249,7 +249,7 @@ def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_external_l
     assert l0gc("sweep")["deleted"] == written["garbage"]
     assert example("verify")["missing"] == 0
 
-    with pytest.raises(ExternalLogError, match="nothing to compare the bucket"):
+    with pytest.raises(SafetyError, match="nothing to compare the bucket"):
         l0gc("verify")
     assert l0gc("explain", "--epoch", str(computed["cluster_epoch"]))["verdict"] == "held"
 

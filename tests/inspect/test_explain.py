@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Handles
@@ -248,5 +248,5 @@ def test_of_another_systems_log_only_m_is_known() -> None:
     assert explain_epoch(cluster, 51).verdict == "held"
     e = explain_epoch(cluster, 40)
     assert (e.verdict, e.cluster_epoch) == ("eligible", 50)
-    with pytest.raises(ExternalLogError, match="events/0 is another system's"):
+    with pytest.raises(SafetyError, match="events/0 is another system's"):
         explain_partition(cluster, "events/0")

@@ -19,7 +19,6 @@ from l0gc.errors import (
     LogOvertakenError,
     PreconditionFailedError,
     StoreError,
-    StoreFullError,
     StoreUnreachableError,
     ThrottledError,
 )
@@ -165,7 +164,7 @@ def test_a_late_first_try_that_beats_the_second_is_recognised_as_the_same_entry(
     assert entries(a_log(late_store)) == [(0, "mine")]
 
 
-REFUSALS = [StoreFullError("507"), AccessDeniedError("denied"), StoreError("400 EntityTooLarge")]
+REFUSALS = [StoreError("the store is full"), AccessDeniedError("denied"), StoreError("400 EntityTooLarge")]
 """After none of them has a write landed, as far as the store's answer can be believed."""
 
 
@@ -224,7 +223,7 @@ def test_a_refused_append_whose_writer_slept_may_have_landed_and_been_truncated(
     def slow(call: Call) -> None:
         store.clock.sleep(2 * APPEND_DEADLINE_S)
 
-    refusing(store, StoreFullError("507"), "before", slow)
+    refusing(store, StoreError("the store is full"), "before", slow)
     with pytest.raises(AppendOutcomeUnknownError):
         append(a_log(store), store, 0, "mine")
 

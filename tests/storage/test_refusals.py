@@ -17,7 +17,6 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
-    StoreFullError,
     StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
@@ -39,8 +38,8 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
         Answer("PutObject", 412, "PreconditionFailed", conditional=True), "k",
         PreconditionFailedError, "s3://b/p/k is not what the write expected",
     ),
-    (Answer("PutObject", 507, "Any"), "k", StoreFullError, "the store is full (507 Any) and does not take s3://b/p/k; add"),
-    (Answer("PutObject", 500, "XMinioStorageFull", conditional=True), "k", StoreFullError, "the store is full (500 XMin"),
+    (Answer("PutObject", 507, "Any"), "k", StoreError, "the store is full (507 Any) and does not take s3://b/p/k; add"),
+    (Answer("PutObject", 500, "XMinioStorageFull", conditional=True), "k", StoreError, "the store is full (500 XMin"),
     (Answer("GetObject", 403, "RequestTimeTooSkewed"), "k", AccessDeniedError, "the clock of this machine differs from"),
     (Answer("GetObject", 400, "ExpiredToken"), "k", AccessDeniedError, "the credentials for s3://b/p/ have expired (Exp"),
     (
@@ -215,9 +214,9 @@ def test_a_conditional_write_is_sent_once_and_its_failure_is_ambiguous(status: i
 @pytest.mark.parametrize(
     ("status", "code", "error"),
     [
-        (507, "InsufficientStorage", StoreFullError),
-        (507, "XMinioStorageFull", StoreFullError),
-        (403, "QuotaExceeded", StoreFullError),
+        (507, "InsufficientStorage", StoreError),
+        (507, "XMinioStorageFull", StoreError),
+        (403, "QuotaExceeded", StoreError),
         (403, "AccessDenied", AccessDeniedError),
         (400, "EntityTooLarge", StoreError),
         (501, "NotImplemented", StoreError),
@@ -236,7 +235,7 @@ def test_a_conditional_write_that_is_refused_for_good_is_not_ambiguous(
 
 
 def test_a_full_store_is_named_with_the_way_out() -> None:
-    with Scripted(507, "InsufficientStorage") as server, pytest.raises(StoreFullError) as e:
+    with Scripted(507, "InsufficientStorage") as server, pytest.raises(StoreError) as e:
         server.store.put("k", b"x")
     assert str(e.value) == (
         "the store is full (507 InsufficientStorage) and does not take s3://bucket/p/k; add space, or delete what may go: "

@@ -14,7 +14,7 @@ from l0gc.errors import (
     NotFoundError,
     RecordsLostError,
     SafetyError,
-    StoreFullError,
+    StoreError,
     TopicNotFoundError,
     UsageError,
 )
@@ -213,7 +213,7 @@ def test_damaged_bytes_are_kept_with_a_record_before_anything_is_given_up() -> N
 
 
 @pytest.mark.parametrize("at", ["*.json", "*level_zero*"])
-@pytest.mark.parametrize("error", [StoreFullError("the store is full"), AccessDeniedError("no")])
+@pytest.mark.parametrize("error", [StoreError("the store is full"), AccessDeniedError("no")])
 def test_a_store_that_keeps_nothing_of_it_ends_it_with_nothing_given_up(at: str, error: L0gcError) -> None:
     cluster, keys = uploaded()
     damage(cluster, keys[1])

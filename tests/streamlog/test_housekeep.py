@@ -10,8 +10,8 @@ from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,
     EpochRegressionError,
-    ExternalLogError,
     NotInitialisedError,
+    SafetyError,
     StaleClusterEpochError,
 )
 from l0gc.keys import CONTROLLER_LOG, journal_log
@@ -366,7 +366,7 @@ def test_without_a_cluster_or_with_another_systems_log_there_is_nothing_to_do() 
         housekeep(memory_cluster(bootstrap=False))
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
-    with pytest.raises(ExternalLogError):
+    with pytest.raises(SafetyError, match="another system"):
         housekeep(cluster)
 
 

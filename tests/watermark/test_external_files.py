@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_files import ExternalFiles, read_table
@@ -86,7 +86,7 @@ def test_a_folder_that_is_not_finished_is_refused(tmp_path: Path, unfinished: st
     """A list of partitions whose writer is still adding files puts M too high."""
     for name in ("r", "p"):
         a_folder(tmp_path, name, finished=name != unfinished)
-    with pytest.raises(ExternalLogError, match=rf"folder .*/{unfinished} is not finished: it has no _SUCCESS"):
+    with pytest.raises(SafetyError, match=rf"folder .*/{unfinished} is not finished: it has no _SUCCESS"):
         read(tmp_path, "r", "p")
     (tmp_path / unfinished / "_SUCCESS").write_text("")
     assert len(read(tmp_path, "r", "p").partitions) == 2
@@ -97,10 +97,10 @@ def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_pat
         a_folder(tmp_path, name, finished=False)
     assert len(read(tmp_path, "r", "p", expect=2).partitions) == 2
     for expected in (1, 3):
-        with pytest.raises(ExternalLogError, match=f"lists 2 partitions, and --expect-partitions says {expected}"):
+        with pytest.raises(SafetyError, match=f"lists 2 partitions, and --expect-partitions says {expected}"):
             read(tmp_path, "r", "p", expect=expected)
     (tmp_path / "p" / "b.csv").write_text("topic,partition\nt,0\n")  # one of two is there twice
-    with pytest.raises(ExternalLogError, match="lists 1 partition"):
+    with pytest.raises(SafetyError, match="lists 1 partition"):
         read(tmp_path, "r", "p", expect=2)
 
 
@@ -119,7 +119,7 @@ def test_a_folder_that_is_written_anew_while_it_is_read_is_refused(
         return once(path)
 
     monkeypatch.setattr(Path, "read_bytes", rewritten)
-    with pytest.raises(ExternalLogError, match="/p was written anew while it was read"):
+    with pytest.raises(SafetyError, match="/p was written anew while it was read"):
         read(tmp_path, "r", "p")
 
 
@@ -147,7 +147,7 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
     stores = {"s3://b/p": store, "s3://b/r.csv": MemoryStore(), "s3://b": reports}
     files = ExternalFiles("s3://b/r.csv", "s3://b/p", 50)
     if late:
-        with pytest.raises(ExternalLogError, match="s3://b/p is not finished"):
+        with pytest.raises(SafetyError, match="s3://b/p is not finished"):
             files.read(stores.__getitem__, Parallel())
         return
     assert len(files.read(stores.__getitem__, Parallel()).partitions) == 2

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import ClusterMismatchError, CorruptObjectError, ExternalLogError
+from l0gc.errors import ClusterMismatchError, CorruptObjectError, SafetyError
 from l0gc.inspect.verify.confirm import confirm
 from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
 from l0gc.inspect.verify.listings import Cut, InDoubt, Seen, compare, l0_references, l1_references
@@ -44,9 +44,9 @@ _OBJECTS_A_TASK: Final = 500_000
 
 
 def check_log_is_ours(state: ControllerState) -> None:
-    """Raises `ExternalLogError` where another system keeps the log: nothing in the bucket could be compared with it."""
+    """Raises `SafetyError` where another system keeps the log: nothing in the bucket could be compared with it."""
     if state.external_log:
-        raise ExternalLogError(
+        raise SafetyError(
             "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
             "with: verify it with that system's own means"
         )

@@ -34,9 +34,9 @@ from l0gc.errors import (
     AmbiguousWriteError,
     L0gcError,
     NotFoundError,
+    SafetyError,
     StoreError,
     StoreTimeoutError,
-    TableError,
     UsageError,
 )
 from l0gc.integrations.iceberg.configuration import catalog_properties
@@ -203,7 +203,7 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
         NotFoundError: it does not exist.
         UsageError: it was not created by l0gc.
         ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
-        TableError: its columns, or how it is partitioned, are not what l0gc made them.
+        SafetyError: its columns, or how it is partitioned, are not what l0gc made them.
     """
     with explained(wanted.catalog):
         try:
@@ -224,7 +224,7 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
     ours = {f.field_id: (f.name, f.field_type, f.required) for f in SCHEMA.fields}
     parts = [(f.source_id, f.transform) for f in table.spec().fields]
     if any(columns.get(i) != c for i, c in ours.items()) or parts != [(f.source_id, f.transform) for f in SPEC.fields]:
-        raise TableError(
+        raise SafetyError(
             f"table {wanted.table} in catalog {wanted.catalog!r} has other columns or partitions than l0gc gives it; "
             "drop it there, or use another name"
         )

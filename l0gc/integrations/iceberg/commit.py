@@ -27,7 +27,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, TimestamptzType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from l0gc.errors import TableError
+from l0gc.errors import SafetyError
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.streamlog.journal.rows import Rows, name_bytes, name_text
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
@@ -131,10 +131,10 @@ def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]
 
 
 def name_in(path: str, url: str, table: str) -> bytes:
-    """The UUID in the path of an L1 object of this cluster, as its row has it. Raises `TableError`: it is another path."""
+    """The UUID in the path of an L1 object of this cluster, as its row has it. Raises `SafetyError`: it is another path."""
     key = parse_level_one(path.removeprefix(url)) if path.startswith(url) else None
     if key is None or key.base < 0:
-        raise TableError(
+        raise SafetyError(
             f"table {table} names {path}, which is not an L1 object of this cluster: another program wrote it"
         )
     return name_bytes(key.name)
@@ -278,13 +278,13 @@ def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
     """Delete metadata files of the table, which nothing names any more; returns how many there were.
 
     Raises:
-        TableError: one of them is not a metadata file of this table, or lies where l0gc has its own objects.
+        SafetyError: one of them is not a metadata file of this table, or lies where l0gc has its own objects.
     """
     folder = f"{table.location().rstrip('/')}/metadata/"
     for path in paths:
         inside = path.startswith(folder) and _METADATA.fullmatch(path[len(folder) :])
         if not inside or any(path.startswith(f"{url}{own}") for own in OWN):
-            raise TableError(f"{path} is not a metadata file of the table at {table.location()}, and was not deleted")
+            raise SafetyError(f"{path} is not a metadata file of the table at {table.location()}, and was not deleted")
     io, deleted = table.io, 0
     for path in paths:
         with suppress(FileNotFoundError):  # the catalog, or another sync, was first

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from l0gc.errors import ClusterMismatchError, TableError, UsageError
+from l0gc.errors import ClusterMismatchError, SafetyError, UsageError
 from l0gc.formatting import span
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin, TopicTable
@@ -65,11 +65,11 @@ def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str) ->
     """What the table's current snapshot says.
 
     Raises:
-        TableError: another program committed it.
+        SafetyError: another program committed it.
         ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
     """
     if note is None:
-        raise TableError(
+        raise SafetyError(
             f"the newest snapshot of table {table.table} is not l0gc's: another program has written to it; roll the table "
             "back to l0gc's last snapshot, or end it with l0gc table drop"
         )
@@ -92,10 +92,10 @@ def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -
 
 
 def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: TopicTable) -> None:
-    """Raises `TableError`: the table knows more of a journal than its log has."""
+    """Raises `SafetyError`: the table knows more of a journal than its log has."""
     for journal, offset in note.offsets.items():
         if offset > offsets.get(journal, -1):
-            raise TableError(
+            raise SafetyError(
                 f"table {table.table} has what journal {journal} said at offset {offset}, and that log ends at "
                 f"{offsets.get(journal, -1)}: it was set back; see docs/operations.md"
             )

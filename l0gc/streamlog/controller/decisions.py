@@ -15,9 +15,9 @@ from l0gc.errors import (
     ClusterMismatchError,
     EpochExpectationError,
     EpochRegressionError,
-    ExternalLogError,
     InvalidProducerEpochError,
     NotFoundError,
+    SafetyError,
     TopicNotFoundError,
     UsageError,
 )
@@ -87,9 +87,9 @@ def decide_bootstrap(
 
 
 def check_no_external_log(state: ControllerState) -> None:
-    """Raises `ExternalLogError` if epochs are another system's: an entry of ours would count a second epoch."""
+    """Raises `SafetyError` if epochs are another system's: an entry of ours would count a second epoch."""
     if state.external_log:
-        raise ExternalLogError(
+        raise SafetyError(
             "this cluster's epochs and topics are those of another system (l0gc init --external-log); l0gc neither advances "
             "them nor takes data here"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from l0gc.errors import CorruptObjectError, ExternalLogError, NotFoundError, PartialFailureError
+from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, SafetyError
 from l0gc.formatting import Outcome
 from l0gc.storage.workers import LOCAL, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles
@@ -108,7 +108,7 @@ def plan_evacuation(
 
     Raises:
         NotFoundError: nobody has listed the bucket since the last sweep.
-        ExternalLogError: the cluster's journals are another system's.
+        SafetyError: the cluster's journals are another system's.
         EpochRegressionError, SetBackError: a log went back; nothing may be moved (hazards 10 and 38).
         StoreError: the store does not answer, or does not let us.
     """
@@ -116,7 +116,7 @@ def plan_evacuation(
     began = cluster.runtime.clock.monotonic()
     state = cluster.controller.snapshot()
     if state.external_log:
-        raise ExternalLogError("this cluster's records are in another system's log: l0gc has nothing of it to move")
+        raise SafetyError("this cluster's records are in another system's log: l0gc has nothing of it to move")
     windows = windows_of(state, None)
     # Before the journals are judged, so that each that is changed is among them (hazard 38).
     unread: dict[str, str] = {}

@@ -17,7 +17,7 @@ from l0gc.epoch import is_epoch
 from l0gc.errors import (
     EpochRegressionError,
     PartitionClosedError,
-    PoisonedEpochError,
+    SafetyError,
     StaleClusterEpochError,
     UsageError,
 )
@@ -131,9 +131,9 @@ class Admission:
 
 
 def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
-    """Raises `PoisonedEpochError` if `epoch` is above the cluster's (hazard 14)."""
+    """Raises `SafetyError` if `epoch` is above the cluster's (hazard 14)."""
     if epoch > cluster_epoch or not is_epoch(epoch):
-        raise PoisonedEpochError(
+        raise SafetyError(
             f"epoch {epoch} offered to journal {journal} is above the cluster epoch {cluster_epoch}; "
             "it is refused, since it would shut out every writer"
         )

@@ -133,7 +133,7 @@ class JournalHandle(L1Handle):
         Returns:
             Where each landed. Where one did not, `error` says why, and those after it did not land either:
             StaleClusterEpochError: upload it again under a fresh epoch.
-            PoisonedEpochError, PartitionClosedError, EpochRegressionError, UsageError, ProtocolError: see `Admission`.
+            SafetyError, PartitionClosedError, EpochRegressionError, UsageError, ProtocolError: see `Admission`.
             AppendOutcomeUnknownError: see `SharedLog.append`.
             StoreError: the store refused the append.
         """
@@ -318,7 +318,7 @@ class JournalHandle(L1Handle):
 
         Raises:
             UsageError: a part cannot be meant; see `movable`.
-            PoisonedEpochError: a copy is stamped above the cluster epoch.
+            SafetyError: a copy is stamped above the cluster epoch.
         """
         for epoch in {p.epoch for p in parts}:
             check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))

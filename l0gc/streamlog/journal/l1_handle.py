@@ -139,7 +139,7 @@ class L1Handle:
 
     def fence_l1(self, epoch: int) -> int:
         """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does
-        not know then, and is stamped below the fence, no entry will ever name. Raises `PoisonedEpochError`: the cluster has
+        not know then, and is stamped below the fence, no entry will ever name. Raises `SafetyError`: the cluster has
         not reached that epoch.
         """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.errors import ExternalLogError
+from l0gc.errors import SafetyError
 from l0gc.inspect.verify.listings import l1_ranges
 from l0gc.inspect.verify.rules import DELETED, FOREIGN, LATER, LIVE, Basis
 from l0gc.inspect.verify.run import check_log_is_ours
@@ -34,7 +34,7 @@ def basis() -> Basis:
 def test_an_external_log_is_not_compared_with() -> None:
     """Its epoch is not the controller's, so every object would seem to be above it."""
     check_log_is_ours(ControllerState("ours", 4, epoch=9))
-    with pytest.raises(ExternalLogError, match="another system's"):
+    with pytest.raises(SafetyError, match="another system's"):
         check_log_is_ours(ControllerState("ours", 4, epoch=0, external_log=True))
 
 

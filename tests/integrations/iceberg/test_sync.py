@@ -21,7 +21,6 @@ from l0gc.errors import (
     SafetyError,
     StoreError,
     StoreTimeoutError,
-    TableError,
     TopicNotFoundError,
     UsageError,
 )
@@ -121,7 +120,7 @@ def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cl
     (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
     assert commit.name_in(f"{url}{path}", url, "t")
     for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_one/index/{path[15:60]}"):
-        with pytest.raises(TableError, match="another program wrote it"):
+        with pytest.raises(SafetyError, match="another program wrote it"):
             commit.name_in(other, url, "t")
 
 
@@ -240,12 +239,12 @@ def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_ref
         catalogs.load_table(there.catalog, TopicTable("events", 1, "lake", "l0gc.theirs"), "x")
     with there.update_schema() as change:
         change.rename_column("epoch", "other")
-    with pytest.raises(TableError, match="other columns"):
+    with pytest.raises(SafetyError, match="other columns"):
         sync(cluster)
     with there.update_schema() as change:
         change.rename_column("other", "epoch")
     there.delete("offset >= 0")
-    with pytest.raises(TableError, match="another program has written"):
+    with pytest.raises(SafetyError, match="another program has written"):
         sync(cluster)
     assert {k: v for k, v in copy_of(store_of(cluster)).items() if k in before} == before
 
@@ -259,7 +258,7 @@ def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -
     with pytest.raises(SafetyError, match=r"set back|went back|older|behind"):
         sync(restored)
     note = plan.SnapshotNote("c", 1, {0: 7}, 0, "", 0, 0)
-    with pytest.raises(TableError, match="ends at 6"):
+    with pytest.raises(SafetyError, match="ends at 6"):
         plan.check_not_ahead(note, {0: 6}, TopicTable("events", 1, "lake", "l0gc.events"))
 
 
@@ -304,9 +303,9 @@ def test_only_metadata_files_of_the_table_are_ever_deleted(cluster: Handles) -> 
         f"{inside}../data/snap-1.avro",
         "file:///etc/passwd",
     ):
-        with pytest.raises(TableError, match="was not deleted"):
+        with pytest.raises(SafetyError, match="was not deleted"):
             commit.end_metadata(there, [path], url)
-    with pytest.raises(TableError, match="was not deleted"):
+    with pytest.raises(SafetyError, match="was not deleted"):
         commit.end_metadata(there, [f"{inside}snap-1-0-x.avro"], there.location().removesuffix("l0gc/events"))
 
 

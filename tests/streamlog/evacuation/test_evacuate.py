@@ -10,7 +10,7 @@ import pytest
 
 from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import Sweep
-from l0gc.errors import NotFoundError, StoreFullError
+from l0gc.errors import NotFoundError, StoreError
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
@@ -311,10 +311,10 @@ def test_a_store_that_is_full_ends_it_and_nothing_was_moved_by_halves() -> None:
     compute(cluster)
 
     def full(body: bytes, epoch: int) -> str:
-        raise StoreFullError("no room is left")
+        raise StoreError("no room is left")
 
     cluster.write_l0 = full  # type: ignore[method-assign]
-    with pytest.raises(StoreFullError):
+    with pytest.raises(StoreError):
         evacuate(cluster)
     assert stored_values(another_process(cluster), "paused")[LAGGING] == [b"paused"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from l0gc.errors import EpochRegressionError, PoisonedEpochError, StaleReconcilerError
+from l0gc.errors import EpochRegressionError, SafetyError, StaleReconcilerError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import l1_handle
@@ -101,7 +101,7 @@ def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
         other.commit_reconciled(stale)
     fresh = reconciled(other.state, {0: 30}, other.replica.offset, revision=topic.revision, epoch=epoch)
     assert other.commit_reconciled(fresh) == {}
-    with pytest.raises(PoisonedEpochError):
+    with pytest.raises(SafetyError, match="above the cluster epoch"):
         handle.fence_l1(epoch + 1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import CorruptObjectError, PoisonedEpochError, UsageError
+from l0gc.errors import CorruptObjectError, SafetyError, UsageError
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
     Advance,
@@ -269,7 +269,7 @@ def test_a_copy_above_the_cluster_epoch_is_refused() -> None:
     _, topic, handle = journal_of()
     handle.append([of_topic(topic, topic.revision)])
     o = handle.state.topic(topic.revision).objects[0]
-    with pytest.raises(PoisonedEpochError):
+    with pytest.raises(SafetyError):
         handle.move([moved_part(o, COPY, topic.revision + 1, revision=topic.revision, topic_id=topic.topic_id)])
 
 
