@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from l0gc.api.engine import Engine
 from l0gc.api.gc import GcResult
-from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_attempt
 from l0gc.collect.gc_steps import STEPS
+from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.errors import (
     CorruptObjectError,
     NotInitialisedError,
@@ -23,6 +25,7 @@ from l0gc.errors import (
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult
+from l0gc.watermark.source import ClusterHandle
 from tests.scaling.counted import counted
 from tests.support.memory_store import (
     another_process,
@@ -111,6 +114,34 @@ def test_nothing_is_swept_by_an_external_log_whose_last_computation_failed(monke
         ("compute-watermark", "its last run failed: its epoch went back")
     ]
     assert (result.sweep, result.vacuum) == (None, None)
+
+
+def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where only the scan had a bound, gc noted M as swept, and left the rest until M moved again."""
+    handles = loaded()
+    bounds = [0, 0]
+
+    def bounded(cluster: ClusterHandle, wanted: Removal) -> Removal:
+        plan = plan_sweep(cluster, wanted)
+        return msgspec.structs.replace(plan, bound=bounds.pop()) if bounds else plan
+
+    monkeypatch.setattr("l0gc.collect.sweep.plan_sweep", bounded)
+    with over(handles, monkeypatch) as cluster:
+        handles.store.put(handles.identity().layout.format(1, 0, str(UUID(int=0))), b"x")
+        canary = cluster.gc(barrier=True).sweep
+        assert canary is not None
+        assert (canary.deleted, canary.bound, canary.watermark > 0) == (1, 0, True)
+        assert read_gc_note(handles.store).swept == 0
+        assert "sweep" not in read_attempts(handles.store, handles.parallel)
+        again = cluster.gc().sweep
+        assert (again and again.deleted, read_gc_note(handles.store).swept) == (0, 0)
+        rest = cluster.gc().sweep
+        assert rest is not None
+        assert (rest.deleted, read_gc_note(handles.store).swept) == (1, rest.watermark)
+        assert "sweep" in read_attempts(handles.store, handles.parallel)
+        assert "sweep" in cluster.gc().not_due
 
 
 def test_a_small_busy_cluster_starts_no_spark_though_java_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,7 +344,7 @@ class _Due:
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""
         if result.eligible == result.deleted and not result.stopped and not result.paused:
-            self._keep(swept=result.watermark)
+            self._keep(swept=result.bound)
 
     def no_vacuum(self) -> str:
         source = self._garbage_now()

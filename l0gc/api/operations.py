@@ -41,6 +41,7 @@ class Operations(DailyWork):
         max_rate: float | None = None,
         max_delete_ratio: float | None = None,
         shards: tuple[int, int] | None = None,
+        up_to: int | None = None,
         purge_versions: bool = False,
         record: bool = True,
         record_dir: Path | None = None,
@@ -59,6 +60,7 @@ class Operations(DailyWork):
             max_rate: delete no more than this many a second.
             max_delete_ratio: stop before deleting more than this share of the bucket.
             shards: the first and the last shard to sweep.
+            up_to: delete nothing above this epoch, which is at most M.
             purge_versions: remove every version of what is deleted, for good.
             record: whether the run goes on record.
             record_dir: keep the record in this folder instead of the bucket.
@@ -77,6 +79,7 @@ class Operations(DailyWork):
             max_objects=max_objects,
             max_rate=max_rate,
             shards=shards,
+            up_to=up_to,
             max_delete_ratio=max_delete_ratio,
             purge_versions=purge_versions,
             record=record,
@@ -85,9 +88,11 @@ class Operations(DailyWork):
         )
         handles = self.handles()
         work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
-        with recorded_attempt(handles, "sweep", whole=wanted.whole):
+        plan = wanted
+        with recorded_attempt(handles, "sweep", whole=lambda: plan.whole):
             with self._workers(spark, work, progress) as (workers, why), ThreadPoolExecutor(DELETERS) as deleters:
                 result = Sweep(handles, wanted, workers, stop=stop, deleters=deleters).run(reason=why, gone=gone)
+            plan = result.plan
             return checked(result)
 
     def vacuum(

@@ -106,7 +106,8 @@ def run_outcome(r: RunEntry) -> str:
         return f"killed, or still running: l0gc runs show {r.run_id}"
     s = r.summary
     failed = f", {s.failed:,} failed" if s.failed else ""
-    what = "vacuum" if s.command == VACUUM else f"M = {s.watermark}"
+    up_to = f", up to epoch {s.bound}" if s.bound < s.watermark else ""
+    what = "vacuum" if s.command == VACUUM else f"M = {s.watermark}{up_to}"
     purged = " for good, with all versions" if s.purge_versions and s.versioning != OFF else ""
     return f"{s.outcome}: {what}, {s.deleted:,} deleted{purged} ({size(s.bytes)}){failed}"
 

@@ -97,6 +97,9 @@ def new_run(cluster: Cluster) -> str:
     metavar="FIRST-LAST",
     help="Sweep these shards only, e.g. 000-249.",
 )
+@click.option(
+    "--up-to", type=click.IntRange(0), metavar="EPOCH", help="Delete nothing above this epoch: try a low one before M."
+)
 @click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
 @click.option(
     "--list",
@@ -113,6 +116,7 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
     Example:
       l0gc sweep --dry-run
       l0gc sweep --min-age 1h --max-rate 3000
+      l0gc sweep --up-to 4100                   # a canary: less than M allows
       l0gc sweep --dry-run --list - | head
       l0gc sweep --record-dir /var/lib/l0gc     # the store is full
     """
@@ -146,8 +150,9 @@ def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
 def swept(r: SweepResult) -> list[str]:
     """The run as text."""
     plan = r.plan
+    up_to = f", up to epoch {r.bound}" if r.bound < r.watermark else ""
     lines = [
-        f"M = {epoch(r.watermark)}: {count(r.deleted, 'version' if plan.by_version else 'object')} ({size(r.bytes)}) "
+        f"M = {epoch(r.watermark)}{up_to}: {count(r.deleted, 'version' if plan.by_version else 'object')} ({size(r.bytes)}) "
         f"{'would be deleted' if r.dry_run else 'deleted'} in {r.seconds:.1f} s; "
         f"{r.listed:,} listed, {r.eligible:,} eligible, {r.requests['list']:,} LIST and {r.requests['delete']:,} DELETE "
         "requests"

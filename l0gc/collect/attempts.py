@@ -8,7 +8,7 @@ end is when its object was written, by the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -93,11 +93,14 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
 
 
 @contextmanager
-def recorded_attempt(cluster: ClusterHandle, command: str, *, whole: bool = True) -> Iterator[None]:
+def recorded_attempt(
+    cluster: ClusterHandle, command: str, *, whole: bool | Callable[[], bool] = True
+) -> Iterator[None]:
     """Records how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
     Args:
         whole: False for a run that writes nothing, or covers a part of the cluster only; such a run is not recorded.
+            A function is asked when the block has ended.
     """
     error: BaseException | None = None
     try:
@@ -108,7 +111,8 @@ def recorded_attempt(cluster: ClusterHandle, command: str, *, whole: bool = True
     finally:
         # If the reader of the output has gone, that does not concern the run.
         unconcerned = isinstance(error, _NOT_RECORDED) or isinstance(getattr(error, "__cause__", None), BrokenPipeError)
-        if whole and cluster.identified and not unconcerned:
+        recorded = whole if isinstance(whole, bool) else whole()
+        if recorded and cluster.identified and not unconcerned:
             write_attempt(cluster.store, Attempt(command, *_outcome(error)))
 
 

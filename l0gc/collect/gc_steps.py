@@ -46,7 +46,7 @@ class GcNote(msgspec.Struct, frozen=True):
         landed: stands for all that had landed when M was computed last; another number where anything has landed since.
         published_ms: which publication that was, by its time.
         held: L0 objects that were neither eligible then nor unrecognized; -1 if nobody counted.
-        swept: the M of the last sweep that left nothing behind.
+        swept: the bound of the last sweep that left nothing at or below it.
     """
 
     landed: int = -1

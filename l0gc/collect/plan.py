@@ -51,6 +51,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
 
         min_age_ms: a sweep leaves objects younger than this for now.
         shards: the first and the last shard to sweep.
+        up_to: a sweep deletes nothing above this epoch, which is at most M.
         max_delete_ratio: a sweep stops before it deletes more than this share of what the last scan counted.
         purge_versions: a sweep removes every version and delete marker of eligible keys for good.
 
@@ -60,6 +61,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         keep_runs_ms: the records of runs are kept so long.
         keep_quarantine_ms: so long is kept what is left of records that were given up.
 
+        watermark: M, to be shown. What a sweep may delete is decided by `bound` alone: no object above it.
         older_than_ms: a sweep deletes only what was changed at this time or before.
         expected, counted: what the last scan saw as eligible and in all, -1 without one.
         paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
@@ -74,6 +76,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
 
     min_age_ms: int = 0
     shards: tuple[int, int] | None = None
+    up_to: int | None = None
     max_delete_ratio: float | None = None
     purge_versions: bool = False
 
@@ -85,6 +88,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
 
     started_ms: int = -1
     watermark: int = NO_WATERMARK
+    bound: int = NO_WATERMARK
     cluster_epoch: int = -1
     external_log: bool = False
     older_than_ms: int = _WHATEVER_ITS_AGE
@@ -99,8 +103,8 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether the run is to delete all that may go."""
-        return not self.dry_run and self.shards is None
+        """Whether the run is to delete all that may go. Of a sweep that is planned, its bound decides."""
+        return not self.dry_run and self.shards is None and self.up_to is None and self.bound == self.watermark
 
     @property
     def in_one_process(self) -> bool:
@@ -149,7 +153,7 @@ def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: see the module.
         PausedError: an operator has paused deletions, and this is not a dry run.
         UsageError: there are no such shards.
-        SafetyError: a share of the bucket is given, and the bucket was not counted.
+        SafetyError: objects above M are to go; or a share of the bucket is given, and the bucket was not counted.
     """
     look = _Look(cluster)
     judged = refuse_if_set_back(cluster, keep=False, by_m=True)
@@ -157,14 +161,19 @@ def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
     first, last = wanted.shards or (0, layout.shards - 1)
     if not 0 <= first <= last < layout.shards:
         raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
+    bound = plan.watermark if wanted.up_to is None else wanted.up_to
+    if bound > plan.watermark:
+        why = f"is above M = {plan.watermark}" if plan.watermark > NO_WATERMARK else "needs an M, and none is published"
+        raise SafetyError(f"--up-to {bound} {why}; l0gc compute-watermark publishes the M that is possible now")
     return msgspec.structs.replace(
         plan,
+        bound=bound,
         older_than_ms=plan.started_ms - wanted.min_age_ms if wanted.min_age_ms else _WHATEVER_ITS_AGE,
         first_shard=first,
         end_shard=last + 1,
-        versioning=look.versioning() if plan.watermark > NO_WATERMARK else OFF,
+        versioning=look.versioning() if bound > NO_WATERMARK else OFF,
         ratio_limit=_ratio_limit(published, wanted.max_delete_ratio),
-        expected=published.eligible_objects if published is not None else -1,
+        expected=published.eligible_objects if published is not None and bound == plan.watermark else -1,
         counted=published.listed_objects if published is not None else -1,
     )
 
@@ -200,6 +209,7 @@ class _Look:
             run_id=wanted.run_id or run_id(now_ms, cluster.runtime.new_id()),
             started_ms=now_ms,
             watermark=watermark_of(judged.published),
+            bound=watermark_of(judged.published),
             cluster_epoch=judged.identity.cluster_epoch,
             external_log=judged.identity.external_log,
             layout=judged.identity.layout,

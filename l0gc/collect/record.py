@@ -24,6 +24,7 @@ import msgspec
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.scan import Deletable
 from l0gc.decoding import decoded
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, StoreError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
@@ -124,6 +125,7 @@ class RunSummary(msgspec.Struct, frozen=True):
     uploads_aborted: int = 0
     seconds: float = 0.0
     command: str = SWEEP
+    bound: int = NO_WATERMARK
     kinds: dict[str, Removed] = {}
 
 

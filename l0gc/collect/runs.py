@@ -40,7 +40,7 @@ from l0gc.watermark.source import ClusterHandle
 KEEP_RUNS_S: Final = 30 * 86400
 """How long the records of runs are kept by default."""
 _REPORTED: Final = (
-    "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "deleted", "bytes", "failed"
+    "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "bound", "deleted", "bytes", "failed"
 )  # fmt: skip
 """What the JSON of a run has of its summary."""
 _FAILURES_SHOWN: Final = 20

@@ -95,7 +95,7 @@ class SkipScan:
     """The eligible objects of the shards `first` to `end` (end excluded), page by page.
 
     Args:
-        watermark: M.
+        bound: the highest epoch that may go.
         older_than_ms: objects changed after this (by the store's clock) are held by age.
         skip: whether to jump over what is live; False reads everything.
         versions: list every version and delete marker, not the objects as they are.
@@ -105,7 +105,7 @@ class SkipScan:
         self,
         store: ObjectStore,
         layout: KeyLayout,
-        watermark: int,
+        bound: int,
         first: int,
         end: int,
         *,
@@ -113,7 +113,7 @@ class SkipScan:
         skip: bool = True,
         versions: bool = False,
     ) -> None:
-        self._store, self._layout, self._watermark = store, layout, watermark
+        self._store, self._layout, self._bound = store, layout, bound
         self._older_than_ms = older_than_ms
         self._start = layout.before_shard(first)
         self._end = layout.before_shard(end) if end < layout.shards else None
@@ -167,7 +167,7 @@ class SkipScan:
     def _jump(self, last: str) -> str | None:
         """Where to go on if everything up to the next shard is live; None to read on."""
         parsed = self._layout.parse(last)
-        if parsed is None or parsed.epoch <= self._watermark:
+        if parsed is None or parsed.epoch <= self._bound:
             return None
         following = parsed.shard + 1
         if following >= self._layout.shards:
@@ -175,7 +175,7 @@ class SkipScan:
         return self._layout.before_shard(following)
 
     def _classify(self, page: ListedPage | VersionPage) -> list[Deletable]:
-        counts, end, start, watermark = self.counts, self._end, self._start, self._watermark
+        counts, end, start, bound = self.counts, self._end, self._start, self._bound
         ids = page.version_ids if isinstance(page, VersionPage) else [""] * len(page)
         eligible: list[Deletable] = []
         rows = zip(page.keys, self._layout.epochs(page.keys), page.sizes, page.modified_ms, ids, strict=True)
@@ -187,7 +187,7 @@ class SkipScan:
                 counts.unparsable += 1
                 counts.unparsable_samples += [key] if len(counts.unparsable_samples) < SAMPLES else []
                 continue
-            if epoch > watermark:
+            if epoch > bound:
                 continue
             counts.eligible += 1
             if modified > self._older_than_ms:

@@ -41,12 +41,14 @@ Ranges = Sequence[tuple[int, int]]
 class SweepResult(RunResult):
     """What a sweep did, or would do.
 
-    `eligible` are objects at or below M, whatever their age; `unparsable` keys are not L0 keys, and stay.
+    `bound` is the highest epoch that was to go, M or less; `eligible` are objects at or below it, whatever their age;
+    `unparsable` keys are not L0 keys, and stay.
     """
 
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"uploads_note"}
 
     watermark: int = NO_WATERMARK
+    bound: int = NO_WATERMARK
     eligible: int = 0
     held_by_age: int = 0
     deleted: int = 0
@@ -117,7 +119,7 @@ class Sweep(RemovalRun[SweepResult]):
         plan = plan_sweep(self._cluster, self._wanted)
         result = SweepResult(plan=plan, engine=self._workers.engine, engine_reason=reason)
         self._begin(plan)
-        if plan.watermark == NO_WATERMARK:
+        if plan.bound == NO_WATERMARK:
             return result
         if gone is not None:
             self._deleters = InlineExecutor()
@@ -144,7 +146,7 @@ class Sweep(RemovalRun[SweepResult]):
         return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
     def _abort_uploads(self, plan: Removal, result: SweepResult, tally: Tally) -> None:
-        """Abort the unfinished uploads of keys that M gives up; a dry run only counts them."""
+        """Abort the unfinished uploads of keys that may go; a dry run only counts them."""
         store, layout = self._cluster.store, plan.layout
         tally.list_requests += 1  # for the first page, also if it is empty
         try:
@@ -154,7 +156,7 @@ class Sweep(RemovalRun[SweepResult]):
                     if self.stop.is_set():
                         return
                     parsed = layout.parse(upload.key)
-                    if parsed is None or parsed.epoch > plan.watermark:
+                    if parsed is None or parsed.epoch > plan.bound:
                         continue
                     if (
                         not plan.first_shard <= parsed.shard < plan.end_shard
@@ -212,7 +214,7 @@ class _Sweeper:
         """Scan a range, and have the scanners of the others end if it cannot be scanned to its end."""
         remover, plan = self._remover, self._remover.plan
         scan = SkipScan(
-            self._store, plan.layout, plan.watermark, first, end,
+            self._store, plan.layout, plan.bound, first, end,
             older_than_ms=plan.older_than_ms, skip=skip, versions=plan.by_version,
         )  # fmt: skip
         seen = 0

@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.plan import UNKNOWN, Removal, plan_sweep
+from l0gc.collect.record import read_summary
 from l0gc.collect.runs import started_ms
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import SafetyError, StoreError, UsageError
+from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero
+from tests.support.l0_buckets import name_of
 from tests.support.memory_store import Call, MemoryStore, publish_m, store_of
 
 
@@ -85,6 +88,36 @@ def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_sa
 
     result = Sweep(a_cluster(Mute())).run(1)
     assert (result.plan.versioning, result.deleted) == (UNKNOWN, 60)
+
+
+# -- the bound ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("up_to", [0, 2, 4])
+def test_nothing_above_the_bound_goes_and_the_run_says_up_to_where_it_went(up_to: int) -> None:
+    cluster = a_cluster()
+    store, layout = store_of(cluster), cluster.controller.layout()
+    uploads = [UnfinishedUpload(layout.format(0, epoch, name_of(epoch)), str(epoch), 0) for epoch in range(EPOCHS)]
+    store.unfinished = list(uploads)
+    before, garbage = level_zero(cluster), expected_garbage(cluster, up_to)
+    dry = Sweep(cluster, Removal(up_to=up_to, dry_run=True)).run()
+    result = Sweep(cluster, Removal(up_to=up_to)).run()
+    assert before - level_zero(cluster) == garbage
+    assert (result.deleted, result.eligible, result.uploads_aborted) == (len(garbage), len(garbage), up_to + 1)
+    assert (dry.deleted, dry.uploads_aborted) == (result.deleted, up_to + 1)
+    assert store.unfinished == uploads[up_to + 1 :]
+    summary = read_summary(store, result.run_id)
+    assert (result.watermark, result.bound) == (summary.watermark, summary.bound) == (4, up_to)
+    assert result.plan.whole is False
+
+
+@pytest.mark.parametrize(("watermark", "why"), [(4, "--up-to 5 is above M = 4"), (None, "needs an M")])
+def test_a_bound_above_m_is_refused(watermark: int | None, why: str) -> None:
+    cluster = a_cluster(watermark=watermark)
+    before = dict(store_of(cluster).objects)
+    with pytest.raises(SafetyError, match=why):
+        Sweep(cluster, Removal(up_to=5)).run()
+    assert store_of(cluster).objects == before
 
 
 # -- the share of the bucket --------------------------------------------------------------------------------------------
