@@ -110,11 +110,7 @@ class BucketNotFoundError(NotFoundError):
     """The bucket does not exist."""
 
 
-class TopicNotFoundError(NotFoundError):
-    """The topic does not exist, or no longer."""
-
-
-class PartitionClosedError(TopicNotFoundError):
+class PartitionClosedError(NotFoundError):
     """The partition's topic was deleted; its log accepts nothing more."""
 
 
@@ -130,10 +126,6 @@ class ObjectNotFoundError(NotFoundError):
     """The object does not exist; `date_ms` is the store's clock at that answer, if it sent one."""
 
     date_ms: int | None = None
-
-
-class StagedObjectSweptError(NotFoundError):
-    """An L0 object was swept before its batch was committed, which took too long; none of it landed in its journal."""
 
 
 # -- 6: the store lacks something -------------------------------------------------------------------------------------
@@ -195,16 +187,8 @@ class EndedError(L0gcError):
         self.exit_code = exit_code  # type: ignore[misc]  # of this one, and not of the class
 
 
-class CheckFailedError(EndedError):
-    """Something that the doctor checked is not fit for l0gc; the exit code says what kind of thing."""
-
-
 class StoppedError(EndedError):
     """The user stopped the run; work in progress is finished and reported, the rest is for another run."""
-
-
-class StepsFailedError(EndedError):
-    """Steps of a `gc` run failed, and each has said why; the exit code is the worst of theirs."""
 
 
 # -- 1: the protocol says no ------------------------------------------------------------------------------------------
@@ -235,20 +219,12 @@ class StaleClusterEpochError(ProtocolError):
         self.window = window
 
 
-class EpochExpectationError(ProtocolError):
-    """`epoch advance --expect E` found another epoch, and no lost reply of this caller explains it (KIP-360)."""
-
-
 class InvalidProducerEpochError(ProtocolError):
     """A newer instance of the producer exists; this one is fenced for good (KIP-360)."""
 
 
 class UnknownProducerError(ProtocolError):
-    """The partition does not know the producer at this sequence; the only remedy is a bumped epoch (KIP-360)."""
-
-
-class OutOfOrderSequenceError(ProtocolError):
-    """A producer's batch skips a sequence number: a batch before it is missing."""
+    """Nothing is known that a producer's sequence could continue; the only remedy is a bumped epoch (KIP-360)."""
 
 
 class InputPositionMovedError(ProtocolError):

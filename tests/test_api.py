@@ -207,7 +207,7 @@ def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: p
 def test_a_missing_topic_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = topic_in_memory(2)
     with over(handles, monkeypatch) as cluster:
-        with pytest.raises(errors.TopicNotFoundError):
+        with pytest.raises(errors.NotFoundError):
             cluster.read("event")
         with pytest.raises(errors.UsageError, match="0 to 1"):
             cluster.read("events", partition=2)

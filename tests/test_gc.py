@@ -16,9 +16,9 @@ from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.errors import (
     CorruptObjectError,
+    EndedError,
     NotInitialisedError,
     PartialFailureError,
-    StepsFailedError,
     StoppedError,
     UsageError,
 )
@@ -105,7 +105,7 @@ def test_nothing_is_swept_by_an_external_log_whose_last_computation_failed(monke
     handles.controller.bootstrap(shards=4, external_log=True)
     publish_m(handles, 4, 9)
     write_attempt(handles.store, Attempt("compute-watermark", 4, "its epoch went back"))
-    with over(handles, monkeypatch) as cluster, pytest.raises(StepsFailedError) as e:
+    with over(handles, monkeypatch) as cluster, pytest.raises(EndedError) as e:
         cluster.gc()
     assert e.value.exit_code == 4
     result = e.value.result
@@ -176,7 +176,7 @@ def test_a_step_that_failed_keeps_what_it_did_and_the_others_run(monkeypatch: py
     error.result = HousekeepResult(7)
     with over(loaded(), monkeypatch) as cluster:
         monkeypatch.setattr(type(cluster), "housekeep", fails_with(error))
-        with pytest.raises(StepsFailedError, match=r"housekeep \(3\)") as raised:
+        with pytest.raises(EndedError, match=r"housekeep \(3\)") as raised:
             cluster.gc()
         result: Any = raised.value.result
         assert (raised.value.exit_code, result.housekeep, result.reconcile.records) == (3, error.result, 3)
@@ -186,7 +186,7 @@ def test_a_step_that_failed_keeps_what_it_did_and_the_others_run(monkeypatch: py
 def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with over(loaded(), monkeypatch) as cluster:
         monkeypatch.setattr(type(cluster), "compute_watermark", fails_with(CorruptObjectError("damaged")))
-        with caplog.at_level("INFO", "l0gc"), pytest.raises(StepsFailedError) as raised:
+        with caplog.at_level("INFO", "l0gc"), pytest.raises(EndedError) as raised:
             cluster.gc(barrier=True)
         result: Any = raised.value.result
         assert (result.sweep, result.vacuum, set(result.not_due)) == (None, None, {"merge", "expire", "table_sync"})
@@ -200,7 +200,7 @@ def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: p
 def test_an_error_that_concerns_all_steps_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with over(loaded(), monkeypatch) as cluster:
         monkeypatch.setattr(type(cluster), "housekeep", fails_with(UsageError("no")))
-        with pytest.raises(StepsFailedError) as raised:
+        with pytest.raises(EndedError) as raised:
             cluster.gc()
         result: Any = raised.value.result
         assert (raised.value.exit_code, result.reconcile, result.not_due) == (2, None, {})
@@ -263,7 +263,7 @@ def test_where_housekeeping_did_not_find_all_logs_whole_each_question_looks_itse
         cluster.housekeep(barrier=True)
         cluster.compute_watermark()
     put_back(store_of(handles), journal_log(0), before)  # nothing in it waits to be lifted
-    with over(another_process(handles, 2), monkeypatch) as cluster, pytest.raises(StepsFailedError) as failed:
+    with over(another_process(handles, 2), monkeypatch) as cluster, pytest.raises(EndedError) as failed:
         cluster.gc()
     assert isinstance(failed.value.result, GcResult)
     said = {e.step: e.message for e in failed.value.result.errors}

@@ -26,7 +26,7 @@ from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_gc
 from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
-from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, StepsFailedError, StoppedError, StoreError
+from l0gc.errors import CorruptObjectError, EndedError, L0gcError, NotFoundError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Handles
@@ -77,13 +77,13 @@ class GcResult(Outcome):
     run_id: str = ""
 
     @property
-    def problem(self) -> StepsFailedError | None:
+    def problem(self) -> EndedError | None:
         """Which steps failed, as the error that the run ends with."""
         if not self.errors:
             return None
         failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
         text = f"not every step went through: {failed}; what each said is above, and l0gc status has the way out"
-        return StepsFailedError(text, gc_steps.worst(e.exit_code for e in self.errors))
+        return EndedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
 class Cluster(Evacuation):

@@ -91,8 +91,7 @@ class Reads:
             checkpoint: its `checkpointLocation`: a folder of this machine, or in a bucket of this store, as `s3://bucket/folder`.
 
         Raises:
-            NotFoundError: there is no checkpoint, or no micro-batch of the query has ended, or it reads no topic.
-            TopicNotFoundError: it reads a topic that was deleted, or created again, or that is another cluster's.
+            NotFoundError: there is no checkpoint, no micro-batch has ended, or the query reads a topic that is not there.
         """
         from urllib.parse import urlsplit
         from urllib.request import url2pathname

@@ -295,7 +295,7 @@ def doctor_command(out: Output, cluster: Cluster) -> None:
 
 
 def print_result(out: Output, result: DoctorResult) -> None:
-    """The doctor's findings; raises `CheckFailedError` if anything failed."""
+    """The doctor's findings; raises `EndedError` if anything failed."""
     width = max(len(c.name) for c in result.checks)
     lines = []
     for c in result.checks:

@@ -132,7 +132,7 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
 
 
 def _what_goes(cluster: Cluster, name: str) -> str:
-    """The topic and its records, in a sentence. Raises `TopicNotFoundError`."""
+    """The topic and its records, in a sentence. Raises `NotFoundError`."""
     topic = cluster.handles().controller.snapshot().topic(name)
     what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:

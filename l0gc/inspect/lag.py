@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from l0gc.errors import NotFoundError, OffsetOutOfRangeError, TopicNotFoundError, UnsupportedFormatError
+from l0gc.errors import NotFoundError, OffsetOutOfRangeError, UnsupportedFormatError
 from l0gc.formatting import Outcome
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
 from l0gc.streamlog.cluster import Handles
@@ -71,8 +71,8 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
         name: the checkpoint's, for messages.
 
     Raises:
-        NotFoundError: there is no checkpoint, or no micro-batch that has ended, or the query reads no topic.
-        TopicNotFoundError: the cluster does not have a topic that the query reads.
+        NotFoundError: there is no checkpoint, or no micro-batch that has ended; or the query reads no topic, or one that the
+            cluster does not have.
         OffsetOutOfRangeError: a partition ends before the query's position.
         UnsupportedFormatError: the checkpoint is of another version than is known.
     """
@@ -84,13 +84,13 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
             topic, revision = topics.get(topic_name), stored[REVISION]
             if topic is None or topic.revision != revision:
                 now = "" if topic is None else f", whose revision is {topic.revision}"
-                raise TopicNotFoundError(
+                raise NotFoundError(
                     f"{name} is at revision {revision} of topic {topic_name!r}{now}: that topic was deleted, or the query "
                     "reads another cluster"
                 )
             offsets = {int(partition): offset for partition, offset in stored.items() if partition != REVISION}
             if offsets and max(offsets) >= topic.partitions:
-                raise TopicNotFoundError(
+                raise NotFoundError(
                     f"{name} has partition {topic_name}/{max(offsets)}, which does not exist: that is another cluster's"
                 )
             found += _of_topic(cluster, topic, offsets, source, now_ms)

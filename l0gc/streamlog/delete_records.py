@@ -43,7 +43,7 @@ def delete_records(
 
     Raises:
         OffsetOutOfRangeError: a partition has fewer records; nothing was deleted.
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         UsageError: it has no such partition, or not exactly one place is given.
         EpochRegressionError: what is published is above the cluster epoch; nothing was deleted (hazard 10).
     """

@@ -70,7 +70,7 @@ def give_up(
 
     Raises:
         What `check_give_up` raises: they cannot be given up.
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         UsageError: there is no such partition, or the offsets cannot be meant.
         SafetyError: some of them can be read.
         StoreError: the store does not answer, or has no room for the bytes that are still there.

@@ -164,7 +164,7 @@ def describe_topic(
         partition: the offsets of this one alone; without it those of the first `limit` partitions.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         UsageError: it has no such partition.
     """
     state = cluster.controller.snapshot()
@@ -204,7 +204,7 @@ def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:
     """Delete the topic and close it in its journals; names those in which that failed, where housekeeping tries again.
 
     Raises:
-        TopicNotFoundError: it does not exist.
+        NotFoundError: it does not exist.
         EpochRegressionError: what is published is above the cluster epoch.
     """
     refuse_if_set_back(cluster)

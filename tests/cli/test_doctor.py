@@ -6,7 +6,7 @@ import pytest
 
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.status import print_result
-from l0gc.errors import AccessDeniedError, CheckFailedError, L0gcError, StoreUnreachableError, ThrottledError
+from l0gc.errors import AccessDeniedError, EndedError, L0gcError, StoreUnreachableError, ThrottledError
 from l0gc.inspect.doctor.checkup import FAILURE, Check, DoctorResult, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
@@ -30,7 +30,7 @@ def test_a_warning_has_a_remedy_and_fails_nothing() -> None:
 
 
 def test_a_failure_exits_with_6_and_is_reported_after_all_results() -> None:
-    with taking_results() as results, pytest.raises(CheckFailedError, match="race: two winners; keep away") as e:
+    with taking_results() as results, pytest.raises(EndedError, match="race: two winners; keep away") as e:
         print_result(
             Output(Settings()), DoctorResult([failure("race", "two winners", "keep away"), ok("cluster", "fine")])
         )
@@ -43,7 +43,7 @@ def test_what_ends_a_check_keeps_its_exit_code() -> None:
         raise AccessDeniedError("no")
 
     checks = guarded("bucket", check, "ask")
-    with taking_results(), pytest.raises(CheckFailedError) as e:
+    with taking_results(), pytest.raises(EndedError) as e:
         print_result(Output(Settings()), DoctorResult(checks))
     assert e.value.exit_code == AccessDeniedError("no").exit_code
 
@@ -91,7 +91,7 @@ def test_wrong_credentials_are_the_same_sentence_and_exit_code_to_doctor_as_to_e
         monkeypatch.setenv(name, value)
     with pytest.raises(L0gcError) as from_status:
         l0gc("status")
-    with pytest.raises(CheckFailedError) as from_doctor:
+    with pytest.raises(EndedError) as from_doctor:
         l0gc("doctor")
     sentence = str(from_status.value).partition("; ")[0]
     assert sentence in str(from_doctor.value)

@@ -15,7 +15,7 @@ from l0gc.api.groups import checked
 from l0gc.cli.metrics import Run, samples
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import rule_options, run_merge
-from l0gc.errors import PartialFailureError, TopicNotFoundError
+from l0gc.errors import NotFoundError, PartialFailureError
 from l0gc.settings import Settings
 from l0gc.streamlog.level_one.merge import MergeResult
 from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -95,7 +95,7 @@ def test_spark_is_not_started_for_little_or_nothing(monkeypatch: pytest.MonkeyPa
     a = a_cluster()
     with over(a, monkeypatch) as cluster:
         assert printed(cluster.merge(Engine("spark"))).text == ["nothing to merge"]
-        with pytest.raises(TopicNotFoundError, match="'event'"):
+        with pytest.raises(NotFoundError, match="'event'"):
             cluster.merge(Engine("spark"), "event")
         fill(a, 4)
         planned = cluster.merge(Engine("spark"), dry_run=True)

@@ -11,7 +11,7 @@ from l0gc.api.engine import Engine
 from l0gc.api.groups import checked
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
-from l0gc.errors import PartialFailureError, TopicNotFoundError
+from l0gc.errors import NotFoundError, PartialFailureError
 from l0gc.settings import Settings
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
 from tests.support.memory_store import topic_in_memory
@@ -78,7 +78,7 @@ def test_spark_is_not_started_for_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     with over(handles, monkeypatch) as cluster:
         on_spark = Engine("spark")
         assert (cluster.reconcile(on_spark).records, cluster.reconcile(on_spark).rounds) == (0, 0)
-        with pytest.raises(TopicNotFoundError, match="'event'"):
+        with pytest.raises(NotFoundError, match="'event'"):
             cluster.reconcile(on_spark, "event")
         put(handles, "events", {0: [b"x"], 3: [b"y", b"z"]})
         with pytest.raises(AssertionError, match="nothing needs Spark"):

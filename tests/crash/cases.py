@@ -8,7 +8,7 @@ from typing import Final
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.collect.sweep import Sweep
-from l0gc.errors import L0gcError, NotFoundError, TopicNotFoundError, UsageError
+from l0gc.errors import L0gcError, NotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
@@ -242,7 +242,7 @@ CASES: Final = {
     c.name: c
     for c in (
         Case("topic-create", ["topic", "create", NEW, "--partitions", "2"], quiet, _created),
-        Case("topic-delete", ["topic", "delete", TOPIC, "--yes"], quiet, _deleted, done=(TopicNotFoundError,)),
+        Case("topic-delete", ["topic", "delete", TOPIC, "--yes"], quiet, _deleted, done=(NotFoundError,)),
         Case(
             "upload",
             ["upload", TOPIC, FILE, "--producer", "nightly", "--batch-bytes", "200"],

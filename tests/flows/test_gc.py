@@ -16,7 +16,7 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.cli.metrics import METRICS
 from l0gc.cli.output import taking_results
-from l0gc.errors import L0gcError, NotInitialisedError, StepsFailedError, StoppedError
+from l0gc.errors import EndedError, L0gcError, NotInitialisedError, StoppedError
 from l0gc.keys import journal_log
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import HousekeepResult
@@ -163,7 +163,7 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
     assert done["reconcile"]["records"] == len(LINES)
     assert "sweep" in done["not_due"]
     assert error.exit_code == 3
-    assert isinstance(error, StepsFailedError)
+    assert isinstance(error, EndedError)
     stderr = capsys.readouterr().err
     assert "l0gc: housekeep: housekeeping failed for 1 log" in stderr
     assert "journal 1" in stderr

@@ -15,7 +15,6 @@ from l0gc.errors import (
     RecordsLostError,
     SafetyError,
     StoreError,
-    TopicNotFoundError,
     UsageError,
 )
 from l0gc.keys import QUARANTINE
@@ -239,7 +238,7 @@ def test_a_store_that_keeps_nothing_of_it_ends_it_with_nothing_given_up(at: str,
 @pytest.mark.parametrize(
     ("topic", "partition", "offsets", "error", "why"),
     [
-        ("evnts", 0, (3, 5), TopicNotFoundError, "evnts"),
+        ("evnts", 0, (3, 5), NotFoundError, "evnts"),
         ("events", 2, (3, 5), L0gcError, "partition"),
         ("events", 0, (5, 3), UsageError, "5-3 is not a range"),
         ("events", 0, (-1, 3), UsageError, "-1-3 is not a range"),

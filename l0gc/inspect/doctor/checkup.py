@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from l0gc import __version__
-from l0gc.errors import CheckFailedError, L0gcError, StoreUnreachableError, ThrottledError
+from l0gc.errors import EndedError, L0gcError, StoreUnreachableError, ThrottledError
 from l0gc.formatting import Outcome
 
 OK: Final = "ok"
@@ -50,13 +50,11 @@ class DoctorResult(Outcome):
     checks: list[Check]
 
     @property
-    def problem(self) -> CheckFailedError | None:
+    def problem(self) -> EndedError | None:
         """The first failure, with its remedy, as the error that the command ends with."""
         failed = next((c for c in self.checks if c.status == FAILURE), None)
         return (
-            None
-            if failed is None
-            else CheckFailedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)
+            None if failed is None else EndedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)
         )
 
     def to_json(self) -> dict[str, Any]:

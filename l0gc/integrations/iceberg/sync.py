@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
-from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, TopicNotFoundError
+from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError
 from l0gc.integrations.iceberg import plan
 from l0gc.integrations.iceberg.catalog import create_in_catalog, explained, load_table, open_catalog
 from l0gc.integrations.iceberg.commit import (
@@ -108,7 +108,7 @@ def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced
     """Have the table name what the topic's journals list now, and end its old snapshots.
 
     Raises:
-        TopicNotFoundError: the topic was deleted.
+        NotFoundError: the topic was deleted.
         StoreError: others committed each time; see `explained`, too.
         SafetyError: the table is not as l0gc left it, or a journal is damaged.
     """
@@ -117,7 +117,7 @@ def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced
         state = cluster.controller.snapshot()
         topic = state.topics.get(table.topic)
         if topic is None or topic.revision != table.revision:
-            raise TopicNotFoundError(
+            raise NotFoundError(
                 f"topic {table.topic!r} (revision {table.revision}) was deleted, and its table {table.table} stays as it is "
                 f"until l0gc table drop {table.topic}"
             )

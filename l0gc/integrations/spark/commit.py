@@ -39,10 +39,9 @@ from l0gc.errors import (
     InputPositionMovedError,
     InvalidProducerEpochError,
     L0gcError,
+    NotFoundError,
     ObjectNotFoundError,
-    OutOfOrderSequenceError,
     ProtocolError,
-    StagedObjectSweptError,
     StaleClusterEpochError,
     StoreError,
     UnknownProducerError,
@@ -67,7 +66,7 @@ _MAX_TRIES: Final = 50
 """How many times a batch is offered to a journal: it was stale, or another driver of the query was first."""
 _OBJECT_BYTES: Final = 256
 """What an object takes in an entry in addition to its extents."""
-_RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerError)
+_RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
 """What a journal says where another driver of the query was there first: the state is looked at again."""
 
 
@@ -204,7 +203,7 @@ def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | No
         EpochRegressionError: what is published is above the cluster epoch; nothing was committed.
         SetBackError: a journal that the batch has something for was set back; nothing was committed.
         PartitionClosedError: a topic was deleted.
-        StagedObjectSweptError: an object was swept before it was committed.
+        NotFoundError: an object was swept before it was committed.
         UsageError: the batch is too large for an entry.
         L0gcError: see `JournalHandle.append`. With a batch id, committing it again is safe.
     """
@@ -348,7 +347,7 @@ class _Part:
             try:
                 body = self._cluster.store.get(o.key).body
             except ObjectNotFoundError as e:
-                raise StagedObjectSweptError(
+                raise NotFoundError(
                     f"{e}: it was swept before its batch was committed, which took longer than two epochs. Nothing of it is "
                     f"committed in journal {self._journal.journal}; write smaller batches, or sweep with --min-age"
                 ) from e

@@ -86,7 +86,7 @@ class Planner:
             goes_on: what a query that goes on still finds: without those that are gone, if their loss is accepted.
 
         Raises:
-            TopicNotFoundError: one does not exist.
+            NotFoundError: one does not exist.
             UsageError: an option names a partition that its topic does not have, or a topic that is not read.
         """
         o, state = self._options, self._cluster.controller.snapshot()
@@ -131,7 +131,7 @@ class Planner:
             wanted: what the query's filters leave.
 
         Raises:
-            TopicNotFoundError, UsageError: see `topics`.
+            NotFoundError, UsageError: see `topics`.
             OffsetOutOfRangeError: records below a log start offset were asked for, or records that are not there yet.
             CorruptObjectError: an object that a journal needs is not what it should be.
         """

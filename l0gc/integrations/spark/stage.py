@@ -111,7 +111,7 @@ class Stager:
 
         Raises:
             UsageError: a row has no value, or names no topic, or a partition that its topic does not have.
-            TopicNotFoundError: there is no such topic.
+            NotFoundError: there is no such topic.
         """
         staged: list[StagedObject] = []
         waiting: deque[Future[StagedObject]] = deque()

@@ -13,12 +13,11 @@ from msgspec import UNSET, UnsetType
 
 from l0gc.errors import (
     ClusterMismatchError,
-    EpochExpectationError,
     EpochRegressionError,
     InvalidProducerEpochError,
     NotFoundError,
+    ProtocolError,
     SafetyError,
-    TopicNotFoundError,
     UsageError,
 )
 from l0gc.formatting import count, moment
@@ -144,7 +143,7 @@ def decide_alter_topic(state: ControllerState, name: str, retention: RetentionSe
     """Change a topic's retention; None if it is as wanted.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         UsageError: a number cannot be.
     """
     retention.check()
@@ -221,12 +220,12 @@ def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.C
     """Have a topic kept as a table; None if it is already.
 
     Raises:
-        TopicNotFoundError: it does not exist, or was deleted and created again in between.
+        NotFoundError: it does not exist, or was deleted and created again in between.
         UsageError: a name cannot be, the topic has another table, or another topic has this one.
     """
     entries.check_table(wanted.topic, wanted.catalog, wanted.table)
     if state.topic(wanted.topic).revision != wanted.revision:
-        raise TopicNotFoundError(f"topic {wanted.topic!r} (revision {wanted.revision}) was deleted in between")
+        raise NotFoundError(f"topic {wanted.topic!r} (revision {wanted.revision}) was deleted in between")
     for table in state.tables.values():
         if table == wanted:
             return None
@@ -242,7 +241,7 @@ def decide_advance(state: ControllerState, expected: int | None, caller: str) ->
     """Advance the epoch; None if this caller's earlier advance, whose reply was lost, has done so (KIP-360's rule).
 
     Raises:
-        EpochExpectationError: the epoch is neither `expected` nor what this caller made of it.
+        ProtocolError: the epoch is neither `expected` nor what this caller made of it.
         UsageError: the caller's name cannot be one.
     """
     if expected is None:
@@ -255,7 +254,7 @@ def decide_advance(state: ControllerState, expected: int | None, caller: str) ->
         return entries.Tick(expected, caller)
     if state.last_tick == LastTick(expected, caller):
         return None
-    raise EpochExpectationError(
+    raise ProtocolError(
         f"the cluster epoch is {state.epoch}, not {expected}, and not because of an advance by {caller!r}; "
         "look at l0gc epoch show before you advance it"
     )

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from l0gc.epoch import HIGHEST_JUMP
-from l0gc.errors import NotInitialisedError, ObjectNotFoundError, TopicNotFoundError, UsageError
+from l0gc.errors import NotFoundError, NotInitialisedError, ObjectNotFoundError, UsageError
 from l0gc.keys import DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
@@ -241,7 +241,7 @@ class Controller:
         """Delete the topic; its journals still need their `closed` entry.
 
         Raises:
-            TopicNotFoundError: it does not exist, or was deleted and created again during the call: the new one stays.
+            NotFoundError: it does not exist, or was deleted and created again during the call: the new one stays.
         """
         topics: list[Topic] = []
 
@@ -249,7 +249,7 @@ class Controller:
             topic = state.topic(name)
             topics.append(topic)
             if topic.revision != topics[0].revision:
-                raise TopicNotFoundError(
+                raise NotFoundError(
                     f"topic {name!r} (revision {topics[0].revision}) has just been deleted, and created again with "
                     f"revision {topic.revision}; the new topic was left as it is"
                 )

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import NotFoundError, TopicNotFoundError, UsageError, suggestion
+from l0gc.errors import NotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
 from l0gc.streamlog.controller.entries import ALL_TOPICS, UNLIMITED
@@ -242,11 +242,11 @@ class ControllerState(msgspec.Struct, array_like=True):
         )
 
     def topic(self, name: str) -> Topic:
-        """The topic. Raises `TopicNotFoundError`, with the nearest name."""
+        """The topic. Raises `NotFoundError`, with the nearest name."""
         if name in self.topics:
             return self.topics[name]
         hint = suggestion(name, self.topics, "l0gc topic list shows what there is")
-        raise TopicNotFoundError(f"topic {name!r} does not exist; {hint}")
+        raise NotFoundError(f"topic {name!r} does not exist; {hint}")
 
     def producer(self, name: str) -> Producer:
         """The producer. Raises `NotFoundError`, with the nearest name."""

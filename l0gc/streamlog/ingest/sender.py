@@ -46,7 +46,7 @@ def open_sender(cluster: Handles, topic: str, producer: str) -> Iterator[Sender]
     """A sender, which begins a run of the producer.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         UsageError: a journal has more of its partitions than inputs that it remembers.
         EpochRegressionError, SetBackError: see `open_upload`; nothing was written.
     """

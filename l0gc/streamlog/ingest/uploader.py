@@ -91,7 +91,7 @@ def open_upload(
 
     Raises:
         UsageError: the arguments exclude each other, or an input cannot be read.
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         EpochRegressionError: what is published is above the cluster epoch; nothing was written.
         SetBackError: a journal of the topic was set back; nothing was written.
     """

@@ -16,7 +16,6 @@ import msgspec
 from l0gc.errors import (
     InputPositionMovedError,
     InvalidProducerEpochError,
-    OutOfOrderSequenceError,
     UnknownProducerError,
     UsageError,
 )
@@ -60,8 +59,8 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
     Raises:
         UsageError: the batch cannot be one.
         InvalidProducerEpochError: a newer instance of the producer was here, or another one with the same epoch.
-        UnknownProducerError: nothing is known that this sequence could continue.
-        OutOfOrderSequenceError: an object before it is missing, or it is too old to be answered.
+        UnknownProducerError: nothing is known that it could continue, an object before it is missing, or it is too old to be
+            answered.
         InputPositionMovedError: another run has landed other parts of the input; nothing of this object landed.
     """
     if batch.sequence < 0 or batch.epoch < 0 or any(s.end <= s.start for s in batch.inputs):
@@ -86,11 +85,11 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
         for landed in state.recent:
             if landed.sequence == batch.sequence:
                 return landed
-        raise OutOfOrderSequenceError(
+        raise UnknownProducerError(
             f"producer {batch.producer_id} repeats sequence {batch.sequence}, which landed too long ago to be answered"
         )
     elif batch.sequence > state.next_sequence:
-        raise OutOfOrderSequenceError(
+        raise UnknownProducerError(
             f"producer {batch.producer_id} sent sequence {batch.sequence} where {state.next_sequence} is due"
         )
     for span in batch.inputs:

@@ -140,7 +140,7 @@ def expire(cluster: Handles, topic: str | None = None, *, dry_run: bool = False,
         shown: at most how many partitions the result names.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have
             forgotten that a topic is to keep its records for longer, so nothing is deleted (hazard 10).
         SafetyError: the time is uncertain; nothing was deleted (hazard 16).

@@ -129,7 +129,7 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
 
 
 def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
-    """All that there is, a share for each journal. Raises `TopicNotFoundError`."""
+    """All that there is, a share for each journal. Raises `NotFoundError`."""
     rules = {t.revision: rule.within(state.retention(t)) for t in state.topics.values()}
     return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
 
@@ -138,7 +138,7 @@ def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEF
     """What there is to merge now, of one topic or of all.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         StoreError: the store does not answer, or does not let us.
         EpochRegressionError: what is published is above the cluster epoch (hazard 10).
     """

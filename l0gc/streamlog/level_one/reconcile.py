@@ -74,7 +74,7 @@ def reconcile(
         workers: who does it; by default this process.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         StoreError: the store does not answer, or does not let us. The rounds before are committed.
         EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
     """

@@ -23,7 +23,7 @@ _LOOK_AT: Final = 8
 
 
 def windows_of(state: ControllerState, topic: str | None) -> list[Window]:
-    """What a run may take: all of one topic, or of all of them. Raises `TopicNotFoundError`."""
+    """What a run may take: all of one topic, or of all of them. Raises `NotFoundError`."""
     wanted = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
     return [Window(journal, {t.revision: t for t in topics}) for journal, topics in wanted.items()]
 
@@ -60,7 +60,7 @@ def waiting_bytes(cluster: Handles, topic: str | None, enough: int, *, looked: b
         looked: this process has just found that no log went back; a run looks again before it lifts anything.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        NotFoundError: there is no such topic.
         EpochRegressionError: nothing may be lifted, see `reconcile`.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.errors import AccessDeniedError, NotFoundError, TopicNotFoundError, UsageError
+from l0gc.errors import AccessDeniedError, NotFoundError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.housekeep import housekeep
@@ -60,7 +60,7 @@ def test_a_pinned_frame_reads_the_same_until_its_pin_ends(cluster: Handles) -> N
         vacuum(goes)
         with pytest.raises(NotFoundError, match=f"pin '{pin.name}', as of which this data frame reads, has ended"):
             table(reader, slices)
-        with pytest.raises(TopicNotFoundError):
+        with pytest.raises(NotFoundError, match="topic"):
             read(cluster, topic="events")
 
 

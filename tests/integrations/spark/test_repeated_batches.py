@@ -13,8 +13,8 @@ from l0gc.errors import (
     BatchMismatchError,
     CorruptObjectError,
     EpochRegressionError,
-    OutOfOrderSequenceError,
     ProtocolError,
+    UnknownProducerError,
 )
 from l0gc.integrations.spark import commit as commits
 from l0gc.integrations.spark.commit import BatchRows
@@ -333,7 +333,7 @@ def test_a_batch_that_is_refused_every_time_says_why(monkeypatch: pytest.MonkeyP
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     rows = message(cluster, 1, [1], [0])
-    refused = Appended(error=OutOfOrderSequenceError("it rains"))
+    refused = Appended(error=UnknownProducerError("it rains"))
     monkeypatch.setattr(JournalHandle, "append", lambda handle, objects: refused)
     with pytest.raises(
         ProtocolError, match="journal 0 50 times and was refused each time, the last time since it rains"

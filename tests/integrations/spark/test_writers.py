@@ -11,9 +11,8 @@ from pyspark.sql.types import StructType
 from l0gc.errors import (
     AppendOutcomeUnknownError,
     EpochRegressionError,
+    NotFoundError,
     PartitionClosedError,
-    StagedObjectSweptError,
-    TopicNotFoundError,
     UsageError,
 )
 from l0gc.integrations.spark import commit as commits
@@ -99,7 +98,7 @@ def test_columns_that_a_topic_has_no_place_for_are_left_out() -> None:
         ({"value": [b"a", None]}, UsageError, "has no value"),
         ({"value": [b"a"], "partition": [2]}, UsageError, "partition 2 .* has the partitions 0 to 1"),
         ({"value": [b"a"], "partition": [-1]}, UsageError, "partition -1"),
-        ({"value": [b"a"], "topic": ["evenst"]}, TopicNotFoundError, "did you mean 'events'"),
+        ({"value": [b"a"], "topic": ["evenst"]}, NotFoundError, "did you mean 'events'"),
         ({"value": [b"a"], "topic": [None]}, UsageError, "a row names no topic: give option topic"),
     ],
 )
@@ -354,7 +353,7 @@ def test_a_staged_object_that_was_swept_fails_the_batch_whole_and_a_replay_lands
     old = staged(cluster, rows("a", 10), 0, topic="events", objectBytes="1024")
     slide(cluster, 4)
     store_of(cluster).delete([old.objects[0].key])
-    with pytest.raises(StagedObjectSweptError, match="swept before its batch was committed"):
+    with pytest.raises(NotFoundError, match="swept before its batch was committed"):
         commit(cluster, [old], 0)
     assert stored_values(cluster, "events") == [[], []]
     commit(cluster, [staged(cluster, rows("a", 10), 0, topic="events")], 0)

@@ -6,9 +6,9 @@ import pytest
 
 from l0gc.errors import (
     ClusterMismatchError,
-    EpochExpectationError,
     EpochRegressionError,
     InvalidProducerEpochError,
+    ProtocolError,
     UsageError,
 )
 from l0gc.streamlog.controller.decisions import (
@@ -106,13 +106,13 @@ def test_an_advance_is_repeatable_after_a_lost_reply_and_only_then() -> None:
     tick = decide_advance(state_of(FOUNDED), 0, "me")
     assert tick == Tick(0, "me")
     assert decide_advance(state_of(FOUNDED, tick), 0, "me") is None
-    with pytest.raises(EpochExpectationError, match="is 1, not 0, and not because of an advance by 'you'"):
+    with pytest.raises(ProtocolError, match="is 1, not 0, and not because of an advance by 'you'"):
         decide_advance(state_of(FOUNDED, tick), 0, "you")
-    with pytest.raises(EpochExpectationError, match="is 2, not 0"):
+    with pytest.raises(ProtocolError, match="is 2, not 0"):
         decide_advance(state_of(FOUNDED, tick, Tick()), 0, "me")
-    with pytest.raises(EpochExpectationError, match="is 2, not 0"):
+    with pytest.raises(ProtocolError, match="is 2, not 0"):
         decide_advance(state_of(FOUNDED, tick, created("t")), 0, "me")
-    with pytest.raises(EpochExpectationError, match="is 1, not 5"):
+    with pytest.raises(ProtocolError, match="is 1, not 5"):
         decide_advance(state_of(FOUNDED, tick), 5, "me")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.errors import CorruptObjectError, TopicNotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.entries import (
     MAX_RETENTION,
@@ -86,7 +86,7 @@ def test_what_is_not_given_stays_and_none_goes_back_to_the_default() -> None:
     assert RetentionSettings() == NOT_GIVEN
     with pytest.raises(UsageError, match="--retention-ms -2"):
         controller.alter_topic("a", RetentionSettings(ms=-2))
-    with pytest.raises(TopicNotFoundError):
+    with pytest.raises(NotFoundError, match="does not exist"):
         controller.alter_topic("b", RetentionSettings(ms=1))
 
 

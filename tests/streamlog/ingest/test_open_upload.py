@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from l0gc.errors import EpochRegressionError, TopicNotFoundError, UsageError
+from l0gc.errors import EpochRegressionError, NotFoundError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import open_upload
@@ -43,7 +43,7 @@ def test_records_go_round_robin_to_one_partition_or_by_a_field(tmp_path: Path) -
     [
         ({"partition": 0, "key_field": "k"}, UsageError, "exclude each other"),
         ({"partition": PARTITIONS}, UsageError, "out of range"),
-        ({"topic": "event"}, TopicNotFoundError, "did you mean 'events'"),
+        ({"topic": "event"}, NotFoundError, "did you mean 'events'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

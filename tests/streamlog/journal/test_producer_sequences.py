@@ -16,7 +16,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from l0gc.errors import (
     InputPositionMovedError,
     InvalidProducerEpochError,
-    OutOfOrderSequenceError,
     ProtocolError,
     UnknownProducerError,
 )
@@ -158,7 +157,7 @@ class Producers(RuleBasedStateMachine):
         size = len(self.log)
         try:
             landed = self._offer(b)
-        except (OutOfOrderSequenceError, InvalidProducerEpochError, UnknownProducerError):
+        except (InvalidProducerEpochError, UnknownProducerError):
             return
         assert len(self.log) == size, "a batch landed twice"
         assert [e.offset for e in self.log if e.batch == b] == [landed.log_offset]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import AccessDeniedError, PartialFailureError, SafetyError, StoreError, TopicNotFoundError
+from l0gc.errors import AccessDeniedError, NotFoundError, PartialFailureError, SafetyError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -292,7 +292,7 @@ def test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_
 
 def test_a_topic_that_does_not_exist_is_named() -> None:
     cluster, _ = cluster_with(1)
-    with pytest.raises(TopicNotFoundError):
+    with pytest.raises(NotFoundError, match="topic"):
         expire(cluster, "evnts")
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from l0gc.errors import AppendOutcomeUnknownError, StoreUnreachableError, TopicNotFoundError
+from l0gc.errors import AppendOutcomeUnknownError, NotFoundError, StoreUnreachableError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import Merged
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -122,7 +122,7 @@ def test_one_topic_at_a_time_and_one_that_exists() -> None:
     assert ok(merge(a, "other")).objects_before == 16
     assert counts(a) == [4] * PARTITIONS
     assert counts(a, "other") == [1] * PARTITIONS
-    with pytest.raises(TopicNotFoundError, match="'othe'"):
+    with pytest.raises(NotFoundError, match="'othe'"):
         merge(a, "othe")
 
 

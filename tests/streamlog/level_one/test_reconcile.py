@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import StoreError, TopicNotFoundError
+from l0gc.errors import NotFoundError, StoreError
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one import reconcile as runs
@@ -89,9 +89,9 @@ def test_one_topic_at_a_time_and_one_that_exists() -> None:
     assert reconcile(a, "other").records == 12
     assert unreconciled(a, "events", 0) == 2
     assert contents(a, "other") == [[0, 1, 2]] * PARTITIONS
-    with pytest.raises(TopicNotFoundError, match="'othe'"):
+    with pytest.raises(NotFoundError, match="'othe'"):
         runs.reconcile(a, "othe")
-    with pytest.raises(TopicNotFoundError, match="'othe'"):
+    with pytest.raises(NotFoundError, match="'othe'"):
         has_work(a, "othe")
 
 
