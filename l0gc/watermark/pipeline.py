@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -20,8 +20,8 @@ from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import PinnedSinceError, SafetyError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.keys import PUBLISHED_WATERMARK
-from l0gc.watermark.compute import Watermark, check_cluster_id, check_epochs, compute, holders_of
-from l0gc.watermark.histogram import BucketScan, Histogram
+from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
+from l0gc.watermark.histogram import BucketScan
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_published,
@@ -148,9 +148,31 @@ def run_pipeline(
     for row in histogram.rows.values() if histogram is not None else ():
         if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
             check_epochs(epoch, row.epoch, f"object {row.sample_key}", source.remedy)
-    watermark, published, listing = _publish(
-        cluster, source, _Read(snapshot, units, histogram, epoch), published, dry_run=dry_run
-    )
+    for attempt in range(_TRIES):
+        # M with the pins as they are now. If one is created at the same time, what was read of the partitions stays good.
+        pins = source.pins(watermark_of(published))
+        watermark = compute(snapshot.cluster_epoch, [*units, *pins.held])
+        now_ms = cluster.now_ms()
+        listing: ScanSnapshot | None = None
+        counts = (-1, -1, -1)
+        if histogram is not None:
+            listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, now_ms)
+            counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
+        if dry_run:
+            break
+        ends = {u.unit: u.end for u in units if u.end is not None}
+        new = PublishedWatermark(
+            snapshot.cluster_id, watermark.watermark, epoch, now_ms, *counts, partitions=watermark.partitions, ends=ends
+        )
+        try:
+            published = publish(
+                store, cluster.runtime, new, pins_as_of=pins.as_of, epoch_now=source.epoch_now, remedy=source.remedy
+            )
+            break
+        except PinnedSinceError:
+            if attempt == _TRIES - 1:
+                raise
+            epoch = source.epoch_now()
     kept: str | None = None
     if not dry_run:
         ended["publication"] = monotonic()
@@ -166,59 +188,6 @@ def run_pipeline(
         scan=kept,
         seconds={name: end - began for (_, began), (name, end) in pairwise(ended.items())},
     )
-
-
-class _Read(NamedTuple):
-    """What was read of the writers and of the bucket, and the epoch after all of it."""
-
-    snapshot: ClusterIdentity
-    units: Sequence[UnitSummary]
-    histogram: Histogram | None
-    epoch: int
-
-
-def _publish(
-    cluster: ClusterHandle, source: EpochSource, read: _Read, before: PublishedWatermark | None, *, dry_run: bool
-) -> tuple[Watermark, PublishedWatermark | None, ScanSnapshot | None]:
-    """M with the pins as they are now, published; and what was published before, and what was listed.
-
-    Where a pin was created at the same time, the pins are read again: what was read of the partitions is as good as before.
-    """
-    snapshot, units, histogram, epoch = read
-    left = _TRIES
-    while True:
-        pins = source.pins(watermark_of(before))
-        everything = [*units, *pins.held]
-        watermark = compute(snapshot.cluster_epoch, everything)
-        now_ms = cluster.now_ms()
-        listing: ScanSnapshot | None = None
-        if histogram is not None:
-            listing = snapshot_of(histogram, watermark, holders_of(units), snapshot.cluster_id, now_ms)
-        if dry_run:
-            return watermark, before, listing
-        counts = (-1, -1, -1)
-        if listing is not None:
-            counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
-        ends = {u.unit: u.end for u in units if u.end is not None}
-        new = PublishedWatermark(
-            snapshot.cluster_id, watermark.watermark, epoch, now_ms, *counts, partitions=watermark.partitions, ends=ends
-        )
-        try:
-            old = publish(
-                cluster.store,
-                cluster.runtime,
-                new,
-                pins_as_of=pins.as_of,
-                epoch_now=source.epoch_now,
-                remedy=source.remedy,
-            )
-        except PinnedSinceError:
-            left -= 1
-            if not left:
-                raise
-            epoch = source.epoch_now()
-        else:
-            return watermark, old, listing
 
 
 def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:

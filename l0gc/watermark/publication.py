@@ -16,7 +16,6 @@ may have passed what the pin holds (hazard 36); `require_seen` raises it before 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -277,43 +276,28 @@ def publish(
         EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
         StoreError: it changed under every try.
     """
-    before: PublishedWatermark | None = None
-    unsure: PublishedWatermark | None = None
-    for attempt in range(_TRIES):
-        if attempt:
-            runtime.clock.sleep(runtime.jitter(0.05 * attempt))
-        current, etag = read_published(store, new.cluster_id)
-        if current is not None and current == unsure:
-            return before  # the try whose reply was lost has landed
-        before = current
-        if current is not None:
-            if current.pinned > pins_as_of:
-                raise PinnedSinceError(
-                    f"a pin was created at epoch {current.pinned}, and the pins were read at epoch {pins_as_of}: M may not "
-                    "pass what it holds, so nothing was published. Run it again"
-                )
-            new = msgspec.structs.replace(new, ends=newest_ends(current.ends, new.ends), pinned=current.pinned)
-            if current.cluster_epoch > new.cluster_epoch and epoch_now is not None:
-                new = msgspec.structs.replace(new, cluster_epoch=epoch_now())
-            check_published(new.cluster_epoch, current, remedy)
-            if current.watermark > new.watermark:
-                raise SafetyError(
-                    f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "
-                    "a faster run was first, or a journal was restored from a backup; the published one stays. Run it again"
-                )
-        body = encode_published(new)
-        try:
-            if current is None:
-                store.put_if_absent(PUBLISHED_WATERMARK, body)
-            else:
-                store.put_if_match(PUBLISHED_WATERMARK, body, etag)
-        except AmbiguousWriteError:
-            unsure = new
-            continue
-        except PreconditionFailedError:
-            continue
-        return current
-    raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to publish; run it again")
+
+    def change(current: PublishedWatermark | None) -> PublishedWatermark:
+        if current is None:
+            return new
+        if current.pinned > pins_as_of:
+            raise PinnedSinceError(
+                f"a pin was created at epoch {current.pinned}, and the pins were read at epoch {pins_as_of}: M may not "
+                "pass what it holds, so nothing was published. Run it again"
+            )
+        epoch = new.cluster_epoch
+        if current.cluster_epoch > epoch and epoch_now is not None:
+            epoch = epoch_now()
+        check_published(epoch, current, remedy)
+        if current.watermark > new.watermark:
+            raise SafetyError(
+                f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "
+                "a faster run was first, or a journal was restored from a backup; the published one stays. Run it again"
+            )
+        ends = newest_ends(current.ends, new.ends)
+        return msgspec.structs.replace(new, cluster_epoch=epoch, ends=ends, pinned=current.pinned)
+
+    return _swap(store, runtime, new.cluster_id, change)
 
 
 def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
@@ -323,19 +307,44 @@ def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
         ClusterMismatchError, CorruptObjectError: see `read_published`.
         StoreError: it changed under every try.
     """
-    store, runtime = cluster.store, cluster.runtime
+
+    def change(current: PublishedWatermark | None) -> PublishedWatermark | None:
+        if current is None:
+            return PublishedWatermark(cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), pinned=epoch)
+        if current.pinned >= epoch:
+            return None
+        return msgspec.structs.replace(current, pinned=epoch, cluster_epoch=max(current.cluster_epoch, epoch))
+
+    _swap(cluster.store, cluster.runtime, cluster_id, change)
+
+
+def _swap(
+    store: ObjectStore,
+    runtime: Runtime,
+    cluster_id: str,
+    change: Callable[[PublishedWatermark | None], PublishedWatermark | None],
+) -> PublishedWatermark | None:
+    """Replace what is published by what `change` makes of it, unless that is None, and return what it was before."""
+    before: PublishedWatermark | None = None
+    unsure: PublishedWatermark | None = None
     for attempt in range(_TRIES):
         if attempt:
             runtime.clock.sleep(runtime.jitter(0.05 * attempt))
         current, etag = read_published(store, cluster_id)
-        if current is not None and current.pinned >= epoch:
-            return
-        known = current or PublishedWatermark(cluster_id, NO_WATERMARK, epoch, cluster.now_ms())
-        new = msgspec.structs.replace(known, pinned=epoch, cluster_epoch=max(known.cluster_epoch, epoch))
-        with suppress(AmbiguousWriteError, PreconditionFailedError):  # it is read again then
+        if current is not None and current == unsure:
+            return before  # the try whose reply was lost has landed
+        before, new = current, change(current)
+        if new is None:
+            return current
+        try:
             if current is None:
                 store.put_if_absent(PUBLISHED_WATERMARK, encode_published(new))
             else:
                 store.put_if_match(PUBLISHED_WATERMARK, encode_published(new), etag)
-            return
+        except AmbiguousWriteError:
+            unsure = new
+        except PreconditionFailedError:
+            pass
+        else:
+            return current
     raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to write to it; run it again")
