@@ -113,7 +113,7 @@ def _listing_lines(seen: ScanReport, watermark: int) -> list[str]:
     for (held_by, holders), rows in most[:_HELD_LINES]:
         others = f" and {holders - 1:,} more" if holders > 1 else ""
         by = f"by {held_by}{others}" if held_by else "until the next run (newer than the snapshot)"
-        oldest = _oldest(seen.age_of_s(min(rows, key=lambda r: r.oldest_ms)))
+        oldest = _oldest((seen.taken_ms - min(r.oldest_ms for r in rows)) / 1000)
         lines.append(f"held {by}: {_sums(rows)}{oldest})")
     if rest := [r for _, rows in most[_HELD_LINES:] for r in rows]:
         lines.append(f"held by others: {_sums(rest)}; --json has them)")

@@ -23,7 +23,7 @@ from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
-from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterIdentity, PinnedUnits, UnitSummary, pinned_unit
+from l0gc.watermark.source import CONTROLLER_REMEDY, PINNED, ClusterIdentity, Holder, PinnedUnits, UnitSummary
 
 
 class JournalSource:
@@ -83,12 +83,13 @@ def pins_of(state: ControllerState, published: int) -> PinnedUnits:
     A pin that has not taken effect holds M where it is. So does one that holds less, which had ended before the controller
     log was restored from a backup (hazard 10).
     """
-    held = [
-        pinned_unit(p.name, max(p.watermark, published), f"pin {p.name!r} until {moment(p.end_ms)} (l0gc pin delete)")
-        for p in state.pins.values()
-        if not p.level_one
-    ]
-    return PinnedUnits(state.epoch, held)
+    units = []
+    for pin in state.pins.values():
+        if not pin.level_one:
+            reason = f"pin {pin.name!r} until {moment(pin.end_ms)} (l0gc pin delete)"
+            holder = Holder("", -1, max(pin.watermark, published), PINNED, reason)
+            units.append(UnitSummary(unit=f"pin {pin.name}", gc_epochs={}, lowest=[holder]))
+    return PinnedUnits(state.epoch, units)
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:

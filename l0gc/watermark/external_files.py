@@ -89,8 +89,8 @@ class ExternalFiles(SnapshotLimits):
             _epoch(self.partitions, listed, self.cluster_epoch),
             partitions,
             [PartitionReport(*row) for row in _rows(reported, *PartitionReport._fields)],
+            self,
             frozenset(c for t in (reported, listed) for c in pc.unique(t["cluster_id"]).to_pylist() if c is not None),
-            **self.limits(),
         )
 
 

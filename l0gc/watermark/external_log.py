@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import index
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, UsageError
@@ -74,10 +74,6 @@ class SnapshotLimits:
     allow_unlisted_reports: bool = False
     snapshot_age_ms: int = SNAPSHOT_AGE_MS
 
-    def limits(self) -> dict[str, Any]:
-        """These fields, for an object that has them too."""
-        return {f.name: getattr(self, f.name) for f in fields(SnapshotLimits)}
-
 
 class ListedPartition(NamedTuple):
     """A partition of the other system; `revision` is None where it is not known when it was created."""
@@ -97,8 +93,7 @@ class PartitionReport(NamedTuple):
     max_applied_epoch: int = NO_WATERMARK
 
 
-@dataclass(frozen=True)
-class ExternalLog(SnapshotLimits):
+class ExternalLog(NamedTuple):
     """What the other system exports, all of one snapshot.
 
     Attributes:
@@ -109,6 +104,7 @@ class ExternalLog(SnapshotLimits):
     cluster_epoch: int
     partitions: Collection[ListedPartition]
     reports: Sequence[PartitionReport]
+    limits: SnapshotLimits = SnapshotLimits()
     cluster_ids: frozenset[str] = frozenset()
 
 
@@ -140,7 +136,7 @@ class ExternalEpochs(SnapshotLimits):
                     for (t, n), r in self.partitions.items()
                 ],
                 [PartitionReport(topic, None, index(n), index(epoch)) for (topic, n), epoch in self.gc_epochs.items()],
-                **self.limits(),
+                self,
             )
         except TypeError as e:
             raise UsageError(f"a partition or an epoch must be a whole number: {e}") from e
@@ -154,7 +150,7 @@ class ExternalLogSource:
 
     def __init__(self, cluster: ClusterHandle, theirs: ExternalLog) -> None:
         self._cluster, self._theirs = cluster, theirs
-        self.snapshot_age_ms = theirs.snapshot_age_ms
+        self.snapshot_age_ms = theirs.limits.snapshot_age_ms
         self._cluster_id = ""
 
     def snapshot(self) -> ClusterIdentity:
@@ -170,9 +166,9 @@ class ExternalLogSource:
             ClusterMismatchError: a file is of another cluster.
             SafetyError: partitions seem to be missing, and no option says that this is meant.
         """
-        theirs = self._theirs
-        for found in sorted(theirs.cluster_ids):
-            check_cluster_id(self._cluster_id, found, "what was given as --reports or --partitions")
+        theirs, limits = self._theirs, self._theirs.limits
+        for cluster_id in sorted(theirs.cluster_ids):
+            check_cluster_id(self._cluster_id, cluster_id, "what was given as --reports or --partitions")
         for p in chain[ListedPartition | PartitionReport](theirs.partitions, theirs.reports):
             if p.partition < 0 or (p.revision is not None and p.revision < 0):
                 raise UsageError(f"a {'partition' if p.partition < 0 else 'revision'} below 0 cannot be")
@@ -183,8 +179,18 @@ class ExternalLogSource:
                 f"a gc_epoch below {NO_WATERMARK}, which is that of a partition that needs everything, cannot be"
             )
         partitions = set(theirs.partitions)
-        _check_count(len(partitions), theirs, published)
-        if not theirs.allow_unlisted_reports:
+        if not partitions and not limits.allow_no_partitions:
+            raise SafetyError(
+                f"the list of partitions is empty, so M would be the cluster epoch {theirs.cluster_epoch} and everything up "
+                "to it could go; if that is meant, give --allow-no-partitions"
+            )
+        last = published.partitions if published is not None else -1
+        if 0 < len(partitions) < last and not limits.allow_fewer_partitions:
+            raise SafetyError(
+                f"{count(len(partitions), 'partition')} listed, where M was last published with {last:,}: the list looks "
+                "cut off, and M would be too high; if partitions were deleted, say --allow-fewer-partitions"
+            )
+        if not limits.allow_unlisted_reports:
             _check_listed(theirs)
         return [_summary(partitions, theirs.reports)]
 
@@ -196,30 +202,12 @@ class ExternalLogSource:
         return PinnedUnits(-1)
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
-
-
-def _check_count(found: int, theirs: ExternalLog, published: PublishedWatermark | None) -> None:
-    """Refuse a list of partitions that may have lost some."""
-    if not found and not theirs.allow_no_partitions:
-        raise SafetyError(
-            f"the list of partitions is empty, so M would be the cluster epoch {theirs.cluster_epoch} and everything up to "
-            "it could go; if that is meant, give --allow-no-partitions"
-        )
-    last = published.partitions if published is not None else -1
-    if 0 < found < last and not theirs.allow_fewer_partitions:
-        raise SafetyError(
-            f"{count(found, 'partition')} listed, where M was last published with {last:,}: the list looks cut off, and M "
-            "would be too high; if partitions were deleted, say --allow-fewer-partitions"
-        )
-
-
 def _check_listed(theirs: ExternalLog) -> None:
     """Refuse reports of partitions that are not listed: of a name that is not there, or of a newer incarnation of one."""
     newest: dict[tuple[str, int], int | None] = {}
     for topic, revision, number in theirs.partitions:
-        known = newest.get((topic, number), revision)
-        newest[topic, number] = None if revision is None or known is None else max(revision, known)
+        other = newest.get((topic, number), revision)
+        newest[topic, number] = None if revision is None or other is None else max(revision, other)
 
     def is_listed(report: PartitionReport) -> bool:
         if (report.topic, report.partition) not in newest:
@@ -236,17 +224,13 @@ def _check_listed(theirs: ExternalLog) -> None:
         )
 
 
-# -- matching -----------------------------------------------------------------------------------------------------------
-
-
-def _best(partitions: Collection[ListedPartition], reports: Iterable[PartitionReport]) -> dict[ListedPartition, int]:
-    """The highest M(p) that is reported of each partition, of those that have a report.
+def _summary(partitions: Collection[ListedPartition], reports: Sequence[PartitionReport]) -> UnitSummary:
+    """What the partitions may still need: of each, the highest M(p) reported. The highest epoch is that of all reports.
 
     Where not all revisions are known, a report counts for the one partition of its name.
     """
     by_name: dict[tuple[str, int], ListedPartition] | None = None
-    both: Iterable[ListedPartition | PartitionReport] = chain(partitions, reports)
-    if any(p.revision is None for p in both):
+    if any(p.revision is None for p in chain[ListedPartition | PartitionReport](partitions, reports)):
         by_name = {}
         for p in partitions:
             if by_name.setdefault((p.topic, p.partition), p) is not p:
@@ -256,15 +240,9 @@ def _best(partitions: Collection[ListedPartition], reports: Iterable[PartitionRe
                 )
     best: dict[ListedPartition, int] = {}
     for topic, revision, number, gc_epoch, _ in reports:
-        found = ListedPartition(topic, revision, number) if by_name is None else by_name.get((topic, number))
-        if found is not None and found in partitions:
-            best[found] = max(gc_epoch, best.get(found, gc_epoch))
-    return best
-
-
-def _summary(partitions: Collection[ListedPartition], reports: Sequence[PartitionReport]) -> UnitSummary:
-    """What the partitions may still need by their best reports; the highest epoch is that of all reports there are."""
-    best = _best(partitions, reports)
+        reported = ListedPartition(topic, revision, number) if by_name is None else by_name.get((topic, number))
+        if reported is not None and reported in partitions:
+            best[reported] = max(gc_epoch, best.get(reported, gc_epoch))
     # Without a report it counts with its creation; if that is not known either, it holds everything.
     gc_epochs = {p: best.get(p, (p.revision or 0) - 1) for p in partitions}
     few = heapq.nsmallest(HELD_BACK_SHOWN, gc_epochs, key=lambda p: (gc_epochs[p], p.topic, p.partition))

@@ -33,16 +33,6 @@ class EpochRow(msgspec.Struct, frozen=True, array_like=True):
     sample_key: str
     oldest_ms: int = 0
 
-    def plus(self, other: EpochRow) -> EpochRow:
-        """Both together."""
-        return EpochRow(
-            self.epoch,
-            self.objects + other.objects,
-            self.bytes + other.bytes,
-            min(self.sample_key, other.sample_key),
-            min(self.oldest_ms, other.oldest_ms),
-        )
-
 
 class Histogram(msgspec.Struct):
     """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones."""
@@ -52,8 +42,16 @@ class Histogram(msgspec.Struct):
 
     def add_row(self, row: EpochRow) -> None:
         """Add what one row says."""
-        known = self.rows.get(row.epoch)
-        self.rows[row.epoch] = row if known is None else known.plus(row)
+        before = self.rows.get(row.epoch)
+        if before is not None:
+            row = EpochRow(
+                row.epoch,
+                before.objects + row.objects,
+                before.bytes + row.bytes,
+                min(before.sample_key, row.sample_key),
+                min(before.oldest_ms, row.oldest_ms),
+            )
+        self.rows[row.epoch] = row
 
     def add(self, other: Histogram) -> Histogram:
         """Add what was read elsewhere."""
@@ -65,14 +63,15 @@ class Histogram(msgspec.Struct):
     def add_page(self, layout: KeyLayout, page: ListedPage) -> None:
         """Add a page of a listing. Keys of one epoch lie together, so it goes from run to run and not from key to key."""
         keys, sizes, times = page.keys, page.sizes, page.modified_ms
-        at = 0
-        for epoch, same in groupby(layout.epochs(keys)):
-            end = at + sum(1 for _ in same)
-            known = None if epoch < 0 else epoch
-            self.add_row(EpochRow(known, end - at, sum(sizes[at:end]), min(keys[at:end]), min(times[at:end])))
-            if known is None:
-                self.samples = sorted([*self.samples, *keys[at:end]])[:SAMPLES]
-            at = end
+        end = 0
+        for number, same in groupby(layout.epochs(keys)):
+            start, end = end, end + sum(1 for _ in same)
+            epoch = None if number < 0 else number
+            self.add_row(
+                EpochRow(epoch, end - start, sum(sizes[start:end]), min(keys[start:end]), min(times[start:end]))
+            )
+            if epoch is None:
+                self.samples = sorted([*self.samples, *keys[start:end]])[:SAMPLES]
 
 
 BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]

@@ -17,7 +17,6 @@ from typing import ClassVar, Final
 import msgspec
 
 from l0gc.decoding import UNDECODABLE, decoded
-from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
 from l0gc.events import event
 from l0gc.formatting import Outcome
@@ -118,22 +117,17 @@ class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, scan: ScanSnapshot) -> ScanReport:
-        t = scan.totals
+        totals = scan.totals
+        eligible_s, held_s = (
+            None if written_ms is None else max(0, totals.taken_ms - written_ms) / 1000
+            for written_ms in (totals.oldest_eligible_ms, totals.oldest_held_ms)
+        )
         return cls(
-            **msgspec.structs.asdict(t),
-            oldest_eligible_age_s=_age_s(t.taken_ms, t.oldest_eligible_ms),
-            oldest_held_age_s=_age_s(t.taken_ms, t.oldest_held_ms),
+            **msgspec.structs.asdict(totals),
+            oldest_eligible_age_s=eligible_s,
+            oldest_held_age_s=held_s,
             epochs=scan.epochs,
         )
-
-    def age_of_s(self, row: ScanRow) -> float | None:
-        """The age of the oldest object of an epoch."""
-        return _age_s(self.taken_ms, row.oldest_ms)
-
-
-def _age_s(taken_ms: int, written_ms: int | None) -> float | None:
-    """How old that was when the bucket was read, by the store's clock."""
-    return None if written_ms is None else max(0, taken_ms - written_ms) / 1000
 
 
 def snapshot_of(
@@ -144,21 +138,20 @@ def snapshot_of(
     taken_ms: int,
 ) -> ScanSnapshot:
     """What a scan amounts to under M, and which partitions hold what is not eligible."""
-    found: list[ScanRow] = []
-    rows = sorted(histogram.rows.values(), key=lambda r: MAX_EPOCH + 1 if r.epoch is None else r.epoch)
-    for row in rows:
-        holding = ("", 0) if row.epoch is None else holders(row.epoch)
-        found.append(ScanRow(row.epoch, row.objects, row.bytes, row.oldest_ms, *holding))
-    l0 = [r for r in found if r.epoch is not None]
-    unparsable = [r for r in found if r.epoch is None]
+    l0 = [
+        ScanRow(epoch, row.objects, row.bytes, row.oldest_ms, *holders(epoch))
+        for epoch, row in sorted((e, r) for e, r in histogram.rows.items() if e is not None)
+    ]
+    unparsable = [ScanRow(None, r.objects, r.bytes, r.oldest_ms) for e, r in histogram.rows.items() if e is None]
+    rows = l0 + unparsable
     eligible = [r for r in l0 if r.epoch is not None and r.epoch <= watermark.watermark]
     totals = ScanTotals(
         cluster_id=cluster_id,
         taken_ms=taken_ms,
         watermark=watermark.watermark,
         cluster_epoch=watermark.cluster_epoch,
-        objects=sum(r.objects for r in found),
-        bytes=sum(r.bytes for r in found),
+        objects=sum(r.objects for r in rows),
+        bytes=sum(r.bytes for r in rows),
         eligible_objects=sum(r.objects for r in eligible),
         eligible_bytes=sum(r.bytes for r in eligible),
         unparsable=sum(r.objects for r in unparsable),
@@ -167,7 +160,7 @@ def snapshot_of(
         oldest_eligible_ms=oldest_ms(eligible),
         oldest_held_ms=oldest_ms(l0[len(eligible) :]),
     )
-    return ScanSnapshot(totals, found)
+    return ScanSnapshot(totals, rows)
 
 
 def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
@@ -264,12 +257,7 @@ def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
         ClusterMismatchError: it is another cluster's.
         ObjectNotFoundError: it has expired.
     """
-    return decode_scan(store.get(key).body, key, cluster_id)
-
-
-def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
-    """What `encode_scan` made. Raises as `read_scan` does."""
-    totals, rows = _opened(body, key, cluster_id)
+    totals, rows = _opened(store.get(key).body, key, cluster_id)
     return ScanSnapshot(totals, decoded(_ROWS, rows, f"{key} cannot be read as a scan snapshot"))
 
 
@@ -301,5 +289,5 @@ def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: in
         except (CorruptObjectError, ClusterMismatchError):
             return Trend([], 1)
 
-    found = parallel.map(read, list_scans(store)[-last:] if last > 0 else [])
-    return Trend([totals for t in found for totals in t.scans], sum(t.skipped for t in found))
+    each = parallel.map(read, list_scans(store)[-last:] if last > 0 else [])
+    return Trend([totals for trend in each for totals in trend.scans], sum(trend.skipped for trend in each))

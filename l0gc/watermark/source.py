@@ -151,8 +151,3 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def partitions(self) -> int:
         return sum(self.gc_epochs.values())
-
-
-def pinned_unit(name: str, watermark: int, reason: str) -> UnitSummary:
-    """What a pin holds."""
-    return UnitSummary(unit=f"pin {name}", gc_epochs={}, lowest=[Holder("", -1, watermark, PINNED, reason)])

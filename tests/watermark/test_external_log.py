@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,14 @@ from l0gc.errors import (
 )
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.watermark.external_log import ExternalEpochs, ExternalLog, ExternalLogSource, ListedPartition, PartitionReport
+from l0gc.watermark.external_log import (
+    ExternalEpochs,
+    ExternalLog,
+    ExternalLogSource,
+    ListedPartition,
+    PartitionReport,
+    SnapshotLimits,
+)
 from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import read_published, refuse_if_behind
@@ -130,7 +136,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
         with pytest.raises(SafetyError, match=rf"1 report of partitions .*first of {report[0]}/{report[2]}: "):
             run(cluster, theirs)
         assert m(cluster) is None
-    meant = dataclasses.replace(theirs, allow_unlisted_reports=True)
+    meant = theirs._replace(limits=SnapshotLimits(allow_unlisted_reports=True))
     assert run(cluster, meant).watermark == (5 if report[:2] == ("t", 3) or (not refused and report[1] is None) else 2)
 
 
@@ -180,7 +186,7 @@ def test_m_is_never_lowered() -> None:
 
 def test_another_clusters_files_are_refused() -> None:
     """Hazard 11."""
-    theirs = ExternalLog(50, listed(("t", 1, 0)), [], frozenset({"another"}))
+    theirs = ExternalLog(50, listed(("t", 1, 0)), [], cluster_ids=frozenset({"another"}))
     with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
         run(external_cluster(), theirs)
 
@@ -188,7 +194,9 @@ def test_another_clusters_files_are_refused() -> None:
 def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not() -> None:
     """Hazard 10: the other system writes on while the bucket is listed."""
     cluster = external_cluster()
-    theirs = ExternalLog(50, listed(("t", 1, 0)), [PartitionReport("t", 1, 0, 40)], snapshot_age_ms=1000)
+    theirs = ExternalLog(
+        50, listed(("t", 1, 0)), [PartitionReport("t", 1, 0, 40)], SnapshotLimits(snapshot_age_ms=1000)
+    )
     now = cluster.store.now_ms()
     run(cluster, theirs, lambda: [EpochRow(51, 1, 1, "k", now - 1000)])
     with pytest.raises(EpochRegressionError, match="object k is at epoch 51"):

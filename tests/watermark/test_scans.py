@@ -19,7 +19,6 @@ from l0gc.watermark.scans import (
     ScanRow,
     ScanSnapshot,
     ScanTotals,
-    decode_scan,
     encode_scan,
     keep_scan,
     list_scans,
@@ -46,6 +45,12 @@ def totals(taken_ms: int = 5, **changes: object) -> ScanTotals:
 def snapshot(taken_ms: int = 5, **changes: object) -> ScanSnapshot:
     rows = [ScanRow(1, 1, 10, 7), ScanRow(3, 1, 10, 8, "t/0", 2), ScanRow(None, 1, 10, 9)]
     return ScanSnapshot(totals(taken_ms, **changes), rows)
+
+
+def decode_scan(body: bytes, key: str, cluster_id: str) -> ScanSnapshot:
+    store = MemoryStore()
+    store.put(key, body)
+    return read_scan(store, key, cluster_id)
 
 
 def runtime(seed: int = 0) -> Runtime:
