@@ -114,7 +114,7 @@ def test_a_cluster_of_the_other_kind_is_refused_before_spark_starts(
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=not external)
     files = ExternalFiles("r.csv", "p.csv") if external else None
-    refused = pytest.raises(SafetyError, match="another system")
+    refused = pytest.raises(SafetyError, match="own controller log" if external else "another system")
     with over(cluster, monkeypatch) as library, Engine("spark") as engine, refused:
         library.compute_watermark(engine, external=files)
 
