@@ -172,7 +172,7 @@ def upload(
 def acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploader, *, done: bool) -> None:
     """What landed is in order; all but what had landed before if it is done, and the first records if it is not."""
     landed: dict[int, list[tuple[int | None, int]]] = {}
-    for o, found in uploader.result.placeholders.objects:
+    for _, o, found in uploader.result.placeholders.objects:
         partitions, records = unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist()
         bases: Sequence[int | None] = [None] * len(partitions) if found is None else found.tolist()
         for p, base, n in zip(partitions, bases, records, strict=True):

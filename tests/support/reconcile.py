@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -61,7 +62,7 @@ def stored(cluster: Handles, topic: Topic, records: Records, *, epoch: int | Non
     at = cluster.controller.epoch() if epoch is None else epoch
     key = layout.format(layout.shard_of(name), at, name)
     cluster.store.put(key, packed.body)
-    return {journal: part.placeholder(key, at) for journal, part in parts}
+    return {journal: msgspec.structs.replace(part.extents, key=key, epoch=at) for journal, part in parts}
 
 
 def spill_early(monkeypatch: pytest.MonkeyPatch, state_rows: int, kept_rows: int) -> None:

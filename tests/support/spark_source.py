@@ -13,13 +13,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from l0gc.integrations.spark import readers, writers
-from l0gc.integrations.spark.commit import SinkCommit
 from l0gc.integrations.spark.options import write_options
 from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
 from l0gc.integrations.spark.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.handle import JournalHandle
 
 URL = "s3://bucket/prefix"
@@ -123,7 +123,7 @@ def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options
         return writer.write(iter([arrow(rows)]))
 
 
-def commit(cluster: Handles, messages: Sequence[Staged | None], batch: int, **options: str) -> SinkCommit:
+def commit(cluster: Handles, messages: Sequence[Staged | None], batch: int, **options: str) -> UploadResult:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
     return writers.committed(cluster, chosen, messages, batch)

@@ -26,23 +26,17 @@ epoch that M may have passed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass, replace
 from typing import Final
-
-import msgspec
 
 from l0gc.errors import (
     BatchMismatchError,
     CorruptObjectError,
     InputPositionMovedError,
     InvalidProducerEpochError,
-    L0gcError,
-    NotFoundError,
-    ObjectNotFoundError,
     ProtocolError,
-    StaleClusterEpochError,
     StoreError,
     UnknownProducerError,
     UsageError,
@@ -53,8 +47,11 @@ from l0gc.integrations.spark.stage import StagedObject
 from l0gc.storage.entry import ENTRY_LIMIT
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
-from l0gc.streamlog.journal.entries import InputProgress, InputSpan, ObjectExtents, ProducerBatch
-from l0gc.streamlog.journal.handle import JournalHandle, deleted_while
+from l0gc.streamlog.ingest.extents import PackedPart
+from l0gc.streamlog.ingest.landing import Appender, Landing, WrittenObject
+from l0gc.streamlog.ingest.result import UploadResult
+from l0gc.streamlog.journal.entries import InputProgress, InputSpan, ProducerBatch
+from l0gc.streamlog.journal.handle import Appended, JournalHandle
 from l0gc.streamlog.journal.producers import landed_of, progress_of
 from l0gc.streamlog.producers import run_ahead
 from l0gc.watermark.publication import refuse_if_set_back
@@ -62,14 +59,8 @@ from l0gc.watermark.publication import refuse_if_set_back
 _log: Final = logging.getLogger(__name__)
 _RENEW_MS: Final = 24 * 3_600_000
 """How old a producer's run may be; it may begin at a new journal for a week, and its name is kept for two."""
-_MAX_TRIES: Final = 50
-"""How many times a batch is offered to a journal: it was stale, or another driver of the query was first."""
 _OBJECT_BYTES: Final = 256
 """What an object takes in an entry in addition to its extents."""
-_RETRIED: Final = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
-"""What a journal says where another driver of the query was there first: the state is looked at again."""
-
-
 PLACES: Final = 24
 """A position in a producer's input is a batch's number, and in so many bits below it an object's."""
 _REMEDY: Final = (
@@ -106,9 +97,10 @@ class BatchRows:
     digest: str
 
     @classmethod
-    def of(cls, staged: Iterable[StagedObject]) -> BatchRows:
-        objects = list(staged)
-        return cls(sum(o.records for o in objects), f"{sum(o.digest for o in objects) % (1 << 64):016x}")
+    def of(cls, objects: Sequence[StagedObject]) -> BatchRows:
+        """The rows of objects of which nothing has landed."""
+        records = sum(part.records for o in objects for part in o.left.values())
+        return cls(records, f"{sum(o.digest for o in objects) % (1 << 64):016x}")
 
     def __str__(self) -> str:
         return f"{count(self.count, 'row')} (digest {self.digest})"
@@ -145,7 +137,7 @@ def has_landed(batch: BatchId, rows: BatchRows, journal: int, progress: InputPro
     return True
 
 
-def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics: Iterable[str]) -> None:
+def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics: Iterable[str]) -> set[tuple[int, int]]:
     """Refuse a batch of which any journal that may have it has another one.
 
     All journals of the batch's topics are asked before any of them takes a part, since other rows may all go to journals
@@ -155,6 +147,9 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
     Args:
         topics: those that the batch has rows for.
 
+    Returns:
+        The journals, with a topic's revision, that have what the batch has for them.
+
     Raises:
         BatchMismatchError, ProtocolError: see `has_landed`; nothing of the batch was offered to any journal.
         CorruptObjectError: a journal of one of its topics cannot be read.
@@ -163,6 +158,7 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
     known = cluster.controller.snapshot().topics.values()
     asked = [t for t in known if batch.any_topic or t.name in named]
     fresh = {j for t in asked if t.name in named for j in t.journals}
+    landed = set[tuple[int, int]]()
 
     def ask(journal: int) -> None:
         handle = cluster.journal(journal)
@@ -171,28 +167,19 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
                 handle.catch_up()
             for topic in asked:
                 if journal in topic.journals:
-                    has_landed(
-                        batch, rows, journal, progress_of(handle.state.producers, batch.input_of(topic.revision))
-                    )
+                    there = progress_of(handle.state.producers, batch.input_of(topic.revision))
+                    if has_landed(batch, rows, journal, there):
+                        landed.add((journal, topic.revision))
         except CorruptObjectError as e:
             if journal in fresh:
                 raise
             _log.warning("whether journal %d has other rows of batch %d is not known: %s", journal, batch.number, e)
 
     cluster.parallel.map(ask, sorted({j for t in asked for j in t.journals}))
+    return landed
 
 
-@dataclass(slots=True)
-class SinkCommit:
-    """What became of a batch. `skipped` records had landed before; `restamped` objects were written again."""
-
-    records: int = 0
-    objects: int = 0
-    skipped: int = 0
-    restamped: int = 0
-
-
-def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | None = None) -> SinkCommit:
+def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | None = None) -> UploadResult:
     """Land a batch's objects, in their order in each partition.
 
     Args:
@@ -202,158 +189,90 @@ def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | No
         BatchMismatchError: other rows have landed under the batch's number, or a later batch has.
         EpochRegressionError: what is published is above the cluster epoch; nothing was committed.
         SetBackError: a journal that the batch has something for was set back; nothing was committed.
-        PartitionClosedError: a topic was deleted.
-        NotFoundError: an object was swept before it was committed.
         UsageError: the batch is too large for an entry.
-        L0gcError: see `JournalHandle.append`. With a batch id, committing it again is safe.
+        L0gcError: see `Landing.land`. With a batch id, committing it again is safe.
     """
-    objects = list(staged)
+    objects = [replace(o, left=dict(o.left)) for o in staged]
     rows = BatchRows.of(objects)
-    refuse_if_set_back(cluster, {journal for s in objects for journal in s.parts})
-    by_place: dict[tuple[int, int], _Part] = {}
-    for s in objects:
-        for journal, extents in s.parts.items():
-            place = journal, extents.revision
-            if place not in by_place:
-                by_place[place] = _Part(cluster, *place, s.topic, batch, rows)
-            by_place[place].objects.append(extents)
-    parts = [by_place[place] for place in sorted(by_place)]
+    refuse_if_set_back(cluster, {journal for o in objects for journal in o.left})
+    landing = Landing(cluster, Appender() if batch is None else _BatchAppender(cluster, batch, rows))
     if batch is not None:
-        refuse_other_rows(cluster, batch, rows, {o.topic for o in objects})
-        for part in parts:
-            part.check_size()
-    results = cluster.parallel.map(_Part.land, parts)
-    total = SinkCommit(*(sum(column) for column in zip(*map(astuple, results), strict=True)))
+        landed = refuse_other_rows(cluster, batch, rows, {o.topic for o in objects})
+        for o in objects:
+            for journal in landed.intersection((j, p.extents.revision) for j, p in o.left.items()):
+                landing.result.skipped += o.left.pop(journal[0]).records
+        _check_size(objects)
+    landing.land(o for o in objects if o.left)
     with suppress(StoreError, ProtocolError):  # the batch has landed; the next process to come will tick
         cluster.controller.tick_if_due()
-    counters = asdict(total)
+    result = landing.result
+    counters = {"records": result.records, "skipped": result.skipped, "restamped": result.retries}
     _log.info("committed a batch: %s", counters, extra=event("batch_committed", **counters))
-    return total
+    return result
 
 
-def _records(objects: Iterable[ObjectExtents]) -> int:
-    return sum(sum(memoryview(o.records).cast("i")) for o in objects)
-
-
-class _Part:
-    """What a batch has for one topic in one journal; `rows` are those of the whole batch."""
-
-    def __init__(
-        self, cluster: Handles, journal: int, revision: int, topic: str, batch: BatchId | None, rows: BatchRows
-    ) -> None:
-        self._cluster, self._revision, self._topic, self._batch, self._rows = cluster, revision, topic, batch, rows
-        self._journal: JournalHandle = cluster.journal(journal)
-        self._result = SinkCommit()
-        self._refused: L0gcError | None = None
-        self.objects: list[ObjectExtents] = []
-
-    def check_size(self) -> None:
-        """Raises `UsageError` if this is too large for one entry."""
-        size = sum(_OBJECT_BYTES + len(o.blocks) + len(o.partitions) + len(o.records) for o in self.objects)
-        if size > ENTRY_LIMIT // 2 or _records(self.objects) >= 2**31 - 1 or len(self.objects) >> PLACES:
+def _check_size(objects: Iterable[WrittenObject]) -> None:
+    """Raises `UsageError` if what a journal gets for one topic is too large for one entry."""
+    places: dict[tuple[str, int], list[PackedPart]] = {}
+    for o in objects:
+        for journal, part in o.left.items():
+            places.setdefault((o.topic, journal), []).append(part)
+    for (topic, _), parts in places.items():
+        size = sum(
+            _OBJECT_BYTES + len(e.blocks) + len(e.partitions) + len(e.records) for e in (p.extents for p in parts)
+        )
+        records = sum(p.records for p in parts)
+        if size > ENTRY_LIMIT // 2 or records >= 2**31 - 1 or len(parts) >> PLACES:
             raise UsageError(
-                f"a batch of {_records(self.objects):,} records in {len(self.objects):,} objects for topic "
-                f"{self._topic!r} is too large to be committed with one entry: write smaller ones (maxOffsetsPerTrigger), "
-                "or larger objects"
+                f"a batch of {records:,} records in {len(parts):,} objects for topic {topic!r} is too large to be committed "
+                "with one entry: write smaller ones (maxOffsetsPerTrigger), or larger objects"
             )
 
-    def land(self) -> SinkCommit:
-        """Have the journal take the objects, unless it has them."""
-        for _ in range(_MAX_TRIES):
-            if self._try():
-                return self._result
-        raise ProtocolError(
-            f"a batch for topic {self._topic!r} was offered to journal {self._journal.journal} {_MAX_TRIES} times and was "
-            f"refused each time, the last time since {self._refused or 'another batch of its producer came first'}"
-        ) from self._refused
 
-    def _try(self) -> bool:
-        """Offer what has not landed; whether all has."""
-        batch, offered = self._batch, self.objects
-        if batch is not None:
-            if self._has_landed(batch):
-                self._result.skipped += _records(self.objects)
-                return True
-            newest = max(o.epoch for o in self.objects)
-            self._stamp(newest, newest)
-            offered = self._identified(self._producer(batch.producer), batch)
-        outcome = self._journal.append(offered)
-        self._refused = outcome.error
-        if batch is not None and any(o.bases is None for o in outcome.landed) and not self._has_landed(batch):
+class _BatchAppender(Appender):
+    """Offers what a batch has for one topic in one journal as the next objects of its producer."""
+
+    one_epoch = True
+    retried = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
+    """What a journal answers if another driver of the query was there first: its state is looked at again."""
+
+    def __init__(self, cluster: Handles, batch: BatchId, rows: BatchRows) -> None:
+        self._cluster, self._batch, self._rows = cluster, batch, rows
+
+    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended | None:
+        number, batch = journal.journal, self._batch
+        input_id = batch.input_of(objects[0].left[number].extents.revision)
+
+        def is_there() -> bool:
+            journal.catch_up()
+            return has_landed(batch, self._rows, number, progress_of(journal.state.producers, input_id))
+
+        if is_there():
+            return None
+        producer = self._producer(journal)
+        known = journal.state.producers.get(producer.producer_id)
+        same = known is not None and (known.epoch, known.run) == (producer.epoch, producer.run)
+        first = known.next_sequence if known is not None and same else 0
+        begin = batch.number << PLACES
+        ends = [begin + n for n in range(1, len(objects))] + [(batch.number + 1) << PLACES]
+        starts = [landed_of(journal.state.producers, producer.producer_id, input_id), *ends]
+        identity = producer.producer_id, producer.epoch, producer.run
+        offers = []
+        for sequence, (o, start, end) in enumerate(zip(objects, starts, ends, strict=False), first):
+            span = InputSpan(input_id, start, end, self._rows.count, self._rows.digest)
+            offers.append(o.placeholder(number, ProducerBatch(*identity, sequence, [span])))
+        appended = journal.append(offers)
+        if any(o.bases is None for o in appended.landed) and not is_there():
             # A journal answers a sequence that it knows with where it landed. It may have been another query's of the same
             # producer: what counts is the input.
-            return False
-        landed = len(outcome.landed)
-        self._result.records += _records(self.objects[:landed])
-        self._result.objects += landed
-        del self.objects[:landed]
-        if isinstance(outcome.error, StaleClusterEpochError):
-            epoch, needed = outcome.error.epoch, outcome.error.window[0]
-            fields = event("upload_retried", epoch=epoch, epoch_needed=needed)
-            _log.info("objects at epoch %d arrived late and are stamped anew", epoch, extra=fields)
-            self._stamp(needed, self._cluster.controller.epoch(at_least=needed))
-            return False
-        if batch is not None and isinstance(outcome.error, _RETRIED):
-            return False
-        if outcome.error is not None:
-            raise deleted_while(outcome.error, self._topic, self._revision, "rows were written")
-        return True
+            return Appended(error=InvalidProducerEpochError("another batch of its producer came first"))
+        return appended
 
-    # -- who sends it ---------------------------------------------------------------------------------------------------
-
-    def _has_landed(self, batch: BatchId) -> bool:
-        """Whether the batch has landed here, as the journal has it now; see `has_landed`."""
-        self._journal.catch_up()
-        there = progress_of(self._journal.state.producers, batch.input_of(self._revision))
-        return has_landed(batch, self._rows, self._journal.journal, there)
-
-    def _producer(self, name: str) -> Producer:
+    def _producer(self, journal: JournalHandle) -> Producer:
         """The producer's run, which a driver continues. It begins anew if it is missing or old, or if the
         journal, as of its last replay, refuses it."""
-        controller = self._cluster.controller
+        name, controller = self._batch.producer, self._cluster.controller
         known, as_of_ms = controller.snapshot().producers.get(name), controller.replica.as_of_ms
         if known is None or (as_of_ms is not None and as_of_ms - known.time_ms > _RENEW_MS):
             known = controller.init_producer(name)
-        return run_ahead(self._cluster, name, known, [self._journal])
-
-    def _identified(self, producer: Producer, batch: BatchId) -> list[ObjectExtents]:
-        """The objects as the producer's, each with its place in the input; the last one's end is that of the batch."""
-        known = self._journal.state.producers.get(producer.producer_id)
-        same = known is not None and (known.epoch, known.run) == (producer.epoch, producer.run)
-        first = known.next_sequence if known is not None and same else 0
-        begin, input_id = batch.number << PLACES, batch.input_of(self._revision)
-        ends = [begin + n for n in range(1, len(self.objects))] + [(batch.number + 1) << PLACES]
-        starts = [landed_of(self._journal.state.producers, producer.producer_id, input_id), *ends]
-        return [
-            msgspec.structs.replace(
-                o,
-                producer=ProducerBatch(
-                    producer.producer_id,
-                    producer.epoch,
-                    producer.run,
-                    sequence,
-                    [InputSpan(input_id, start, end, self._rows.count, self._rows.digest)],
-                ),
-            )
-            for sequence, (o, start, end) in enumerate(zip(self.objects, starts, ends, strict=False), first)
-        ]
-
-    # -- stale objects -----------------------------------------------------------------------------------------------------
-
-    def _stamp(self, below: int, epoch: int) -> None:
-        """Write the objects of lower epochs again, at this epoch, which is at most the cluster's."""
-
-        def again(o: ObjectExtents) -> ObjectExtents:
-            try:
-                body = self._cluster.store.get(o.key).body
-            except ObjectNotFoundError as e:
-                raise NotFoundError(
-                    f"{e}: it was swept before its batch was committed, which took longer than two epochs. Nothing of it is "
-                    f"committed in journal {self._journal.journal}; write smaller batches, or sweep with --min-age"
-                ) from e
-            return msgspec.structs.replace(o, key=self._cluster.write_l0(body, epoch), epoch=epoch)
-
-        late = [n for n, o in enumerate(self.objects) if o.epoch < below]
-        for n, o in zip(late, self._cluster.parallel.map(again, [self.objects[n] for n in late]), strict=True):
-            self.objects[n] = o
-        self._result.restamped += len(late)
+        return run_ahead(self._cluster, name, known, [journal])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +29,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
+from l0gc.streamlog.ingest.landing import WrittenObject, write_object
 from l0gc.streamlog.ingest.optional import (
     MAX_TIME_MS,
     NO_TIME,
@@ -39,7 +40,6 @@ from l0gc.streamlog.ingest.optional import (
     times_column,
     times_of,
 )
-from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import Rows
 
 _Hashes = npt.NDArray[np.uint64]
@@ -59,16 +59,11 @@ _HELD: Final = ("key", "value", "partition", "named")
 `headers` follow where the rows have them."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedObject:
-    """An L0 object that is in the store, the entry that each journal gets for it, and the digest of its rows."""
+@dataclass(slots=True)
+class StagedObject(WrittenObject):
+    """An L0 object that a task has written, and the digest of its rows."""
 
-    key: str
-    epoch: int
-    topic: str
-    records: int
-    parts: Mapping[int, ObjectExtents]
-    digest: int
+    digest: int = 0
 
 
 @dataclass(slots=True)
@@ -220,13 +215,9 @@ class Stager:
         times, headers = _times(rows), _column(rows, "headers")
         sizes = _lengths(rows.column("value"))
         packed = pack_records(topic, Records(_numbers(rows, "partition"), sizes, values, keys, times, headers))
-        epoch = self._cluster.controller.epoch(at_least=topic.revision)
-        key = self._cluster.write_l0(packed.body, epoch)
-        runs = topic.runs()
-        parts = {runs[n].journal: part.placeholder(key, epoch) for n, part in packed.parts.items()}
+        o = write_object(self._cluster, topic, packed)
         parts_of = (rows.slice(at, _DIGESTED) for at in range(0, len(values), _DIGESTED))
-        digest = sum(_digest(topic.name, p) for p in parts_of)
-        return StagedObject(key, epoch, topic.name, len(values), parts, digest)
+        return StagedObject(o.object, o.topic, o.left, digest=sum(_digest(topic.name, p) for p in parts_of))
 
 
 def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -15,11 +15,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from l0gc.errors import UsageError
-from l0gc.integrations.spark.commit import BatchId, SinkCommit, commit
+from l0gc.integrations.spark.commit import BatchId, commit
 from l0gc.integrations.spark.options import WriteOptions
 from l0gc.integrations.spark.stage import StagedObject, Stager
 from l0gc.spark.handles import cluster_at
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest.result import UploadResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,11 +100,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         committed(cluster_at(self._options.place), self._options, messages, batchId)
 
 
-def committed(cluster: Handles, options: WriteOptions, messages: Messages, batch_id: int) -> SinkCommit:
+def committed(cluster: Handles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:
     """Commit a micro-batch, of the producer in the options or else of its query."""
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
     if not ids:
-        return SinkCommit()
+        return UploadResult()
     if len(ids) != 1 or "" in ids:
         raise UsageError("Spark did not name the tasks' query, so a repeated batch could not be recognised")
     query = ids.pop()

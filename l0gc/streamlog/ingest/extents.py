@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
@@ -71,14 +70,10 @@ class PackedPart:
     records: int
     bytes: int
 
-    def placeholder(self, key: str, epoch: int) -> ObjectExtents:
-        """What the journal gets, once the object is written at this key and epoch."""
-        return msgspec.structs.replace(self.extents, key=key, epoch=epoch)
-
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An L0 object's content, and a part for each of the topic's runs of journals that it has records of, by number."""
+    """An L0 object's content, and the part of each journal that it has records for."""
 
     body: bytes
     parts: dict[int, PackedPart]
@@ -88,11 +83,12 @@ def pack_records(topic: Topic, records: Records) -> Packed:
     """An L0 object of records of a topic."""
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
-    ends: list[int] = records.partitions.searchsorted([r.first + r.count for r in topic.runs()]).tolist()
+    runs = topic.runs()
+    ends: list[int] = records.partitions.searchsorted([r.first + r.count for r in runs]).tolist()
     sink = pa.BufferOutputStream()
     parts = {
-        run: _pack_part(sink, topic, records, begins, first, end)
-        for run, (first, end) in enumerate(pairwise([0, *ends]))
+        run.journal: _pack_part(sink, topic, records, begins, first, end)
+        for run, (first, end) in zip(runs, pairwise([0, *ends]), strict=True)
         if end > first
     }
     return Packed(sink.getvalue().to_pybytes(), parts)

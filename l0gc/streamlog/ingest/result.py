@@ -1,4 +1,4 @@
-"""The result of an upload, for the command and the library.
+"""The result of a write: for the command, the library, and the driver of Spark's sink.
 
 Placeholders are kept as packed columns until somebody asks for them: an upload into many partitions makes millions.
 """
@@ -27,7 +27,7 @@ class L0Object(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Landing(msgspec.Struct, frozen=True):
+class Placeholder(msgspec.Struct, frozen=True):
     """Where records are now. The offsets are None where the records were in L1 before that could be read."""
 
     topic: str
@@ -38,33 +38,32 @@ class Landing(msgspec.Struct, frozen=True):
     key: str
 
 
-class Landings:
+class Placeholders:
     """Where the records of an upload are now, in the order in which they landed; within an object by partition."""
 
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self.objects: list[tuple[ObjectExtents, Rows | None]] = []
+    def __init__(self) -> None:
+        self.objects: list[tuple[str, ObjectExtents, Rows | None]] = []
 
-    def add(self, o: ObjectExtents, bases: Rows | None) -> None:
-        """The extents of an object have landed in a journal, at these offsets."""
+    def add(self, topic: str, o: ObjectExtents, bases: Rows | None) -> None:
+        """Record that the extents of an object have landed in a journal, at these offsets."""
         own = None if bases is None else np.array(bases, np.int64)  # the journal's rows may go
-        self.objects.append((o, own))
+        self.objects.append((topic, o, own))
 
     def __len__(self) -> int:
-        return sum(len(o.partitions) // NUMBER.itemsize for o, _ in self.objects)
+        return sum(len(o.partitions) // NUMBER.itemsize for _, o, _ in self.objects)
 
-    def __iter__(self) -> Iterator[Landing]:
-        return chain.from_iterable(self._landings(o, bases) for o, bases in self.objects)
+    def __iter__(self) -> Iterator[Placeholder]:
+        return chain.from_iterable(self._of(*landed) for landed in self.objects)
 
-    def _landings(self, o: ObjectExtents, bases: Rows | None) -> Iterator[Landing]:
+    def _of(self, topic: str, o: ObjectExtents, bases: Rows | None) -> Iterator[Placeholder]:
         partitions, records = unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist()
         offsets: list[int | None] = [None] * len(partitions) if bases is None else bases.tolist()
         for partition, base, n in zip(partitions, offsets, records, strict=True):
-            yield Landing(self._topic, partition, base, None if base is None else base + n - 1, o.epoch, o.key)
+            yield Placeholder(topic, partition, base, None if base is None else base + n - 1, o.epoch, o.key)
 
     def json(self) -> msgspec.Raw:
         """All of them as a JSON array, with those of one object in memory."""
-        objects = (msgspec.json.encode(list(self._landings(*landed)))[1:-1] for landed in self.objects)
+        objects = (msgspec.json.encode(list(self._of(*landed)))[1:-1] for landed in self.objects)
         return msgspec.Raw(b"[" + b",".join(objects) + b"]")
 
 
@@ -79,7 +78,7 @@ class UploadResult(Outcome):
     bytes: int = 0
     skipped: int = 0
     objects: list[L0Object] = field(default_factory=list)
-    placeholders: Landings = field(kw_only=True)
+    placeholders: Placeholders = field(default_factory=Placeholders)
     retries: int = 0
     fence: FenceCounters = field(default_factory=FenceCounters)
 

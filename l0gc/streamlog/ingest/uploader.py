@@ -1,7 +1,5 @@
-"""Uploading: records are batched over partitions into L0 objects, and committed journal by journal.
+"""Uploading: records are batched over partitions into L0 objects, which land one after another (`landing.py`).
 
-- An object is written before its placeholders, at the epoch in its key. A part that a journal refuses as stale is sent again
-  with another object: the same content under a fresh epoch. The other journals' parts stay where they landed (hazard 27).
 - Batches are committed in order, and nothing lands in a journal after a part that was refused, so the records of a
   partition land in the order of the input. Encoding and writing of later batches overlap with it.
 - Memory does not grow with the input, but for a few bytes for each object and placeholder.
@@ -13,20 +11,16 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
-
-import msgspec
 
 from l0gc.errors import (
     InputPositionMovedError,
     ProtocolError,
-    StaleClusterEpochError,
     UsageError,
 )
 from l0gc.events import event
@@ -34,14 +28,15 @@ from l0gc.storage.parallel import WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
-from l0gc.streamlog.ingest.extents import PackedPart, pack_records
+from l0gc.streamlog.ingest.extents import pack_records
 from l0gc.streamlog.ingest.formats import AUTO
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
 from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
-from l0gc.streamlog.ingest.result import L0Object, Landings, UploadResult
+from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.timestamps import with_times
-from l0gc.streamlog.journal.entries import ENTRY_BYTES, InputSpan, ObjectExtents, ProducerBatch
-from l0gc.streamlog.journal.handle import Appended, JournalHandle, deleted_while
+from l0gc.streamlog.journal.entries import ENTRY_BYTES
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import landed_of
 from l0gc.streamlog.producers import begin_run
 from l0gc.watermark.publication import refuse_if_set_back
@@ -55,8 +50,6 @@ _PACKED: Final = 32
 """How many batches may wait for their commit, so that a slow log takes many at once."""
 _PACKED_BYTES: Final = 32 << 20
 """About how many bytes of records these may be; packed they take a fraction of it."""
-_MAX_STAMPS: Final = 50
-"""How often one batch is stamped anew before the upload gives up; each time the window has moved past it."""
 _MAX_PASSES: Final = 50
 """How many times the inputs are read before the upload gives up, because another run landed some of them each time."""
 _PACKERS: Final = 2
@@ -133,20 +126,6 @@ def target_of(cluster: Handles, topic: str) -> Topic:
     return target
 
 
-@dataclass(slots=True)
-class _WrittenBatch:
-    """A batch whose object is in the store, by the numbers of the runs that have a part of it.
-
-    The content is kept until all of it has landed. `left` has the parts that have not.
-    """
-
-    object: L0Object
-    body: bytes
-    left: dict[int, PackedPart]
-    spans: Sequence[list[InputSpan]]
-    stamps: int = 1
-
-
 class Uploader:
     """Uploads inputs into one topic, of whose journals the caller has found that none was set back (`open_upload`).
 
@@ -169,24 +148,24 @@ class Uploader:
         producer: Producer | None = None,
         progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._partitioner = partitioner
+        self._cluster, self._topic, self._partitioner = cluster, topic, partitioner
         self._packers, self._committer = packers, committer
-        self._batch_bytes = batch_bytes
-        self._producer = producer
-        self._sequences: Counter[int] = Counter()  # how many objects of the producer have landed in each journal
-        self._progress = progress
+        self._batch_bytes, self._producer = batch_bytes, producer
+        self._landing = Landing(cluster, Appender() if producer is None else RunAppender(producer), progress)
         runs = topic.runs()
         self._runs = JournalRuns([r.first + r.count for r in runs])
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
         self._raw = _places(_RAW)
         self._packed = _places(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
-        self._queue: deque[Future[_WrittenBatch]] = deque()
+        self._queue: deque[Future[WrittenObject]] = deque()
         self._pending: list[Future[None]] = []
         self._error: BaseException | None = None
         self._skipped = 0
-        self.result = UploadResult(placeholders=Landings(topic.name))
+
+    @property
+    def result(self) -> UploadResult:
+        """What has landed so far."""
+        return self._landing.result
 
     def run(self, inputs: Iterable[Input]) -> UploadResult:
         """Upload everything, and return when it is committed.
@@ -272,22 +251,20 @@ class Uploader:
 
     # -- packing, on the packers ------------------------------------------------------------------------------------------
 
-    def _pack(self, batch: Batch) -> _WrittenBatch:
+    def _pack(self, batch: Batch) -> WrittenObject:
         try:
             packed = pack_records(self._topic, batch.sorted())
         finally:
             self._raw.put(None)
-        return _WrittenBatch(self._write(packed.body), packed.body, packed.parts, batch.spans)
-
-    def _write(self, body: bytes, at_least: int = -1) -> L0Object:
-        epoch = self._cluster.controller.epoch(at_least=at_least)
-        return L0Object(self._cluster.write_l0(body, epoch), epoch, len(body))
+        written = write_object(self._cluster, self._topic, packed)
+        written.spans = {j.journal: spans for j, spans in zip(self.journals, batch.spans, strict=True)}
+        return written
 
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 
     def _commit_packed(self) -> None:
         """Commit the oldest batch, and those after it that are packed by now, if it did not go along with others."""
-        taken, group, weight = 0, list[_WrittenBatch](), 0
+        taken, group, weight = 0, list[WrittenObject](), 0
         try:
             try:
                 while self._queue and (not taken or (self._queue[0].done() and weight < ENTRY_BYTES)):
@@ -298,87 +275,13 @@ class Uploader:
                         weight += sum(2 * len(p.extents.partitions) for p in group[-1].left.values())
             finally:
                 if group:  # also where the one after them could not be packed
-                    self._commit(group)
+                    self._landing.land(group)
         except BaseException as e:
             self._error = self._error or e
             raise
         finally:
             for _ in range(taken):
                 self._packed.put(None)
-
-    def _commit(self, group: Sequence[_WrittenBatch]) -> None:
-        self.result.objects += [sent.object for sent in group]
-        todo = list(group)
-        while todo:
-            stale = self._land(todo)
-            todo = [sent for sent in todo if sent.left]
-            self._stamp_anew(todo, stale)
-
-    def _land(self, todo: Sequence[_WrittenBatch]) -> dict[int, int]:
-        """Have each journal take its parts, in order, up to the first that it refuses. What landed is recorded, also where
-        another journal failed. For each run whose journal refused one as stale, returns the lowest epoch that it takes."""
-        outcomes: dict[int, Appended] = {}
-        runs = sorted({run for sent in todo for run in sent.left})
-        offered = {run: [sent for sent in todo if run in sent.left] for run in runs}
-
-        def land(run: int) -> None:
-            outcomes[run] = self.journals[run].append(self._offers(run, offered[run]))
-
-        try:
-            self._cluster.parallel.map(land, offered)
-        finally:
-            for run in sorted(outcomes):
-                self._note(run, offered[run], outcomes[run])
-        errors = {run: o.error for run, o in sorted(outcomes.items()) if o.error is not None}
-        stale = {run: e.window[0] for run, e in errors.items() if isinstance(e, StaleClusterEpochError)}
-        for run, error in errors.items():
-            if run not in stale:
-                raise deleted_while(error, self._topic.name, self._topic.revision, "records were uploaded")
-        return stale
-
-    def _offers(self, run: int, sent: Sequence[_WrittenBatch]) -> list[ObjectExtents]:
-        offers = [s.left[run].placeholder(s.object.key, s.object.epoch) for s in sent]
-        producer = self._producer
-        if producer is None:
-            return offers
-        first = self._sequences[self.journals[run].journal]
-        identity = producer.producer_id, producer.epoch, producer.run
-        return [
-            msgspec.structs.replace(o, producer=ProducerBatch(*identity, sequence, s.spans[run]))
-            for sequence, (o, s) in enumerate(zip(offers, sent, strict=True), first)
-        ]
-
-    def _note(self, run: int, offered: Sequence[_WrittenBatch], outcome: Appended) -> None:
-        for sent, landed in zip(offered, outcome.landed, strict=False):
-            part = sent.left.pop(run)
-            self._sequences[self.journals[run].journal] += 1
-            self.result.records += part.records
-            self.result.bytes += part.bytes
-            self.result.placeholders.add(part.placeholder(sent.object.key, sent.object.epoch), landed.bases)
-            self._progress(part.records, part.bytes)
-
-    def _stamp_anew(self, left: Sequence[_WrittenBatch], stale: Mapping[int, int]) -> None:
-        """Write the objects again of which a journal has refused a part, at an epoch that it takes."""
-
-        def needed(sent: _WrittenBatch) -> int:
-            epochs = [stale[run] for run in sent.left if run in stale]
-            return max((epoch for epoch in epochs if epoch > sent.object.epoch), default=-1)
-
-        again = [(sent, epoch) for sent in left if (epoch := needed(sent)) >= 0]
-        if any(sent.stamps == _MAX_STAMPS for sent, _ in again):
-            raise ProtocolError(
-                f"a batch for topic {self._topic.name!r} was stamped {_MAX_STAMPS} times and always too late"
-            )
-        self.result.retries += len(again)
-        written = self._cluster.parallel.map(lambda a: self._write(a[0].body, a[1]), again)
-        for (sent, epoch), l0 in zip(again, written, strict=True):
-            _log.info(
-                "a batch at epoch %d arrived late and is stamped anew",
-                sent.object.epoch,
-                extra=event("upload_retried", epoch=sent.object.epoch, epoch_needed=epoch),
-            )
-            sent.object, sent.stamps = l0, sent.stamps + 1
-            self.result.objects.append(l0)
 
 
 def _places(count: int) -> SimpleQueue[None]:

@@ -21,7 +21,6 @@ import msgspec
 from l0gc.errors import (
     EpochRegressionError,
     L0gcError,
-    PartitionClosedError,
     StaleClusterEpochError,
     UnknownProducerError,
 )
@@ -386,10 +385,3 @@ class JournalHandle(L1Handle):
 
         self._propose(decide)
         return closed
-
-
-def deleted_while(error: L0gcError, topic: str, revision: int, what: str) -> L0gcError:
-    """Why objects did not land; a deletion of the topic names it, and says that `what` was being done."""
-    if not isinstance(error, PartitionClosedError):
-        return error
-    return PartitionClosedError(f"topic {topic!r} (revision {revision}) was deleted while {what} into it")

@@ -175,7 +175,7 @@ def test_rows_of_a_micro_batch_without_partition_and_key_all_lie_in_one_journal(
     for batch in range(6):
         for rows_of_task in (10, 3):
             message = staged(cluster, {"value": [b"x"] * rows_of_task}, batch, topic="events")
-            used.append({journal for o in message.objects for journal in o.parts})
+            used.append({journal for o in message.objects for journal in o.left})
     assert all(len(journals) == 1 for journals in used)
     assert used[::2] == used[1::2]
     assert len(set.union(*used)) == 3
@@ -196,8 +196,8 @@ def test_objects_that_a_tick_has_cut_in_two_are_stamped_alike_and_land_with_one_
     for t in range(3):
         messages.append(staged(cluster, rows(f"{t}.", 20), 0, topic="events"))
         cluster.controller.advance()
-    assert len({o.epoch for m in messages for o in m.objects}) == 3
-    assert commit(cluster, messages, 0).restamped == 2
+    assert len({o.object.epoch for m in messages for o in m.objects}) == 3
+    assert commit(cluster, messages, 0).retries == 2
     assert objects_in_entries(cluster) == [3]
     assert stored_values(cluster, "events") == joined(*(of(f"{t}.", 20) for t in range(3)))
 
@@ -352,7 +352,7 @@ def test_a_staged_object_that_was_swept_fails_the_batch_whole_and_a_replay_lands
     cluster = topic_in_memory(2)
     old = staged(cluster, rows("a", 10), 0, topic="events", objectBytes="1024")
     slide(cluster, 4)
-    store_of(cluster).delete([old.objects[0].key])
+    store_of(cluster).delete([old.objects[0].object.key])
     with pytest.raises(NotFoundError, match="swept before its batch was committed"):
         commit(cluster, [old], 0)
     assert stored_values(cluster, "events") == [[], []]
@@ -368,7 +368,7 @@ def test_what_a_failed_task_staged_is_never_read_and_never_holds_m_back() -> Non
     slide(cluster, 2)
     reconcile(cluster)
     state = journal_of(cluster).catch_up()
-    assert lowest_of(state) > max(o.epoch for o in lost.objects)
+    assert lowest_of(state) > max(o.object.epoch for o in lost.objects)
 
 
 def test_nothing_is_written_where_what_is_published_is_above_the_cluster_epoch() -> None:
@@ -387,7 +387,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_reported_and_one_created_again_ge
     message = staged(cluster, rows("a", 10), 0, topic="events")
     delete_topic(cluster, "events")
     cluster.controller.create_topic("events", 2)
-    with pytest.raises(PartitionClosedError, match="was deleted while rows were written"):
+    with pytest.raises(PartitionClosedError, match="was deleted while records were written"):
         commit(cluster, [message], 0)
     assert stored_values(cluster, "events") == [[], []]
 
@@ -406,6 +406,6 @@ def test_a_batch_that_is_too_large_for_an_entry_is_reported_before_it_is_offered
 def test_a_task_without_rows_and_a_batch_without_tasks_commit_nothing() -> None:
     cluster = topic_in_memory(2)
     nothing = staged(cluster, {"value": [], "partition": []}, 0, topic="events")
-    assert commit(cluster, [nothing, None], 0).objects == 0
+    assert commit(cluster, [nothing, None], 0).objects == []
     with on(cluster), pytest.raises(UsageError, match="did not name the tasks' query"):
         commit(cluster, [Staged(staged(cluster, rows("a", 1), 0, topic="events").objects)], 0)

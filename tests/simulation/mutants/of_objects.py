@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.uploader import Uploader
+from l0gc.streamlog.ingest.landing import Landing, WrittenObject
 from l0gc.streamlog.journal.entries import ReconciledTopic
 from l0gc.streamlog.journal.l1 import Change
 from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, unpack
@@ -31,7 +31,7 @@ _RESUME = "tests/streamlog/ingest/test_resume.py"
 _SEVERAL = "tests/streamlog/ingest/test_several_journals.py"
 
 _open_inputs = l0gc.streamlog.ingest.inputs.open_inputs
-_land: Callable[..., dict[int, int]] = Uploader._land
+_offer: Callable[..., dict[Any, Any]] = Landing._offer
 
 
 class _Sorting(Wrapped):
@@ -160,34 +160,35 @@ def looks_once(self: Any, gone: Any) -> None:
 
 @instead(
     27,
-    "l0gc/streamlog/ingest/uploader.py::Uploader",
+    "l0gc/streamlog/ingest/landing.py::Landing",
     "a part that one journal refuses is taken for landed",
     f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",
-    place="l0gc/streamlog/ingest/uploader.py::Uploader._land",
+    place="l0gc/streamlog/ingest/landing.py::Landing._offer",
 )
-def refused_dropped(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
+def refused_dropped(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any, Any]:
     """What one journal refuses as stale is taken for landed."""
-    for run in _land(self, todo):
-        for part in todo[run]:
-            part.landed = True
+    for journal, _ in _offer(self, objects):
+        for o in objects:
+            o.left.pop(journal, None)
     return {}
 
 
 @instead(
     27,
-    "l0gc/streamlog/ingest/uploader.py::Uploader",
+    "l0gc/streamlog/ingest/landing.py::Landing",
     "the parts that landed are sent again with the one that was refused",
     f"{_SEVERAL}::test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused",
     simulated=False,
-    place="l0gc/streamlog/ingest/uploader.py::Uploader._land",
+    place="l0gc/streamlog/ingest/landing.py::Landing._offer",
 )
-def refused_twice(self: Uploader, todo: Mapping[int, Sequence[Any]]) -> dict[int, int]:
+def refused_twice(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any, Any]:
     """Where one journal refuses a part of an object as stale, all parts of it are sent again."""
-    stale = _land(self, todo)
-    for parts in todo.values() if stale else ():
-        for part in parts:
-            part.landed = False
-    return stale
+    before = [dict(o.left) for o in objects]
+    refused = _offer(self, objects)
+    for o, parts in zip(objects, before, strict=True):
+        if o.left:
+            o.left = parts
+    return refused
 
 
 @instead(

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -37,7 +38,7 @@ def chunk(partition: int, values: Sequence[bytes], keys: Sequence[bytes | None] 
 
 def extents_of(packed: Packed, part: int = 0) -> list[Extent]:
     """What a journal makes of it."""
-    o = packed.parts[part].placeholder(KEY, 7)
+    o = msgspec.structs.replace(packed.parts[part].extents, key=KEY, epoch=7)
     topic = TopicState(3, "id")
     check_object(o)
     topic.land(o, 0, NOW_MS)

@@ -21,9 +21,9 @@ from l0gc.errors import (
     ProtocolError,
     UsageError,
 )
-from l0gc.streamlog.ingest import inputs, uploader
+from l0gc.streamlog.ingest import inputs, landing
 from l0gc.streamlog.ingest.partitioner import by_field
-from l0gc.streamlog.ingest.result import Landing
+from l0gc.streamlog.ingest.result import Placeholder
 from l0gc.streamlog.producers import begin_run
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.ingest import (
@@ -68,7 +68,7 @@ def test_what_is_reported_is_what_the_journal_holds(tmp_path: Path) -> None:
     result = upload(cluster, "events", [write(tmp_path / "in", lines(11))], batch_bytes=SMALL)
     state, topic = journal_of(cluster).catch_up(), cluster.controller.snapshot().topic("events")
     logged = [
-        Landing("events", p, e.base_offset, e.last_offset, e.epoch, e.key)
+        Placeholder("events", p, e.base_offset, e.last_offset, e.epoch, e.key)
         for p in range(PARTITIONS)
         for e in state.topic(topic.revision).extents(p)
     ]
@@ -190,7 +190,7 @@ def test_a_slightly_stale_epoch_needs_no_second_upload(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploader, "_MAX_STAMPS", 3)
+    monkeypatch.setattr(landing, "MAX_TRIES", 3)
     cluster = topic_in_memory(PARTITIONS)
 
     def fault(call: Call) -> None:
@@ -198,7 +198,7 @@ def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: p
             slide(cluster, 2)
 
     store_of(cluster).fault = fault
-    with pytest.raises(ProtocolError, match="stamped 3 times and always too late"):
+    with pytest.raises(ProtocolError, match=r"offered to journal \d+ 3 times, and refused each time: .*"):
         upload(cluster, "events", [write(tmp_path / "in", lines(4))])
     assert len(l0_objects(cluster)) == 3
 

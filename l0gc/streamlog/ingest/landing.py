@@ -1,0 +1,229 @@
+"""Landing: an L0 object that is in the store is taken by its journals, or is written again and offered anew.
+
+The one way in for `upload`, a bridge's sender and Spark's sink. What makes it safe:
+
+- An object is written, at the epoch in its key, before any journal is offered its part; the journal admits it by its window,
+  at the fence and again where it lands.
+- A part that a journal refuses as stale is offered again with another object: the same content under a fresh epoch. The
+  other journals' parts stay where they landed (hazard 27).
+- A journal takes objects in order, and nothing after one that it refused.
+- Who sends them (an `Appender`) decides what a journal recognises when it comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from l0gc.errors import (
+    L0gcError,
+    NotFoundError,
+    ObjectNotFoundError,
+    PartitionClosedError,
+    ProtocolError,
+    StaleClusterEpochError,
+)
+from l0gc.events import event
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Producer, Topic
+from l0gc.streamlog.ingest.extents import Packed, PackedPart
+from l0gc.streamlog.ingest.result import L0Object, UploadResult
+from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
+from l0gc.streamlog.journal.handle import Appended, JournalHandle
+
+_log: Final = logging.getLogger(__name__)
+
+MAX_TRIES: Final = 50
+"""How often objects are offered before the write gives up: each time the window has moved past them, or another process of
+the same producer was first."""
+
+_Place = tuple[int, str]
+"""A journal, and a topic of which it has partitions."""
+
+
+@dataclass(slots=True)
+class WrittenObject:
+    """An L0 object that is in the store, and what journals have not taken of it.
+
+    Attributes:
+        topic: the name of the topic of its records.
+        left: the parts that have not landed, by journal.
+        body: its content; None if it is read back where it has to be written again.
+        spans: which spans of which inputs each journal's part is, if its producer has inputs.
+    """
+
+    object: L0Object
+    topic: str
+    left: dict[int, PackedPart]
+    body: bytes | None = None
+    spans: Mapping[int, list[InputSpan]] = field(default_factory=dict)
+
+    def placeholder(self, journal: int, producer: ProducerBatch | None = None) -> ObjectExtents:
+        """What a journal gets of it."""
+        extents = self.left[journal].extents
+        return msgspec.structs.replace(extents, key=self.object.key, epoch=self.object.epoch, producer=producer)
+
+
+def write_object(cluster: Handles, topic: Topic, packed: Packed) -> WrittenObject:
+    """Write packed records as an L0 object, at an epoch that is not below their topic."""
+    epoch = cluster.controller.epoch(at_least=topic.revision)
+    l0 = L0Object(cluster.write_l0(packed.body, epoch), epoch, len(packed.body))
+    return WrittenObject(l0, topic.name, dict(packed.parts), packed.body)
+
+
+class Appender:
+    """Offers objects to journals without a producer: what is offered twice lands twice."""
+
+    one_epoch = False
+    """Whether the objects of a topic are offered at one epoch, so that a journal takes them with one entry."""
+    retried: tuple[type[L0gcError], ...] = ()
+    """What a journal answers if the objects are to be offered again as they are."""
+
+    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended | None:
+        """Offer a journal its parts of objects of one topic; None if it has all of them from before."""
+        return journal.append([o.placeholder(journal.journal) for o in objects])
+
+
+class RunAppender(Appender):
+    """Offers objects as a producer's run, which has landed nothing yet, each under the next sequence of its journal."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._identity = producer.producer_id, producer.epoch, producer.run
+        self._sequences: Counter[int] = Counter()
+
+    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended:
+        number = journal.journal
+        batches = [
+            ProducerBatch(*self._identity, sequence, o.spans[number])
+            for sequence, o in enumerate(objects, self._sequences[number])
+        ]
+        appended = journal.append([o.placeholder(number, b) for o, b in zip(objects, batches, strict=True)])
+        self._sequences[number] += len(appended.landed)
+        return appended
+
+
+class Landing:
+    """Lands objects, one call after another. `result` says what has landed.
+
+    Args:
+        progress: called with the records and the bytes of each part that landed.
+    """
+
+    def __init__(
+        self,
+        cluster: Handles,
+        appender: Appender,
+        progress: Callable[[int, int], None] = lambda records, size: None,
+    ) -> None:
+        self._cluster, self._appender, self._progress = cluster, appender, progress
+        self.result = UploadResult()
+
+    def land(self, objects: Iterable[WrittenObject]) -> None:
+        """Have the journals take what is left of these objects, those of a topic in their order.
+
+        Raises:
+            PartitionClosedError: a topic was deleted.
+            NotFoundError: an object without a body is to be written again, and is gone.
+            ProtocolError: they were refused too often.
+            L0gcError: whatever else a journal refused them for, see `JournalHandle.append`. What landed is in `result`.
+        """
+        left, refused = list(objects), dict[_Place, L0gcError]()
+        self.result.objects += [o.object for o in left]
+        for _ in range(MAX_TRIES):
+            self._stamp_anew(left, refused)
+            refused = self._offer(left)
+            left = [o for o in left if o.left]
+            if not left:
+                return
+        (journal, topic), error = next(iter(refused.items()))
+        raise ProtocolError(
+            f"records for topic {topic!r} were offered to journal {journal} {MAX_TRIES} times, and refused each "
+            f"time: {error}"
+        ) from error
+
+    def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Place, L0gcError]:
+        """Offer each journal what it has not taken. What landed is noted, also if another journal failed. Returns why
+        journals refused what is to be offered again."""
+        places: dict[int, dict[str, list[WrittenObject]]] = {}
+        for o in objects:
+            for journal in o.left:
+                places.setdefault(journal, {}).setdefault(o.topic, []).append(o)
+        outcomes: dict[_Place, Appended | None] = {}
+
+        def offer(journal: int) -> None:
+            for topic, mine in places[journal].items():  # one after another: they may be one producer's
+                outcomes[journal, topic] = self._appender.append(self._cluster.journal(journal), mine)
+
+        try:
+            self._cluster.parallel.map(offer, sorted(places))
+        finally:
+            for (journal, topic), outcome in sorted(outcomes.items()):
+                self._note(journal, places[journal][topic], outcome)
+        refused: dict[_Place, L0gcError] = {}
+        for (journal, topic), outcome in sorted(outcomes.items()):
+            error = None if outcome is None else outcome.error
+            if isinstance(error, PartitionClosedError):
+                revision = places[journal][topic][0].left[journal].extents.revision
+                raise PartitionClosedError(
+                    f"topic {topic!r} (revision {revision}) was deleted while records were written into it"
+                )
+            if error is not None and not isinstance(error, (StaleClusterEpochError, *self._appender.retried)):
+                raise error
+            if error is not None:
+                refused[journal, topic] = error
+        return refused
+
+    def _note(self, journal: int, objects: Sequence[WrittenObject], outcome: Appended | None) -> None:
+        result = self.result
+        if outcome is None:
+            result.skipped += sum(o.left.pop(journal).records for o in objects)
+            return
+        for o, landed in zip(objects, outcome.landed, strict=False):
+            placeholder, part = o.placeholder(journal), o.left.pop(journal)
+            result.records += part.records
+            result.bytes += part.bytes
+            result.placeholders.add(o.topic, placeholder, landed.bases)
+            self._progress(part.records, part.bytes)
+
+    def _stamp_anew(self, objects: Sequence[WrittenObject], refused: Mapping[_Place, L0gcError]) -> None:
+        """Write the objects again that are too old for a journal, or, if all of a topic are to have one epoch, older than
+        others."""
+        epochs = [o.object.epoch for o in objects]
+        stale = {j: e.window[0] for (j, _), e in refused.items() if isinstance(e, StaleClusterEpochError)}
+        if stale:
+            needed = max(stale.values())
+            fresh = self._cluster.controller.epoch(at_least=needed)
+            for n, o in enumerate(objects):
+                if any(o.object.epoch < stale.get(j, -1) for j in o.left):
+                    epochs[n] = fresh
+            fields = event("upload_retried", epoch=fresh, epoch_needed=needed)
+            _log.info("objects arrived late and are stamped anew at epoch %d", fresh, extra=fields)
+        if self._appender.one_epoch:
+            newest: dict[str, int] = {}
+            for o, epoch in zip(objects, epochs, strict=True):
+                newest[o.topic] = max(newest.get(o.topic, -1), epoch)
+            epochs = [newest[o.topic] for o in objects]
+
+        def write(again: tuple[WrittenObject, int]) -> L0Object:
+            o, epoch = again
+            body = self._read_back(o) if o.body is None else o.body
+            o.object = L0Object(self._cluster.write_l0(body, epoch), epoch, len(body))
+            return o.object
+
+        late = [(o, epoch) for o, epoch in zip(objects, epochs, strict=True) if o.object.epoch < epoch]
+        self.result.objects += self._cluster.parallel.map(write, late)
+        self.result.retries += len(late)
+
+    def _read_back(self, o: WrittenObject) -> bytes:
+        try:
+            return self._cluster.store.get(o.object.key).body
+        except ObjectNotFoundError as e:
+            raise NotFoundError(
+                f"{e}: it was swept before its batch was committed, which took longer than two epochs. Nothing of it is "
+                f"committed in journal {min(o.left)}; write smaller batches, or sweep with --min-age"
+            ) from e
