@@ -224,7 +224,7 @@ def _digests(records: Iterable[tuple[int, bytes]]) -> dict[int, tuple[int, str]]
 
 
 def _sent(paths: list[Path]) -> dict[int, tuple[int, str]]:
-    from l0gc.streamlog.ingest.partitioner import by_field
+    from l0gc.streamlog.ingest.placement import by_field
 
     place = by_field(_KEY, _PARTITIONS).start("the sample data")
 

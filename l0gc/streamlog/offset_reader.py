@@ -31,7 +31,7 @@ from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
-from l0gc.streamlog.ingest.optional import column_of
+from l0gc.streamlog.ingest.headers_and_times import column_of
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.rows import Rows, places

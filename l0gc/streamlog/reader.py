@@ -22,7 +22,7 @@ from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostEr
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.ingest.optional import Headers, headers_list, times_list
+from l0gc.streamlog.ingest.headers_and_times import Headers, headers_list, times_list
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD, WHOLE_RECORD

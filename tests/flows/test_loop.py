@@ -17,7 +17,7 @@ import pytest
 from l0gc.embedded import sample
 from l0gc.keys import KeyLayout
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.ingest.partitioner import by_field
+from l0gc.streamlog.ingest.placement import by_field
 from tests.support.cli import founded, l0gc, l0gc_process, printed, start
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]

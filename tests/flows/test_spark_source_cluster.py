@@ -18,7 +18,7 @@ from l0gc.api import NewRecord
 from l0gc.errors import NotFoundError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.ingest.optional import Headers
+from l0gc.streamlog.ingest.headers_and_times import Headers
 from tests.flows.spark_topics import driver, kill, recorded
 from tests.support import speculative_write
 from tests.support.spark_cluster import SparkCluster, spark_cluster

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.ingest.extents import select as select_rows
-from l0gc.streamlog.ingest.optional import Headers, headers_list, times_of
+from l0gc.streamlog.ingest.headers_and_times import Headers, headers_list, times_of
 from l0gc.streamlog.journal.rows import EXTENT
 from l0gc.streamlog.journal.topic import Block, L1File
 from l0gc.streamlog.level_one import parquet as level_one_parquet

@@ -6,7 +6,6 @@ is reported to a job as done, it reports to the watch.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.inputs import Input
-from l0gc.streamlog.ingest.partitioner import in_turn
+from l0gc.streamlog.ingest.placement import in_turn
 from l0gc.streamlog.ingest.uploader import Uploader
 from l0gc.streamlog.journal.rows import NUMBER, unpack
 from l0gc.streamlog.producers import begin_run
@@ -158,7 +157,7 @@ def upload(
         batch_bytes=world.random.choice([90, 90, 200]),
         producer=session,
     )
-    source = Input(topic, input_id, lambda: io.BytesIO(b"".join(line + b"\n" for line in lines)))
+    source = Input(topic, input_id, lambda: iter([b"".join(line + b"\n" for line in lines)]))
     done = False
     try:
         uploader.run([source])

@@ -12,7 +12,7 @@ from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.partitioner import in_turn
+from l0gc.streamlog.ingest.placement import in_turn
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.reader import Record, read_slices, read_topic
 from l0gc.streamlog.topics import delete_topic

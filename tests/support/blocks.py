@@ -12,7 +12,7 @@ import numpy as np
 
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.ingest.extents import Packed, Records, pack_records
-from l0gc.streamlog.ingest.optional import NO_TIME, Headers, headers_column
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.journal.rows import NUMBER
 
 

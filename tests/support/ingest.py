@@ -11,7 +11,7 @@ from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.inputs import open_inputs
-from l0gc.streamlog.ingest.partitioner import Partitioner, in_turn
+from l0gc.streamlog.ingest.placement import Partitioner, in_turn
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import DEFAULT_BATCH_BYTES, Uploader
 from l0gc.streamlog.journal.entries import Objects, decode_journal_entry

@@ -16,7 +16,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.optional import NO_TIME, Headers, column_of
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import commit, index

@@ -28,9 +28,7 @@ from l0gc.errors import UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
-from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
-from l0gc.streamlog.ingest.landing import WrittenObject, write_object
-from l0gc.streamlog.ingest.optional import (
+from l0gc.streamlog.ingest.headers_and_times import (
     MAX_TIME_MS,
     NO_TIME,
     as_headers,
@@ -40,6 +38,8 @@ from l0gc.streamlog.ingest.optional import (
     times_column,
     times_of,
 )
+from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
+from l0gc.streamlog.ingest.landing import WrittenObject, write_object
 from l0gc.streamlog.journal.rows import Rows
 
 _Hashes = npt.NDArray[np.uint64]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
-from l0gc.streamlog.ingest.partitioner import PlacedRecords
+from l0gc.streamlog.ingest.placement import PlacedRecords
 from l0gc.streamlog.journal.entries import InputSpan
 from l0gc.streamlog.journal.rows import Rows
 

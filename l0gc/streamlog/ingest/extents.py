@@ -3,9 +3,9 @@
 A block is compressed, and has the records of one or more partitions, so that thousands of tiny extents cost no more than
 their records. It holds how many records there are, the sizes of their keys (-1 without a key), the sizes of their values,
 all of these as `NUMBER`, then the keys and the values. Where a record has a create time or headers, their number is
-negated, and these follow (`optional.py`). The log holds each block's CRC32C, how many bytes it unpacks to, and which rows
-of it are whose; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock says how old
-a record is.
+negated, and these follow (`headers_and_times.py`). The log holds each block's CRC32C, how many bytes it unpacks to, and
+which rows of it are whose; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock
+says how old a record is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.storage.entry import compressed, decompressed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest import optional
+from l0gc.streamlog.ingest import headers_and_times
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
@@ -51,8 +51,8 @@ _LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as columns, in order of partition; `sizes` has the bytes of each value. The last two, see `optional.py`, are
-    None where no record has any."""
+    """Records as columns, in order of partition; `sizes` has the bytes of each value. The last two are None where no record
+    has any."""
 
     partitions: Rows
     sizes: Rows
@@ -139,7 +139,7 @@ def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes,
     sizes[0] = [-1 if key is None else len(key) for key in keys]
     sizes[1] = np.diff(begins[first : end + 1])
     times, headers = records.create_times, records.headers
-    more = optional.pack_optional(
+    more = headers_and_times.pack_optional(
         None if times is None else times[first:end],
         None if headers is None else headers.slice(first, end - first),
         end - first,
@@ -201,13 +201,13 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
         raise CorruptObjectError(f"{where} holds {count} records where the log says {at_least} or more")
     data = pa.py_buffer(content)
     try:
-        more = optional.unpack_optional(data.slice(end), count) if number < 0 else []
+        more = headers_and_times.unpack_optional(data.slice(end), count) if number < 0 else []
     except (ValueError, pa.ArrowException):
         raise wrong from None
     times = columns.repeated(block.time_ms, count, SCHEMA.field("timestamp").type)
     keys = columns.cut(key_sizes, data.slice(after, values_at - after))
     values = columns.cut(sizes, data.slice(values_at, end - values_at))
-    schema = pa.schema([*SCHEMA, *optional.OPTIONAL]) if more else SCHEMA
+    schema = pa.schema([*SCHEMA, *headers_and_times.OPTIONAL]) if more else SCHEMA
     return pa.RecordBatch.from_arrays([times, keys, values, *more], schema=schema)
 
 

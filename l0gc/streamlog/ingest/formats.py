@@ -8,11 +8,11 @@ before anything is sent. `RAW` takes any bytes as they are: cut at newlines, not
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from l0gc.errors import UsageError
 
@@ -21,11 +21,13 @@ RAW: Final = "raw"
 FORMATS: Final = (AUTO, RAW)
 
 _HEAD_BYTES: Final = 8000
-"""So much is read to distinguish text from binary, as git does."""
+"""So much is looked at to distinguish text from binary, as git does."""
+_LONGEST_MAGIC: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """What is unpacked, by its first bytes. Arrow does it: unlike others it detects a stream that was cut short."""
-_BLOCK_BYTES: Final = 256 << 10
+BLOCK_BYTES: Final = 256 << 10
+"""How much is read at once."""
 
 _OTHERS: Final = (
     (b"PAR1\x15", "Parquet"),
@@ -48,28 +50,40 @@ _UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip
 _SPARK: Final = {"CSV": "csv", "TSV": "csv", "Parquet": "parquet", "ORC": "orc", "Avro": "avro"}
 
 
-class DamagedInputError(UsageError):
-    """A compressed input that cannot be decompressed to its end."""
-
-
-def as_lines(file: BinaryIO, name: str, form: str) -> BinaryIO:
-    """The records' bytes of an open input, which closes with it.
+def as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
+    """Return the records' bytes, piece by piece; the first pieces have been looked at by then.
 
     Args:
+        pieces: an input's bytes as they are.
         name: of the input, for messages; its ending shows a table.
         form: `AUTO`, or `RAW` for the bytes as they are.
 
     Raises:
-        UsageError: it is something else than lines.
-        DamagedInputError: when it is read: it is compressed and damaged, or cut short.
+        UsageError: it is something else than lines. While it is read: it is compressed and damaged, or cut short.
     """
     if form == RAW:
-        return file
-    try:
-        return _decoded(file, name)
-    except BaseException:
-        file.close()
-        raise
+        return pieces
+    head = b""
+    while len(head) < _LONGEST_MAGIC and (piece := next(pieces, b"")):
+        head += piece
+    suffix = PurePath(name).suffix.lower()
+    kind = next((kind for magic, kind in _OTHERS if head.startswith(magic)), _TABLES.get(suffix))
+    if kind:
+        raise UsageError(_refusal(name, kind))
+    packed = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
+    if packed is not None:
+        stem = name[: -len(suffix)] if suffix in {".gz", ".zst", ".zstd"} else name
+        return as_lines(_unpacked(chain([head], pieces), name, packed), stem, form)
+    if b"\0" in head[:_HEAD_BYTES]:
+        raise UsageError(_refusal(name, "ORC" if head.startswith(b"ORC") else "binary data"))
+    return chain([head.removeprefix(_BOM)], pieces)
+
+
+def file_pieces(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file, from where it is."""
+    read = getattr(file, "read1", file.read)
+    while piece := read(BLOCK_BYTES):
+        yield piece
 
 
 def plain_size(path: object, form: str) -> int | None:
@@ -84,29 +98,6 @@ def plain_size(path: object, form: str) -> int | None:
             return None if packed else os.fstat(f.fileno()).st_size
     except OSError:
         return None
-
-
-def _decoded(file: BinaryIO, name: str) -> BinaryIO:
-    begin = file.tell() if file.seekable() else None  # stdin may be a file of which somebody has read some
-    head = _head(file)
-    kind = next((kind for magic, kind in _OTHERS if head.startswith(magic)), _table(name))
-    if kind:
-        raise UsageError(_refusal(name, kind))
-    packed = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
-    if packed is not None:
-        return _decoded(_unpacked(_from(begin, head, file), name, packed), _stem(name))
-    if b"\0" in head:
-        raise UsageError(_refusal(name, "ORC" if head.startswith(b"ORC") else "binary data"))
-    return _from(begin, head, file, skip=len(_BOM) if head.startswith(_BOM) else 0)
-
-
-def _table(name: str) -> str:
-    return _TABLES.get(PurePath(name).suffix.lower(), "")
-
-
-def _stem(name: str) -> str:
-    """`day.csv.gz` is `day.csv`, once it is unpacked."""
-    return name[: -len(suffix)] if (suffix := PurePath(name).suffix).lower() in {".gz", ".zst", ".zstd"} else name
 
 
 def _refusal(name: str, kind: str) -> str:
@@ -124,73 +115,31 @@ def _refusal(name: str, kind: str) -> str:
     return f"{what}write one record a line, or take its bytes as they are with --format {RAW}"
 
 
-def _head(file: BinaryIO) -> bytes:
-    """The first bytes, as many as the first read gives, and enough for every magic number."""
-    head = b""
-    while len(head) < 16 and (piece := file.read1(_HEAD_BYTES)):  # type: ignore[attr-defined]  # of a buffered file
-        head += piece
-    return head
+class _Pieces:
+    """Pieces as Arrow reads a file."""
 
+    closed = False
 
-def _from(begin: int | None, head: bytes, file: BinaryIO, skip: int = 0) -> BinaryIO:
-    """The file from where it began, but for `skip` bytes, though `head` has been read."""
-    if begin is not None:
-        file.seek(begin + skip)
-        return file
-    return file_of(_pieces(head[skip:], file), file.close)
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
 
-
-def _pieces(head: bytes, file: Any) -> Iterator[bytes]:
-    if head:
-        yield head
-    while piece := file.read1(_BLOCK_BYTES):
-        yield piece
-
-
-def _unpacked(file: BinaryIO, name: str, kind: str) -> BinaryIO:
-    """What is in it, piece by piece. It is not seekable: a second reading opens the input again."""
-    import pyarrow as pa  # here, since `l0gc upload --help` needs FORMATS alone
-
-    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), kind)
-
-    def pieces() -> Iterator[bytes]:
-        try:
-            while piece := stream.read(_BLOCK_BYTES):
-                yield piece
-        except OSError as e:
-            raise DamagedInputError(f"{name} is {kind}, and damaged or cut short ({e})") from e
-
-    def close() -> None:
-        stream.close()
-        file.close()
-
-    return file_of(pieces(), close)
-
-
-def file_of(pieces: Iterator[bytes], close: Callable[[], object] = lambda: None) -> BinaryIO:
-    """Bytes that come piece by piece, as a file.
-
-    Args:
-        close: called when the file is closed. Without it, what the pieces come from stays open, and is the caller's.
-    """
-    return io.BufferedReader(_Pieces(pieces, close), _BLOCK_BYTES)
-
-
-class _Pieces(io.RawIOBase):
-    def __init__(self, pieces: Iterator[bytes], close: Callable[[], object]) -> None:
-        self._pieces, self._close, self._rest = pieces, close, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+    def read(self, size: int) -> bytes:
         if not self._rest:
             self._rest = memoryview(next(self._pieces, b""))
-        n = min(len(buffer), len(self._rest))
-        buffer[:n], self._rest = self._rest[:n], self._rest[n:]
-        return n
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(piece)
 
     def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._close()
+        self.closed = True
+
+
+def _unpacked(pieces: Iterator[bytes], name: str, kind: str) -> Iterator[bytes]:
+    """What is in it, piece by piece."""
+    import pyarrow as pa  # here, since `l0gc upload --help` needs FORMATS alone
+
+    with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), kind) as stream:
+        try:
+            while piece := stream.read(BLOCK_BYTES):
+                yield piece
+        except OSError as e:
+            raise UsageError(f"{name} is {kind}, and damaged or cut short ({e})") from e

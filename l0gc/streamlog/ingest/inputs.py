@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import stat
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest.formats import AUTO, RAW, as_lines, file_of
+from l0gc.streamlog.ingest.formats import AUTO, BLOCK_BYTES, RAW, as_lines, file_pieces
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 MAX_RECORD_BYTES: Final = 16 << 20
 """A longer line is refused: it would not fit the memory that everything else is bounded to."""
-_BLOCK_BYTES: Final = 256 << 10
 STDIN: Final = "-"
 
 
@@ -37,13 +35,13 @@ class Input:
 
     Attributes:
         input_id: empty where nobody has to recognise it.
-        open: opens it; more than once where it has an id.
+        pieces: gives its bytes; more than once where it has an id.
         size: the bytes that the id stands for; None without an id.
     """
 
     name: str
     input_id: str
-    open: Callable[[], BinaryIO]
+    pieces: Callable[[], Iterator[bytes]]
     size: int | None = None
 
     def blocks(self) -> Iterator[list[bytes]]:
@@ -52,32 +50,33 @@ class Input:
         Raises:
             UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when it got its id.
         """
-        with self.open() as f:
-            number, rest = 0, b""
-            left = self.size
-            while left != 0 and (block := f.read1(_BLOCK_BYTES if left is None else min(left, _BLOCK_BYTES))):  # type: ignore[attr-defined]  # of a buffered or in-memory file
-                if left is not None:
-                    left -= len(block)
-                records = block.split(b"\n")
-                records[0] = rest + records[0]
-                if len(rest) + len(block) > MAX_RECORD_BYTES:
-                    for i, record in enumerate(records, number + 1):
-                        if len(record) > MAX_RECORD_BYTES:
-                            raise UsageError(
-                                f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes, the most that a record may "
-                                "have: split it, or leave it out"
-                            )
-                rest = records.pop()
-                number += len(records)
-                if records:
-                    yield records
-            if left:
-                raise UsageError(
-                    f"{self.name} was cut by {left} bytes while it was uploaded; what was read before that is sent. "
-                    "Upload it again once nobody changes it"
-                )
-            if rest:
-                yield [rest]
+        number, rest, left = 0, b"", self.size
+        for piece in self.pieces():
+            block = piece[:left]
+            if left is not None:
+                left -= len(block)
+            records = block.split(b"\n")
+            records[0] = rest + records[0]
+            if len(rest) + len(block) > MAX_RECORD_BYTES:
+                for i, record in enumerate(records, number + 1):
+                    if len(record) > MAX_RECORD_BYTES:
+                        raise UsageError(
+                            f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes, the most that a record may "
+                            "have: split it, or leave it out"
+                        )
+            rest = records.pop()
+            number += len(records)
+            if records:
+                yield records
+            if left == 0:
+                break
+        if left:
+            raise UsageError(
+                f"{self.name} was cut by {left} bytes while it was uploaded; what was read before that is sent. "
+                "Upload it again once nobody changes it"
+            )
+        if rest:
+            yield [rest]
 
 
 Source = str | os.PathLike[str] | BinaryIO | Iterable[bytes]
@@ -106,13 +105,13 @@ def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack,
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for source in sources:
-        opener = _opener(source, stack, form, keep=spread is not None)
+        pieces = _reader(source, stack, form, keep=spread is not None)
         input_id, length = "", None
         if spread is not None:
-            digest, length = _digest(opener, spread)
+            digest, length = _digest(pieces(), spread)
             input_id = f"{digest}.{seen[digest]}"  # the same content twice in one upload is meant twice
             seen[digest] += 1
-        inputs.append(Input(_name(source), input_id, opener, length))
+        inputs.append(Input(_name(source), input_id, pieces, length))
     return inputs
 
 
@@ -122,53 +121,48 @@ def _name(source: Source) -> str:
     return str(getattr(source, "name", "the open file" if hasattr(source, "read") else "the iterable"))
 
 
-def _opener(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Callable[[], BinaryIO]:
-    """Opens an input each time it is read: with `keep` also one that gives its bytes only once (stdin, a pipe).
+def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Callable[[], Iterator[bytes]]:
+    """Reads an input each time it is called: with `keep` also one that gives its bytes only once (stdin, a pipe).
 
     It is checked here, so that a file without lines is found before anything is sent.
     """
     name = _name(source)
-    if source == STDIN:
-        return _once(sys.stdin.buffer, name, form, stack, keep=keep)
-    if not isinstance(source, str | os.PathLike):
-        is_file = hasattr(source, "read")
-        pieces = file_of(_read_from(source) if is_file else _joined(source))
-        return _once(pieces, name, form if is_file else RAW, stack, keep=keep)
-    path = Path(source)
-    try:
-        f = path.open("rb")
+    if isinstance(source, str | os.PathLike) and source != STDIN:
+        path = Path(source)
         try:
-            f.peek(1)
-            again = stat.S_ISREG(os.fstat(f.fileno()).st_mode)
-        except OSError:
-            f.close()
-            raise
-    except OSError as e:
-        raise UsageError(f"cannot read {source}: {e.strerror}") from e
-    if again:
-        as_lines(f, name, form).close()
-        return lambda: as_lines(path.open("rb"), name, form)
-    return _once(stack.enter_context(f), name, form, stack, keep=keep)  # this handle has the first of its bytes already
-
-
-def _once(source: BinaryIO, name: str, form: str, stack: ExitStack, *, keep: bool) -> Callable[[], BinaryIO]:
+            if path.is_file():
+                as_lines(_file(path), name, form)
+                return lambda: as_lines(_file(path), name, form)
+            pieces = file_pieces(stack.enter_context(path.open("rb")))
+            first = next(pieces, b"")
+        except OSError as e:
+            raise UsageError(f"cannot read {source}: {e.strerror}") from e
+        pieces = chain([first], pieces)
+    elif source == STDIN:
+        pieces = file_pieces(sys.stdin.buffer)
+    elif hasattr(source, "read"):
+        pieces = map(_binary, file_pieces(cast(BinaryIO, source)))
+    else:
+        pieces, form = _joined(cast(Iterable[bytes], source)), RAW
     if not keep:
-        file = as_lines(source, name, form)
-        return lambda: file
+        lines = as_lines(pieces, name, form)
+        return lambda: lines
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
-    shutil.copyfileobj(source, kept)
+    kept.writelines(pieces)
     kept.flush()
-    path = Path(kept.name)
-    as_lines(path.open("rb"), name, form).close()
-    return lambda: as_lines(path.open("rb"), name, form)
+    as_lines(_file(Path(kept.name)), name, form)
+    return lambda: as_lines(_file(Path(kept.name)), name, form)
 
 
-def _read_from(file: Any) -> Iterator[bytes]:
-    read = getattr(file, "read1", file.read)
-    while piece := read(_BLOCK_BYTES):
-        if not isinstance(piece, bytes):
-            raise UsageError(f"{_name(file)} gives text, and records are bytes: open it in binary mode ('rb')")
-        yield piece
+def _file(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as f:
+        yield from file_pieces(f)
+
+
+def _binary(piece: object) -> bytes:
+    if not isinstance(piece, bytes):
+        raise UsageError("an open file gives text, and records are bytes: open it in binary mode ('rb')")
+    return piece
 
 
 def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
@@ -181,18 +175,17 @@ def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
         if b"\n" in line:
             raise UsageError(f"record {number} holds a newline, which is what ends a record")
         lines += line + b"\n"
-        if len(lines) >= _BLOCK_BYTES:
+        if len(lines) >= BLOCK_BYTES:
             yield bytes(lines)
             lines.clear()
     if lines:
         yield bytes(lines)
 
 
-def _digest(opener: Callable[[], BinaryIO], spread: str) -> tuple[str, int]:
+def _digest(pieces: Iterable[bytes], spread: str) -> tuple[str, int]:
     """A hash over an input, and how many bytes it stands for."""
     h, size = hashlib.blake2b(spread.encode() + b"\0", digest_size=16), 0
-    with opener() as f:
-        while block := f.read(1 << 20):
-            h.update(block)
-            size += len(block)
+    for piece in pieces:
+        h.update(piece)
+        size += len(piece)
     return h.hexdigest(), size

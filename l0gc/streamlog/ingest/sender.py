@@ -19,9 +19,9 @@ from l0gc.storage.parallel import WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_TIME, Headers, header_bytes, headers_column
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
-from l0gc.streamlog.ingest.optional import MAX_TIME_MS, NO_TIME, Headers, header_bytes, headers_column
-from l0gc.streamlog.ingest.partitioner import in_turn
+from l0gc.streamlog.ingest.placement import in_turn
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import Uploader, target_of
 from l0gc.streamlog.journal.entries import InputSpan, ProducerState

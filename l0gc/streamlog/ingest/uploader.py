@@ -32,9 +32,8 @@ from l0gc.streamlog.ingest.extents import pack_records
 from l0gc.streamlog.ingest.formats import AUTO
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
-from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
+from l0gc.streamlog.ingest.placement import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn, with_times
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.ingest.timestamps import with_times
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import landed_of

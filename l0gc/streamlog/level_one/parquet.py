@@ -25,7 +25,7 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.ingest.extents import fetch
-from l0gc.streamlog.ingest.optional import HEADER, OPTIONAL
+from l0gc.streamlog.ingest.headers_and_times import HEADER, OPTIONAL
 from l0gc.streamlog.journal.topic import L1File
 
 FIELD_IDS: Final = {

@@ -18,7 +18,7 @@ from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
-from l0gc.streamlog.ingest.optional import level, with_optional
+from l0gc.streamlog.ingest.headers_and_times import level, with_optional
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, UnreconciledObject
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of

@@ -26,7 +26,7 @@ from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.optional import OPTIONAL, headers_of
+from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, headers_of
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key

@@ -27,7 +27,7 @@ from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.optional import OPTIONAL, column_of, level, with_optional
+from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, level, with_optional
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, seal_footer
 from l0gc.streamlog.level_one.plan import Fault

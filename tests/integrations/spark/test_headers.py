@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from l0gc.errors import BatchMismatchError, UsageError
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN
 from l0gc.integrations.spark.stage import digest_of
-from l0gc.streamlog.ingest.optional import NO_TIME, Headers, headers_column
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import reconcile

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import feather, orc
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest.formats import AUTO, RAW, DamagedInputError, plain_size
+from l0gc.streamlog.ingest.formats import AUTO, RAW, plain_size
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
 
 LINES = b"".join(b'{"n":%d}\n' % n for n in range(50_000))
@@ -91,9 +91,9 @@ def test_a_packed_input_that_is_damaged_is_named_and_with_a_producer_nothing_is_
     tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
 ) -> None:
     path = write(tmp_path / "in.gz", damage(PACKED[kind](LINES)))
-    with pytest.raises(DamagedInputError, match=f"^{path} is {kind}, and damaged or cut short"):
+    with pytest.raises(UsageError, match=f"^{path} is {kind}, and damaged or cut short"):
         content(path)
-    with ExitStack() as stack, pytest.raises(DamagedInputError):
+    with ExitStack() as stack, pytest.raises(UsageError):
         opened(path, stack, "in-turn/1")  # the id is made before the first batch is sent
 
 

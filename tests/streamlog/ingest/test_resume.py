@@ -15,7 +15,7 @@ import pytest
 from l0gc.errors import InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
-from l0gc.streamlog.ingest.partitioner import fixed_partition
+from l0gc.streamlog.ingest.placement import fixed_partition
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.journal.handle import JournalHandle

@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.errors import InvalidProducerEpochError, UnknownProducerError
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.ingest.partitioner import by_field
+from l0gc.streamlog.ingest.placement import by_field
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.producers import begin_run
 from tests.support.ingest import SMALL, job, lines, round_robin, stored_values, upload, write

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest.optional import MAX_TIME_MS
-from l0gc.streamlog.ingest.partitioner import by_field, in_turn
-from l0gc.streamlog.ingest.timestamps import with_times
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
+from l0gc.streamlog.ingest.placement import by_field, in_turn, with_times
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import topic_in_memory

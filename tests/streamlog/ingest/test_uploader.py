@@ -22,7 +22,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.streamlog.ingest import inputs, landing
-from l0gc.streamlog.ingest.partitioner import by_field
+from l0gc.streamlog.ingest.placement import by_field
 from l0gc.streamlog.ingest.result import Placeholder
 from l0gc.streamlog.producers import begin_run
 from l0gc.watermark.publication import PublishedWatermark, publish

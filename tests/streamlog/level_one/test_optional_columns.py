@@ -12,7 +12,7 @@ import pytest
 
 from l0gc.inspect.verify.reading import l1_fault
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.ingest.optional import NO_TIME, Headers
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers
 from l0gc.streamlog.level_one import read, rewrite, write
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_FILE, L1_SCHEMA, PARTITION

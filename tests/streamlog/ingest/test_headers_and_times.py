@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, select
-from l0gc.streamlog.ingest.optional import (
+from l0gc.streamlog.ingest.headers_and_times import (
     MAX_TIME_MS,
     NO_TIME,
     OPTIONAL,

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest import partitioner
-from l0gc.streamlog.ingest.partitioner import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
+from l0gc.streamlog.ingest import placement
+from l0gc.streamlog.ingest.placement import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
 
 
 def placed(p: PlacedRecords) -> list[tuple[int, bytes | None]]:
@@ -61,7 +61,7 @@ def test_a_field_may_have_any_name(field: str) -> None:
 
 
 def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioner, "_CACHED_KEYS", 3)
+    monkeypatch.setattr(placement, "_CACHED_KEYS", 3)
     place = by_field("n", 7).start("in")
     for _ in range(2):
         found = placed(place([b'{"n":"%d"}' % n for n in range(10)]))

@@ -1,6 +1,7 @@
-"""Which partition a record goes to, and what its key is: by a field, fixed, or round-robin.
+"""Which partition a record goes to, what its key is, and its create time: by fields of the record, fixed, or round-robin.
 
-Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way.
+Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way. The create
+time is what the record says, by the clock of whoever wrote it. The log's time, by which retention goes, is another one.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from l0gc.errors import UsageError
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
 
 _STRING: Final = msgspec.json.Decoder(str)
+_TIMES: Final = "--timestamp-field"
+_NO_TIME: Final = (msgspec.MsgspecError, RecursionError, ValueError)
+"""What a record raises whose field is not a time."""
 _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What a record raises if it is not a JSON object with the field."""
 
@@ -98,7 +104,7 @@ def by_field(field: str, partitions: int) -> Partitioner:
             except _UNPLACED as e:
                 line = f"{name} line {before + len(values) + 1}"
                 return of_values.place(values)._replace(
-                    error=bad_record(line, "--key-field", field, records[len(values)], e)
+                    error=_bad_record(line, "--key-field", field, records[len(values)], e)
                 )
             return of_values.place(values)
 
@@ -107,7 +113,50 @@ def by_field(field: str, partitions: int) -> Partitioner:
     return Partitioner(f"field={field}/{partitions}", start)
 
 
-def bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> UsageError:
+def with_times(spread: Partitioner, field: str) -> Partitioner:
+    """The same placement, and each record's create time: a number of milliseconds since 1970, or a time as ISO 8601 has it,
+    in UTC where it names no zone."""
+    shape = msgspec.defstruct("Timed", [("time", int | float | datetime)], rename={"time": field}, gc=False)
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(shape)
+
+    def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
+        place, number = spread.start(name), 0
+
+        def timed(records: Sequence[bytes]) -> PlacedRecords:
+            nonlocal number
+            placed, before = place(records), number
+            number += len(records)
+            times: list[int] = []
+            error = placed.error
+            try:
+                for record in records[: len(placed.partitions)]:
+                    times.append(_milliseconds(decoder.decode(record).time))
+            except _NO_TIME as e:
+                at = len(times)
+                line = f"{name} line {before + at + 1}"
+                if type(e) is ValueError or f"$.{field}`" in str(e):
+                    takes = f"{_TIMES} takes milliseconds since 1970, or ISO 8601"
+                    error = UsageError(f"{line} has a field {field!r} that is not a time ({e}): {takes}")
+                else:
+                    error = _bad_record(line, _TIMES, field, records[at], e)
+            n = len(times)
+            return PlacedRecords(placed.partitions[:n], placed.keys[:n], error, np.array(times, np.int64))
+
+        return timed
+
+    return Partitioner(f"{spread.describe} timestamp={field}", start)
+
+
+def _milliseconds(time: Any) -> int:
+    if isinstance(time, datetime):
+        time = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000
+        time = round(time)
+    if not 0 <= time <= MAX_TIME_MS:
+        raise ValueError(f"{time} is not in the years 1970 to 9999")
+    return int(time)
+
+
+def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> UsageError:
     """The error for a record that has not the field which an option asks for."""
     if not record.strip():
         return UsageError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
