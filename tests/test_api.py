@@ -341,7 +341,7 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
 
 
 METHODS = {
-    "evacuate", "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
+    "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
     "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "lag", "log",
     "pause", "resume", "undelete", "verify", "gc", "accept_set_back", "read_lines",
     "give_up", "pin",

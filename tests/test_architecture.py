@@ -54,7 +54,6 @@ ROOMS = [
     {"producers"},
     {"ingest"},
     {"level_one"},
-    {"evacuation"},
     {"epoch_source", "garbage_look", "housekeep", "topic_view"},
     {"offset_reader"},
     {"reader"},
@@ -145,7 +144,7 @@ DELETING = {
 }
 """What deletes: the methods of `ObjectStore`, and what these call themselves."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
-    "api/evacuation.py": (["self.pins.delete", "self.pins.delete"], "the pin of a `with` block: an entry of the log"),
+    "api/gc.py": (["self.pins.delete", "self.pins.delete"], "the pin of a `with` block: an entry of the log"),
     "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
     "collect/deleter.py": (
         ["self._store.delete_versions", "self._store.delete_once"],
@@ -199,10 +198,7 @@ PURE = [
     "streamlog/journal/checkpoint.py",
     "streamlog/journal/commits.py",
     "streamlog/journal/entries.py",
-    "streamlog/evacuation/choice.py",
-    "streamlog/evacuation/needs.py",
     "streamlog/journal/l1.py",
-    "streamlog/journal/moves.py",
     "streamlog/journal/producers.py",
     "streamlog/journal/rows.py",
     "streamlog/journal/state.py",

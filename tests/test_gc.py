@@ -61,13 +61,12 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
         assert done.reconcile is not None
         assert done.sweep is not None
         assert (done.reconcile.records, done.sweep.deleted, done.sweep.run_id, done.run_id) == (3, 1, "mine", "mine")
-        assert set(done.not_due) == {"merge", "expire", "table_sync", "evacuate", "vacuum"}
+        assert set(done.not_due) == {"merge", "expire", "table_sync", "vacuum"}
         data = done.to_json()
         assert [name for name, value in data.items() if value is None] == [
             "merge",
             "expire",
             "table_sync",
-            "evacuate",
             "vacuum",
         ]
         assert (data["sweep"], data["reconcile"]) == (done.sweep.to_json(), done.reconcile.to_json())
@@ -79,7 +78,7 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
             "run_id",
         ]
         again = cluster.gc(reconcile=False)
-        assert set(again.not_due) == {"expire", "table_sync", "compute_watermark", "evacuate", "sweep", "vacuum"}
+        assert set(again.not_due) == {"expire", "table_sync", "compute_watermark", "sweep", "vacuum"}
         assert again.housekeep is not None
 
 
@@ -191,7 +190,6 @@ def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: p
         result: Any = raised.value.result
         assert (result.sweep, result.vacuum, set(result.not_due)) == (None, None, {"merge", "expire", "table_sync"})
         assert [m for m in caplog.messages if "left out" in m] == [
-            "evacuate is left out: M was not computed",
             "sweep is left out: M was not computed",
             "vacuum is left out: M was not computed",
         ]

@@ -46,7 +46,6 @@ SCENES: Final = [
     Scene("l0gc reconcile"),
     Scene("l0gc housekeep --barrier"),
     Scene("l0gc compute-watermark"),
-    Scene("l0gc evacuate --dry-run"),
     Scene("l0gc status"),
     Scene("l0gc sweep --dry-run"),
     Scene("l0gc pause --why 'checking the dry run first' --by ann"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from l0gc.api.engine import Engine
-from l0gc.api.evacuation import Evacuation
 from l0gc.api.groups import checked
+from l0gc.api.operations import Operations
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_gc_note
 from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.runs import KEEP_RUNS_S
-from l0gc.errors import CorruptObjectError, EndedError, L0gcError, NotFoundError, StoppedError, StoreError
+from l0gc.errors import CorruptObjectError, EndedError, L0gcError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.pins import PIN_TTL_S, PinView
 from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
@@ -67,7 +68,6 @@ class GcResult(Outcome):
     expire: ExpireResult | None = None
     table_sync: TableSyncResult | None = None
     compute_watermark: WatermarkResult | None = None
-    evacuate: EvacuateResult | None = None
     sweep: SweepResult | None = None
     vacuum: VacuumResult | None = None
     not_due: dict[str, str] = field(default_factory=dict)
@@ -86,8 +86,24 @@ class GcResult(Outcome):
         return EndedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
-class Cluster(Evacuation):
+class Cluster(Operations):
     """A cluster, as `l0gc.open` gives it. Several threads may use it."""
+
+    @contextmanager
+    def pin(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> Iterator[PinView]:
+        """A pin for a `with` block, which is deleted at its end; see `Pins.create` for the arguments.
+
+        Raises:
+            NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
+        """
+        pin = self.pins.create(name, ttl_s=ttl_s, level_one=level_one, why=why)
+        try:
+            yield pin
+        except BaseException:
+            with suppress(L0gcError):
+                self.pins.delete(name, epoch=pin.epoch)
+            raise
+        self.pins.delete(name, epoch=pin.epoch)
 
     def gc(
         self,
@@ -108,13 +124,11 @@ class Cluster(Evacuation):
         keep_quarantine_s: float = KEEP_QUARANTINE_S,
         merge_target_bytes: int = 128 << 20,
         merge_fan_in: int = 4,
-        evacuate_ratio: float = 50,
-        evacuate_max_bytes: int = 1 << 30,
         keep_snapshots_s: float = KEEP_SNAPSHOTS_S,
         run_id: str = "",
         around: Around = lambda step, call: call and call(),
     ) -> GcResult:
-        """Housekeep, reconcile, merge, expire, sync tables, compute M, evacuate, sweep, vacuum, each if due. As `l0gc gc`.
+        """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep, vacuum, each if due. As `l0gc gc`.
 
         Steps that fail are in the result of the error that is raised in the end; the others were done.
 
@@ -126,7 +140,6 @@ class Cluster(Evacuation):
             min_age_s: see `sweep`, and so for `max_objects`, `max_rate`, `max_delete_ratio`, `record` and `record_dir`.
             l1_grace_s: see `vacuum`, and so for `orphan_age_s`, `keep_runs_s` and `keep_quarantine_s`.
             merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
-            evacuate_ratio: `ratio` of `evacuate`, higher than there; `evacuate_max_bytes` is its `max_bytes`.
             keep_snapshots_s: see `Tables.sync`.
             run_id: the name of the run, and of its sweep; by default a new one.
             around: does each step, by calling the function that it gets with the step's name; None where it is not due.
@@ -140,7 +153,6 @@ class Cluster(Evacuation):
         last = read_attempts(handles.store, handles.parallel)
         due = _Due(handles, rule, last, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
         everything = dry_run or external
-        limits: dict[str, Any] = {"ratio": evacuate_ratio, "max_bytes": evacuate_max_bytes, "object_bytes": 0}
         both: dict[str, Any] = {
             "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
             "record_dir": record_dir, "spark": engine,
@@ -160,7 +172,6 @@ class Cluster(Evacuation):
             _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
             _Step(gc_steps.TABLE_SYNC, partial(self.tables.sync, keep_snapshots_s=keep_snapshots_s), due.no_table),
             _Step(gc_steps.COMPUTE, compute, due.no_watermark, due.computed),
-            _Step(gc_steps.EVACUATE, partial(self._evacuate, engine, **limits), partial(due.no_evacuation, **limits)),
             _Step(gc_steps.SWEEP, sweep, due.no_sweep, due.swept),
             _Step(gc_steps.VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
         ]
@@ -326,17 +337,6 @@ class _Due:
         if listing is not None:
             held = listing.objects - listing.eligible_objects - listing.unparsable
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
-
-    def no_evacuation(self, **limits: Any) -> str:
-        from l0gc.streamlog.evacuation.plan import plan_evacuation
-
-        swept = self._last.get(gc_steps.SWEEP)
-        swept_ms = 0 if swept is None else swept.ended_ms
-        try:
-            plan = plan_evacuation(self._cluster, swept_ms=swept_ms, looked=self._looked, **limits)
-        except NotFoundError as e:
-            return str(e)
-        return "" if plan.expected.errors else plan.target.why
 
     def no_sweep(self) -> str:
         return gc_steps.sweep_not_due(self._published(), self._note)

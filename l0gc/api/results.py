@@ -20,7 +20,6 @@ from l0gc.inspect.report.page import Report as Report
 from l0gc.inspect.status import Status as Status
 from l0gc.inspect.verify.findings import VerifyResult as VerifyResult
 from l0gc.streamlog.controller.state import Topic as Topic
-from l0gc.streamlog.evacuation.plan import EvacuateResult as EvacuateResult
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
 from l0gc.streamlog.give_up import GiveUpResult as GiveUpResult
 from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult

@@ -13,7 +13,6 @@ from l0gc.api import Cluster, Engine
 from l0gc.api.gc import GcResult
 from l0gc.cli.cluster import run_housekeep
 from l0gc.cli.compute_watermark import run_compute_watermark
-from l0gc.cli.evacuate import limit_options, run_evacuate
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import cluster_options, engine_options
 from l0gc.cli.output import Output, taking_results
@@ -24,7 +23,6 @@ from l0gc.cli.table import keep_snapshots_option, run_table_sync
 from l0gc.cli.topic import run_expire
 from l0gc.collect.gc_steps import (
     COMPUTE,
-    EVACUATE,
     EXPIRE,
     HOUSEKEEP,
     MERGE,
@@ -48,11 +46,10 @@ from l0gc.formatting import Outcome
 @click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
 @gc_options
 @rule_options("merge-")
-@limit_options("evacuate-", ratio=50)
 @keep_snapshots_option
 @cluster_options(engine_options("Where each step runs"), metrics_options)
 def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, **options: Any) -> None:
-    """Housekeep, reconcile, merge, expire, table sync, compute-watermark, evacuate, sweep, vacuum, each if due: for cron.
+    """Housekeep, reconcile, merge, expire, table sync, compute-watermark, sweep, vacuum, each if due: for cron.
 
     A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
 
@@ -70,7 +67,6 @@ def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, *
         EXPIRE: run_expire,
         TABLE_SYNC: run_table_sync,
         COMPUTE: run_compute_watermark,
-        EVACUATE: run_evacuate,
         SWEEP: run_sweep,
         VACUUM: run_vacuum,
     }

@@ -39,7 +39,6 @@ COMMANDS: Final = {
         "l0gc.cli.compute_watermark",
         "Compute M from the journals and the listing, and publish it.",
     ),
-    "evacuate": ("l0gc.cli.evacuate", "Copy what lagging partitions need, so that M can pass."),
     "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
     "vacuum": ("l0gc.cli.sweep", "Delete what else is garbage: dropped L1 objects, orphans, old records."),
     "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due."),

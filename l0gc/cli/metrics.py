@@ -66,7 +66,7 @@ class Run:
 
 
 MEASURED: Final = (
-    "housekeep", "reconcile", "merge", "compute-watermark", "evacuate", "sweep", "vacuum", "upload", "status", "gc",
+    "housekeep", "reconcile", "merge", "compute-watermark", "sweep", "vacuum", "upload", "status", "gc",
 )  # fmt: skip
 """The commands that report metrics; those before `upload` are also steps of `gc`."""
 
@@ -148,12 +148,6 @@ METRICS: Final = (
     _gauge("merge_errors", "merge", "errors", "Partitions and journals that failed in the last run."),
     # -- compute-watermark
     _gauge("unreadable_journals", "compute-watermark", "unreadable", "Journals that cannot be read; they hold M."),
-    # -- evacuate
-    _counter("evacuated_bytes", "evacuate", "moved.bytes", "Bytes copied out of L0 objects that lagging partitions held."),
-    _counter("evacuated_extents", "evacuate", "moved.extents", "Extents that lie in those copies."),
-    _counter("released_objects", "evacuate", "released.objects", "L0 objects that M may pass because of that."),
-    _counter("released_bytes", "evacuate", "released.bytes", "The bytes of those objects."),
-    _gauge("evacuate_errors", "evacuate", "errors", "Objects and journals that failed in the last run."),
     # -- sweep
     _counter("objects_deleted", "sweep", "deleted", "L0 objects deleted."),
     _counter("bytes_deleted", "sweep", "bytes", "The bytes of those objects."),

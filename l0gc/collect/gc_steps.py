@@ -25,10 +25,9 @@ MERGE: Final = "merge"
 EXPIRE: Final = "expire"
 TABLE_SYNC: Final = "table-sync"
 COMPUTE: Final = "compute-watermark"
-EVACUATE: Final = "evacuate"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
-STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, EVACUATE, SWEEP, VACUUM)
+STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, SWEEP, VACUUM)
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
 """Those that a cluster with an external log can do; `gc` leaves the first to whoever has that log's reports."""
 """In their order. Each leaves a record of its last run, whoever ran it."""
@@ -96,7 +95,7 @@ def is_final(e: L0gcError) -> bool:
 
 def is_left_out(step: str, failed: Collection[str]) -> bool:
     """Whether `step` does not run because of the steps that `failed` before it."""
-    return step in (EVACUATE, SWEEP, VACUUM) and COMPUTE in failed
+    return step in (SWEEP, VACUUM) and COMPUTE in failed
 
 
 def worst(codes: Iterable[int]) -> int:

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.attempts import read_attempts
 from l0gc.errors import NotFoundError, SafetyError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
@@ -109,14 +108,8 @@ class _View:
     def laggards(self, epoch: int, holders: Sequence[Holder]) -> Laggards | None:
         """Those whose lag keeps the objects of an epoch; `holders` are the lowest of those that may need it."""
         seen = see_objects(self._cluster, self.journals, holders)
-        sweep = read_attempts(self._cluster.store, self._cluster.parallel, ["sweep"]).get("sweep")
-        found = see_laggards(
-            partial(newest_scan, self._cluster, self.snapshot.cluster_id),
-            self.journals,
-            self.now_ms,
-            swept_ms=sweep.ended_ms if sweep else 0,
-            giving_up=seen.giving_up,
-        )
+        read_scan = partial(newest_scan, self._cluster, self.snapshot.cluster_id)
+        found = see_laggards(read_scan, self.journals, self.now_ms, giving_up=seen.giving_up)
         return found if found is not None and found.hold(epoch) else None
 
     def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:

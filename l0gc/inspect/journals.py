@@ -81,7 +81,7 @@ class Journals:
         return [r.error for r in self.readings if r.error]
 
     def windows(self) -> list[tuple[Window, JournalState]]:
-        """The journals that could be read, with the topics that there are, as an evacuation takes them."""
+        """The journals that could be read, with the topics that there are."""
         return [
             (Window(r.journal, {t.revision: t for t, _ in self.snapshot.topics_of(r.journal)}), r.state)
             for r in self.readings

@@ -1,33 +1,73 @@
-"""Who lags, since when, how much of other partitions' garbage that keeps, and what an evacuation would do about it (pure).
+"""Who lags, since when, how much of other partitions' garbage that keeps, and what lifting it costs and releases (pure).
 
-A partition lags if it needs an L0 object below every journal's window: without it M could pass. What it keeps is the
-garbage that M could release at any cost, and what an evacuation would do follows from the function and the limits of
-`l0gc evacuate`. Both come from the newest listing: a sweep deletes nothing above M, so an old one says too little and
-never too much.
+A partition lags if it needs an L0 object below every journal's window: without it M could pass. All numbers follow from two
+histograms: the bytes of the objects by epoch, from the newest listing, and the bytes of the unreconciled extents by epoch. A
+sweep deletes nothing that they hold, so an old listing shows too little and never too much.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from l0gc.formatting import Outcome, count, size, span
-from l0gc.streamlog.evacuation.choice import MAX_BYTES, OBJECT_BYTES, RATIO, Target
-from l0gc.streamlog.evacuation.needs import holdings, lowest_window, needed, needs_of, outdated, weigh
+from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.plan import Window
+from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.streamlog.level_one.plan import Window, strangers
 from l0gc.watermark.scans import ScanSnapshot
 
 COMPUTE: Final = "l0gc compute-watermark"
 RECONCILE: Final = "l0gc reconcile"
-EVACUATE: Final = "l0gc evacuate"
 TOPICS_SHOWN: Final = 10
 _NAMED: Final = 3
+
+
+class Holding(NamedTuple):
+    """How many L0 objects there are, and how many bytes."""
+
+    objects: int = 0
+    bytes: int = 0
+
+
+class Release(NamedTuple):
+    """What it means to reconcile all that is needed up to `epoch`: it reads `lifted` bytes and releases the objects up to
+    there, of whose bytes `garbage` was needed by no partition."""
+
+    epoch: int
+    lifted: int = 0
+    released: Holding = Holding()
+    garbage: int = 0
+
+
+def releases(objects: Mapping[int, Holding], unreconciled: Mapping[int, int], below: int) -> list[Release]:
+    """Return what reconciling up to each epoch costs and releases, in order of the epoch; empty if nothing lags.
+
+    Args:
+        objects: what the bucket holds at each epoch.
+        unreconciled: how many bytes of the objects at each epoch a journal still needs.
+        below: the lowest epoch that a journal may still take, or that a pin keeps.
+    """
+    first = min(unreconciled, default=below)
+    found = list[Release]()
+    lifted, released, garbage = 0, Holding(), 0
+    for epoch in sorted(e for e in {*objects, *unreconciled} if first <= e < below):
+        needed, there = unreconciled.get(epoch, 0), objects.get(epoch, Holding())
+        lifted += needed
+        released = Holding(released.objects + there.objects, released.bytes + there.bytes)
+        garbage += max(0, there.bytes - needed)
+        found.append(Release(epoch, lifted, released, garbage))
+    return found
+
+
+def best_release(choices: Sequence[Release]) -> Release:
+    """Return the lift that releases the most garbage beyond what it reads; of equals the highest."""
+    return max(choices, key=lambda c: (c.garbage - c.lifted, c.epoch))
 
 
 class Laggard(msgspec.Struct, frozen=True):
@@ -56,13 +96,11 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     Attributes:
         topics: those that lag, the oldest first; of very many the first few, and `topics_total` counts all.
         since_ms: when the oldest of their records landed, by the log's time; -1 for none.
-        first_epoch, last_epoch: the lowest epoch of what they need, which M cannot pass, and the highest that it could reach
-            without them, or that an evacuation would release; -1 for none.
-        garbage_bytes: the L0 there that no partition needs; None if nobody has listed the bucket.
-        listed_ms: when the bucket was so, by the store's clock; -1 if nobody has listed it.
-        target_epoch: up to where an evacuation would move what they need; None if that is not worth it.
-        copied_bytes: what it would copy. `released_objects` and `released_bytes` could go then.
-        reason: why nothing is worth it.
+        first_epoch: the lowest epoch of what they need, which M cannot pass; -1 for none.
+        up_to_epoch: the epoch up to which lifting what they need is worth the most; -1 for none.
+        garbage_bytes: the L0 that no partition needs and that M could pass without them; None if it was never listed.
+        listed_ms: when the bucket was listed, by the store's clock; -1 for never.
+        lifted_bytes: what reconciling up to `up_to_epoch` reads. `released_objects` and `released_bytes` can go then.
         sentence: all of it as text, with the command at the end; empty if nobody lags.
     """
 
@@ -71,89 +109,101 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     topics_total: int = 0
     since_ms: int = -1
     first_epoch: int = -1
-    last_epoch: int = -1
+    up_to_epoch: int = -1
     garbage_bytes: int | None = 0
     listed_ms: int = -1
-    target_epoch: int | None = None
-    copied_bytes: int = 0
+    lifted_bytes: int = 0
     released_objects: int = 0
     released_bytes: int = 0
-    reason: str = ""
     sentence: str = ""
 
     def hold(self, epoch: int) -> bool:
-        """Whether they keep M from passing an epoch that their evacuation would release."""
-        return bool(self.partitions) and self.first_epoch <= epoch <= self.last_epoch
+        """Whether they keep M from passing an epoch that lifting them would release."""
+        return bool(self.partitions) and self.first_epoch <= epoch <= self.up_to_epoch
+
+
+def unpinned_below(state: ControllerState) -> int:
+    """Return the cluster epoch, or the lowest epoch that a pin keeps: lifting releases nothing from there on."""
+    return min([state.epoch, *(p.watermark + 1 for p in state.pins.values() if not p.level_one)])
 
 
 def find_laggards(
     journals: Sequence[tuple[Window, JournalState]],
-    epoch: int,
+    below: int,
     read_scan: Callable[[], ScanSnapshot | None],
     *,
     now_ms: int,
-    swept_ms: int = 0,
     giving_up: str = "",
 ) -> Laggards | None:
-    """Who lags, and what that costs; None if a journal holds another topic than the controller's log says.
+    """Return who lags, and what that costs; None if a journal holds another topic than the controller's log says.
 
     Args:
         journals: all of them, with the topics that there are.
-        epoch: the cluster epoch, or the lowest epoch that a pin keeps.
+        below: see `unpinned_below`.
         read_scan: gives the newest listing, None without one; called only if somebody lags.
         now_ms: the store's clock.
-        swept_ms: when the last sweep ended; see `outdated`.
         giving_up: the command that gives up the lost object that holds M; empty for none.
     """
-    needs = [needs_of(state, window) for window, state in journals]
-    if any(n.error for n in needs):
+    if any(strangers(state, window) for window, state in journals):
         return None
-    first, last = min((e for n in needs for e in n.bytes), default=epoch), lowest_window(needs, epoch) - 1
-    if first > last:
+    for window, state in journals:
+        below = min([below, *(max(r, state.window.oldest) for r in window.topics if not state.closed(r))])
+    unreconciled = Counter[int]()
+    for _, o in _unreconciled(journals):
+        unreconciled[o.epoch] += o.bytes
+    if min(unreconciled, default=below) >= below:
         return Laggards()
     scan = read_scan()
     if scan is None:
-        found = _who(journals, first, last)
-        text = "; how much garbage that keeps is not known, since nobody has listed the bucket yet"
-        return msgspec.structs.replace(
-            found, garbage_bytes=None, sentence=f"{_lag(found, now_ms)}{_ending(text, COMPUTE, giving_up)}"
-        )
-    objects = holdings(scan)
-    kept = weigh(needs, epoch, objects, ratio=0, max_bytes=sys.maxsize)
-    if kept.epoch is None:
+        found = _who(journals, below - 1)
+        text = "; how much garbage that keeps is not known, since the bucket was never listed"
+        sentence = f"{_lag(found, now_ms)}{_ending(text, COMPUTE, giving_up)}"
+        return msgspec.structs.replace(found, garbage_bytes=None, sentence=sentence)
+    objects = {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
+    choices = releases(objects, unreconciled, below)
+    garbage = choices[-1].garbage
+    if not garbage:
         return Laggards(listed_ms=scan.totals.taken_ms)
-    target = weigh(needs, epoch, objects, ratio=RATIO, max_bytes=MAX_BYTES, object_bytes=OBJECT_BYTES)
-    worth = target.epoch is not None
+    best = best_release(choices)
     found = msgspec.structs.replace(
-        _who(journals, first, kept.epoch if target.epoch is None else target.epoch),
-        garbage_bytes=kept.garbage,
+        _who(journals, best.epoch),
+        garbage_bytes=garbage,
         listed_ms=scan.totals.taken_ms,
-        target_epoch=target.epoch,
-        copied_bytes=target.copied if worth else 0,
-        released_objects=target.released.objects if worth else 0,
-        released_bytes=target.released.bytes if worth else 0,
-        reason=target.why,
+        lifted_bytes=best.lifted,
+        released_objects=best.released.objects,
+        released_bytes=best.released.bytes,
     )
     keeps = "keeps" if found.partitions == 1 else "keep"
-    text = f" and {keeps} {size(kept.garbage)} of other partitions' garbage"
-    text += f" (listed {span(now_ms - scan.totals.taken_ms)} ago)"
-    then, command = _way(target, outdated(scan, swept_ms))
-    sentence = f"{_lag(found, now_ms)}{text}{_ending(then, command, giving_up)}"
+    text = (
+        f" and {keeps} {size(garbage)} of other partitions' garbage (listed {span(now_ms - scan.totals.taken_ms)} ago)"
+    )
+    objects_text = count(best.released.objects, "object")
+    then = f"; lifting {size(best.lifted)} releases {objects_text} with {size(best.garbage)} of it"
+    sentence = f"{_lag(found, now_ms)}{text}{_ending(then, f'{RECONCILE} && {COMPUTE}', giving_up)}"
     return msgspec.structs.replace(found, sentence=sentence)
 
 
-def _who(journals: Sequence[tuple[Window, JournalState]], first: int, last: int) -> Laggards:
-    """The topics that need an object of these epochs."""
-    of: dict[str, tuple[list[Rows], list[int], list[int]]] = {}
+def _unreconciled(journals: Sequence[tuple[Window, JournalState]]) -> Iterator[tuple[str, UnreconciledObject]]:
+    """The objects that the journals need, each with its topic: also what waits behind a hole, since that holds M, too."""
     for window, state in journals:
-        for revision, o in needed(state, window):
-            if o.epoch <= last:
-                partitions, times, sizes = of.setdefault(window.topics[revision].name, ([], [], []))
-                partitions.append(o.extents["partition"])
-                times.append(o.time_ms)
-                sizes.append(o.bytes)
+        for revision, topic in sorted(window.topics.items()):
+            known = state.topics.get(revision)
+            if known is not None and known.topic_id == topic.topic_id:
+                yield from ((topic.name, o) for o in known.objects)
+
+
+def _who(journals: Sequence[tuple[Window, JournalState]], last: int) -> Laggards:
+    """The topics that need an object of an epoch up to `last`."""
+    of: dict[str, tuple[list[Rows], list[int], list[int], list[int]]] = {}
+    for topic, o in _unreconciled(journals):
+        if o.epoch <= last:
+            partitions, times, sizes, epochs = of.setdefault(topic, ([], [], [], []))
+            partitions.append(o.extents["partition"])
+            times.append(o.time_ms)
+            sizes.append(o.bytes)
+            epochs.append(o.epoch)
     topics = []
-    for topic, (partitions, times, sizes) in of.items():
+    for topic, (partitions, times, sizes, _) in of.items():
         numbers = np.unique(np.concatenate(partitions))
         topics.append(Laggard(topic, len(numbers), int(numbers[0]), min(times), sum(sizes)))
     topics.sort(key=lambda t: (t.since_ms, t.topic))
@@ -162,8 +212,8 @@ def _who(journals: Sequence[tuple[Window, JournalState]], first: int, last: int)
         topics=topics[:TOPICS_SHOWN],
         topics_total=len(topics),
         since_ms=topics[0].since_ms,
-        first_epoch=first,
-        last_epoch=last,
+        first_epoch=min(min(epochs) for *_, epochs in of.values()),
+        up_to_epoch=last,
     )
 
 
@@ -177,17 +227,8 @@ def _lag(found: Laggards, now_ms: int) -> str:
     return f"{who} {'has' if found.partitions == 1 else 'have'} lagged for {span(now_ms - found.since_ms)}"
 
 
-def _way(target: Target, old: str) -> tuple[str, str]:
-    """What an evacuation would do, and the command."""
-    if target.epoch is None:
-        return f"; {target.why}", f"{RECONCILE} && {COMPUTE}"
-    objects = count(target.released.objects, "object")
-    text = f"; moving {size(target.copied)} would release {objects} with {size(target.garbage)} of it"
-    return text, f"{f'{COMPUTE} && ' if old else ''}{EVACUATE} && {COMPUTE}"
-
-
 def _ending(text: str, command: str, giving_up: str) -> str:
-    """How the sentence ends; a lost object comes before all else, since nothing of it can be moved."""
+    """How the sentence ends; a lost object comes before all else, since nothing of it can be lifted."""
     if giving_up:
         return f"; that ends when the lost object is restored, or its records are given up: {giving_up}"
     return f"{text}: {command}"

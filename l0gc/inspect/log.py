@@ -26,7 +26,7 @@ from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ExpiredTopic, MovedBlocks, ObjectExtents, Purged, decode_journal_entry
+from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, Purged, decode_journal_entry
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     INDEX_OBJECT,
@@ -207,8 +207,6 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
         if isinstance(struct, ExpiredTopic) and name in {"partitions", "log_start_offsets"}:
             columns = unpack(struct.partitions, NUMBER), unpack(struct.log_start_offsets, OFFSET)
             tree["partitions"] = Table(dict(zip(("partition", "log_start_offset"), columns, strict=True)))
-        elif isinstance(struct, MovedBlocks) and name == "blocks":
-            tree[name] = unpack(struct.blocks, NUMBER).tolist()
         elif isinstance(value, bytes) and name in _PACKED:
             tree[name] = Table.of(unpack(value, _PACKED[name]))
         else:
@@ -303,7 +301,6 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
     yield {**which, "topic_id": topic.topic_id, "partitions": Table(columns)}
     for o in topic.objects:
         fields = {"object": o.key, "epoch": o.epoch, "log_offset": o.log_offset}
-        fields |= {} if o.first_epoch < 0 else {"first_epoch": o.first_epoch}
         yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}

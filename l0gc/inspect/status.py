@@ -36,13 +36,12 @@ from l0gc.inspect.causes import (
     next_step,
 )
 from l0gc.inspect.journals import Held, Journals, Overview, PinHeld, read_journals
-from l0gc.inspect.laggards import Laggards, find_laggards
+from l0gc.inspect.laggards import Laggards, find_laggards, unpinned_below
 from l0gc.inspect.tables import tables_held
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.streamlog.evacuation.needs import unpinned_below
 from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, read_published
@@ -142,9 +141,7 @@ def status_and_journals(cluster: Handles, price_gb_month: float) -> tuple[Status
         journals = read_journals(cluster, state, s.watermark)
         _look(cluster, journals, s, published)
         if not s.set_back:
-            sweep = s.last(SWEEP)
-            swept_ms = sweep.ended_ms if sweep else 0
-            s.laggards = see_laggards(scan, journals, s.as_of_ms, swept_ms=swept_ms, giving_up=s.giving_up)
+            s.laggards = see_laggards(scan, journals, s.as_of_ms, giving_up=s.giving_up)
     s.pins = _pins(scan, journals, s)
     s.tables = tables_held(state, journals.dropped_bytes, s.as_of_ms)
     s.records, s.unreconciled_records, s.lost_records, s.holes = journals.records()
@@ -232,20 +229,12 @@ def _pins(read_scan: ReadScan, journals: Journals, s: Status) -> list[PinHeld]:
     return found
 
 
-def see_laggards(
-    read_scan: ReadScan, journals: Journals, now_ms: int, *, swept_ms: int, giving_up: str
-) -> Laggards | None:
+def see_laggards(read_scan: ReadScan, journals: Journals, now_ms: int, *, giving_up: str) -> Laggards | None:
     """Who lags, and what that costs; see `find_laggards`. None where a journal cannot be read, which holds M itself."""
     if journals.errors:
         return None
-    return find_laggards(
-        journals.windows(),
-        unpinned_below(journals.snapshot),
-        read_scan,
-        now_ms=now_ms,
-        swept_ms=swept_ms,
-        giving_up=giving_up,
-    )
+    below = unpinned_below(journals.snapshot)
+    return find_laggards(journals.windows(), below, read_scan, now_ms=now_ms, giving_up=giving_up)
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:

@@ -319,7 +319,7 @@ class OffsetReader:
         of_records = (f for f in self._schema if f.name in parquet.WHOLE_RECORD)
         stored = {f.name: pa.concat_arrays([column_of(b, f) for b in found]) for f in of_records}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
-        stored["epoch"] = columns.repeated(wanted.uploaded_epoch, total)
+        stored["epoch"] = columns.repeated(wanted.epoch, total)
         arrays = [stored[name] for name in self._schema.names]
         partitions = np.repeat(extents["partition"].astype(np.int32), counts)
         return self._piece(partitions, pa.RecordBatch.from_arrays(arrays, names=self._schema.names))

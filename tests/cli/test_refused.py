@@ -35,7 +35,6 @@ REFUSED: dict[str, list[str]] = {
     "upload": [f"events {FILE}", f"events {FILE} --producer nightly", f"events {FILE} --producer new"],
     "reconcile": ["", "events"],
     "merge": ["--engine local", "--dry-run", "--engine spark"],
-    "evacuate": ["", "--dry-run"],
     "expire": ["", "--dry-run", "events"],
     "delete-records": ["events --before-offset -1", "events --partition 0 --before-offset 1 --dry-run"],
     "give-up": ["events --partition 0 --offsets 0 --yes", "events --partition 0 --offsets 0-1 --force-readable --yes"],

@@ -103,7 +103,7 @@ def test_a_line_says_who_lags_and_there_is_none_where_nobody_does() -> None:
     assert s.laggards == Laggards()
     assert "lagging" not in text(s)
     names = " and ".join(f"{n} partitions of a-topic-{n:040}" for n in (12, 7))
-    sentence = f"{names} have lagged for 30 d and keep 9.1 GiB: l0gc evacuate && l0gc compute-watermark"
+    sentence = f"{names} have lagged for 30 d and keep 9.1 GiB: l0gc reconcile && l0gc compute-watermark"
     s.laggards = Laggards(partitions=19, sentence=sentence)
     lines = text(s).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("lagging "))

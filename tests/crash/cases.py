@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
-from l0gc.collect.sweep import Sweep
 from l0gc.errors import L0gcError, NotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
 from l0gc.streamlog.pins import create_pin
-from tests.crash.checks import BrokenError, View, look
+from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
     AGE_S,
     DELETED,
@@ -25,9 +24,7 @@ from tests.crash.scenes import (
     Build,
     Records,
     Scene,
-    compute_watermark,
     in_turn,
-    lagging,
     mergeable,
     overdue,
     pinned,
@@ -50,10 +47,6 @@ VACUUMED: Final = (*[["epoch", "advance"]] * (GRACE_EPOCHS + 1), ["housekeep"], 
 """What deletes all that is nobody's in L1, with no time of grace."""
 RECONCILE: Final = ["reconcile", "--engine", "local"]
 MERGE: Final = ["merge", "--fan-in", "2", "--engine", "local"]
-COMPUTE: Final = ["compute-watermark", "--engine", "local"]
-SWEPT: Final = (["housekeep", "--barrier"], COMPUTE, ["sweep"], COMPUTE)
-"""What deletes all that M can pass in L0; the bucket is listed after it."""
-EVACUATE: Final = ["evacuate", "--engine", "local"]
 BEFORE_S: Final = 60
 """How long the commands take that run before another one."""
 FILE: Final = "FILE"
@@ -206,18 +199,6 @@ def _vacuumed(view: View, scene: Scene) -> None:
     _want(len(there - view.keys) > LIFTS, "there was little to vacuum")
 
 
-def _evacuated(view: View, scene: Scene) -> None:
-    """With M computed anew and a sweep, no object is left of those in which a partition held M; every record is."""
-    housekeep(view.cluster, barrier=True)
-    compute_watermark(view.cluster)
-    Sweep(view.cluster).run()
-    after = look(view.cluster)
-    left = after.keys & scene.objects.keys() & view.l0_epochs(scene).keys()
-    _want(not left, f"M holds {sorted(left)}")
-    _want(bool(after.l0_epochs(scene)), "nothing lags any more")
-    _want(after.records == view.records, f"the records are {after.records}, and were {view.records}")
-
-
 def _pinned(view: View, scene: Scene) -> None:
     """A pin whose command was killed before it took effect says so: it is deleted, and created again."""
     pin = view.state.pin("backup")
@@ -300,7 +281,5 @@ CASES: Final = {
             cleaned=VACUUMED,
             left=table_is_readable,
         ),
-        Case("evacuate", EVACUATE, lagging, _evacuated),
-        Case("evacuate-sweep", EVACUATE, lagging, _evacuated, cleaned=SWEPT),
     )
 }

@@ -29,7 +29,7 @@ from l0gc.watermark.pipeline import run_pipeline
 from tests.support.ingest import upload
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.merge import merge
-from tests.support.reconcile import reconcile, reconcile_but
+from tests.support.reconcile import reconcile
 
 TOPIC: Final = "events"
 SMALL: Final = "other"
@@ -181,17 +181,6 @@ def too_old(scratch: Path) -> Scene:
     b.upload(TOPIC, 6)
     b.lift()
     b.upload(TOPIC, 6)
-    return b.scene(compute_watermark(b.cluster))
-
-
-def lagging(scratch: Path) -> Scene:
-    """A partition of `TOPIC` and all of `SMALL`, each in a journal of its own, hold what others have in L1 by now."""
-    b = _Builder(scratch)
-    for _ in range(3):
-        b.upload(TOPIC, 12)
-        b.upload(SMALL, 4)
-        reconcile_but(b.cluster, {1}, TOPIC)
-    housekeep(b.cluster, barrier=True)
     return b.scene(compute_watermark(b.cluster))
 
 

@@ -43,8 +43,7 @@ from tests.support.cli import Ended, l0gc_process
 
 POLICIES = policies()
 
-WRITES_L0 = ("uploader", "writer", "evacuator", "collector")
-"""An evacuation writes L0 objects, too."""
+WRITES_L0 = ("uploader", "writer")
 NOT_TRIED = {
     ("uploader", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint after 200 entries",
     ("uploader", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
@@ -79,11 +78,6 @@ NOT_TRIED = {
     ("vacuumer", "s3:DeleteObject", "l0gc/attempts/*"): "there is no job that this l0gc does not have",
     ("reconciler", "s3:AbortMultipartUpload", "level_one/data/*"): "for uploads that fail in the middle",
     ("collector", "s3:AbortMultipartUpload", "level_one/data/*"): "the same",
-    ("evacuator", "s3:GetObject", "level_zero/data/*"): "nothing lags, so nothing is moved",
-    ("evacuator", "s3:PutObject", "level_zero/data/*"): "the same",
-    ("evacuator", "s3:PutObject", "l0gc/journal/*/log/*"): "the same",
-    ("evacuator", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
-    ("collector", "s3:PutObject", "level_zero/data/*"): "the same",
     ("reporter", "s3:GetObject", "level_zero/data/*"): "for when the object that holds M was written",
     ("sweeper", "s3:AbortMultipartUpload", "level_zero/data/*"): "there is no unfinished upload",
     ("collector", "s3:AbortMultipartUpload", "level_zero/data/*"): "the same",
@@ -265,7 +259,6 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
         "housekeep --barrier --profile housekeeper",
         "housekeep --epoch-interval 0 --profile housekeeper",
         "compute-watermark --profile computer",
-        "evacuate --profile evacuator",
         "verify --deep --profile verifier",
     )
     run_in_one(account, *jobs)

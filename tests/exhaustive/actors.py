@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import product
 from typing import Final
@@ -13,16 +12,14 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import AppendOutcomeUnknownError, L0gcError, StaleClusterEpochError, StoreError
-from l0gc.streamlog.journal.entries import Moved, MovedBlocks, ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
 from l0gc.streamlog.journal.handle import JournalHandle, LandedObject
-from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE, pack
+from l0gc.streamlog.journal.rows import L1_ROW, RANGE, pack
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import UnreconciledObject
 from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, Handles, Local, Reply
 from tests.support.journal import extents_of
 
 _RECONCILED: Final = msgspec.msgpack.Decoder(Reconciled)
-_MOVED: Final = msgspec.msgpack.Decoder(Moved)
 Parts = tuple[tuple[int, tuple[int, ...]], ...]
 """Where an upload's records go: for each journal the partitions, a record each."""
 ONE: Final[Parts] = ((0, (0,)),)
@@ -189,38 +186,6 @@ def _commit_of(state: JournalState, log_offset: int, partitions: tuple[int, ...]
         return None
     topic = ReconciledTopic(REVISION, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
     return Reconciled(EPOCHS[0], log_offset, [topic])
-
-
-class Mover(Actor):
-    """Copies what is not in L1 of a journal, stamped with an epoch of a cache that may be stale, and has it named later."""
-
-    def __init__(self, name: str, rounds: int = 1, *, journal: int = 0) -> None:
-        super().__init__(name)
-        self._rounds, self._journal = rounds, journal
-
-    def begin(self) -> Local:
-        return Local("stamp")
-
-    def choices(self, local: Local) -> list[tuple[str, Local]]:
-        if local.step != "stamp":
-            return []
-        return [(f"copies at {e}", local._replace(step="copy", epoch=e)) for e in EPOCHS]
-
-    def act(self, handles: Handles, local: Local) -> Local:
-        handle, number = handles(self._journal), local.number + 1
-        following = local._replace(step="stamp" if number < self._rounds else "", number=number, epoch=0, entry=b"")
-        if local.step == "copy":
-            objects = [o for o in handle.catch_up().topic(REVISION).objects if o.epoch < local.epoch]
-            parts = [self._part(o, i, local) for i, o in enumerate(objects)]
-            return local._replace(step="land", entry=msgspec.msgpack.encode(Moved(parts))) if parts else following
-        with suppress(AppendOutcomeUnknownError, StoreError):
-            handle.move(_MOVED.decode(local.entry).parts)
-        return following
-
-    def _part(self, o: UnreconciledObject, number: int, local: Local) -> MovedBlocks:
-        key = f"{self.name}.{local.number}.{local.epoch}"
-        blocks = pack(o.needed.astype(NUMBER))
-        return MovedBlocks(REVISION, TOPIC_ID, o.key, o.start, blocks, key, local.epoch, 1000 * number)
 
 
 class Housekeeper(Actor):

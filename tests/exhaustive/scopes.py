@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.exhaustive.actors import BOTH, SECOND, TWO_JOURNALS, Housekeeper, Mover, Reconciler, Uploader
+from tests.exhaustive.actors import BOTH, SECOND, TWO_JOURNALS, Housekeeper, Reconciler, Uploader
 from tests.exhaustive.search import Scope
 
 # -- a journal with one partition ---------------------------------------------------------------------------------------
@@ -33,22 +33,6 @@ def window(count: int = 0) -> Scope:
 def zombies(count: int = 1) -> Scope:
     """Two reconcilers, each of which may sleep between its plan and its commit."""
     return Scope("zombies", (Uploader("a", 2), Reconciler("r", 1), Reconciler("s", 1)), count)
-
-
-def evacuated(count: int = 0) -> Scope:
-    """An upload, an evacuation, a reconciler, and a window that is closed at any time."""
-    keeper = Housekeeper("h", 1, truncates=False, moves=(("barrier", 2), ("barrier", 3)))
-    return Scope("evacuated", (Uploader("a", restamps=0), Mover("m"), Reconciler("r", 1), keeper), count)
-
-
-def two_evacuations(count: int = 0) -> Scope:
-    """Two evacuations and a reconciler, each of which may sleep between its copy and its landing."""
-    return Scope("two-evacuations", (Uploader("a"), Mover("m", 2), Mover("n"), Reconciler("r", 1)), count)
-
-
-def evacuated_faults(count: int = 1) -> Scope:
-    """An evacuation, done twice, beside a reconciler, on a store that loses and delays."""
-    return Scope("evacuated-faults", (Uploader("a"), Mover("m", 2), Reconciler("r", 1)), count)
 
 
 MOVES = (("advance", 2), ("barrier", 3))
@@ -119,9 +103,6 @@ WHOLE = {
         together(),
         window(),
         zombies(),
-        evacuated(),
-        two_evacuations(),
-        evacuated_faults(),
         sleeper(),
         old_listing(),
         truncation_faults(),

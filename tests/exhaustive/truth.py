@@ -19,8 +19,6 @@ from l0gc.streamlog.journal.entries import (
     Barrier,
     Closed,
     JournalEntry,
-    Moved,
-    MovedBlocks,
     ObjectExtents,
     Objects,
     Reconciled,
@@ -40,8 +38,6 @@ class Live(NamedTuple):
     base: int
     records: int
     log_offset: int
-    key: str
-    start: int
 
 
 class Upload(NamedTuple):
@@ -98,9 +94,6 @@ class Truth:
                 after = replace(after, window=(epoch, epoch), wrong=after.wrong or wrong)
             case Reconciled() as entry:
                 after = after._lift(entry)
-            case Moved(parts):
-                for moved in parts:
-                    after = after._move(moved)
             case Closed():
                 pass
         state = machine.decode(self.states[-1], "the state")
@@ -126,7 +119,7 @@ class Truth:
             if o.epoch <= part.gc_epoch:
                 wrong = f"an object of epoch {o.epoch} landed, though M({p}) was {part.gc_epoch}"
             bases.append(part.next_offset)
-            live = (*part.live, Live(o.epoch, part.next_offset, n, log_offset, o.key, o.start))
+            live = (*part.live, Live(o.epoch, part.next_offset, n, log_offset))
             parts[p] = part._replace(next_offset=part.next_offset + n, live=live)
         landed = Upload(upload, log_offset, tuple(bases))
         after = replace(
@@ -149,21 +142,6 @@ class Truth:
                 parts[p] = part._replace(reconciled=last, live=live)
         return replace(self, parts=tuple(parts.items()), wrong=wrong)
 
-    def _move(self, m: MovedBlocks) -> Truth:
-        """Each object has one block."""
-        wrong, parts, found = self.wrong, dict(self.parts), False
-        for p, part in self.parts:
-            live = []
-            for x in part.live:
-                mine = (x.key, x.start) == (m.source, m.source_start)
-                found |= mine
-                if mine and m.epoch <= max(x.epoch, part.gc_epoch):
-                    wrong = f"what is at epoch {x.epoch} moved to {m.epoch}, and M({p}) is {part.gc_epoch}"
-                live.append(x._replace(epoch=m.epoch, key=m.key, start=m.start) if mine else x)
-            parts[p] = part._replace(live=tuple(live))
-        wrong = wrong if found else f"nothing was left to move of {m.source}"
-        return replace(self, parts=tuple(parts.items()), wrong=wrong)
-
     def _compared(self, state: JournalState) -> Truth:
         """With M(p) as the state has it, if that may be, and if the state is what the log says."""
         wrong, parts = self.wrong, dict(self.parts)
@@ -181,7 +159,7 @@ class Truth:
                 wrong = f"M({p}) is {m}, though epoch {lowest} is unreconciled"
             elif (part.next_offset, part.reconciled) != (view.next_offset, view.last_reconciled_offset):
                 wrong = f"the state has partition {p} end at {view.next_offset}, not at {part.next_offset}"
-            elif extents != [x[:4] for x in part.live]:
+            elif extents != [tuple(x) for x in part.live]:
                 wrong = f"the state has not the extents of partition {p} that the log has"
             parts[p] = part._replace(gc_epoch=m)
         return replace(self, parts=tuple(parts.items()), wrong=wrong)

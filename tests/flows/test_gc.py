@@ -68,7 +68,7 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
     assert l0gc("runs", "list")["runs"][0]["run_id"] == done["run_id"] == done["sweep"]["run_id"]
     for step, command in (("housekeep", "housekeep"), ("reconcile", "reconcile"), ("sweep", "sweep")):
         assert set(done[step]) == set(l0gc(command))
-    assert set(done["not_due"]) == {"merge", "expire", "table_sync", "evacuate", "vacuum"}
+    assert set(done["not_due"]) == {"merge", "expire", "table_sync", "vacuum"}
     assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
 
 
@@ -83,7 +83,7 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
     for _ in range(2):
         done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, over nothing
         assert done["housekeep"]["ticked"] is True
-        steps = {"reconcile", "merge", "expire", "table_sync", "compute_watermark", "evacuate", "sweep", "vacuum"}
+        steps = {"reconcile", "merge", "expire", "table_sync", "compute_watermark", "sweep", "vacuum"}
         assert set(done["not_due"]) == steps
         assert {done[step] for step in done["not_due"]} == {None}
     assert l0gc("status")["next"]
@@ -128,7 +128,7 @@ def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(l
     options = ("--metrics-file", str(tmp_path / "all.prom"))
     lines = str(tmp_path / "lines")
     upload, gc = ("upload", "events", lines), ("gc", "--barrier")
-    for command in (upload, gc, ("merge",), ("vacuum",), ("compute-watermark",), ("evacuate",), ("status",)):
+    for command in (upload, gc, ("merge",), ("vacuum",), ("compute-watermark",), ("status",)):
         l0gc(*command, *options)
     exported = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
     assert set(exported) == {(m.name, step) for m in METRICS for step in m.steps}
@@ -158,7 +158,7 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
     l0gc("upload", "other", str(tmp_path / "lines"))
     loaded.put(f"{journal_log(1)}log/{0:020}", b"nonsense")
     done, error = failing_gc("--metrics-file", str(tmp_path / "gc.prom"))
-    failed = ["housekeep", "reconcile", "merge", "evacuate", "vacuum"]
+    failed = ["housekeep", "reconcile", "merge", "vacuum"]
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [(step, 3) for step in failed]
     assert done["reconcile"]["records"] == len(LINES)
     assert "sweep" in done["not_due"]

@@ -78,8 +78,8 @@ def test_a_reconciler_lifts_what_was_written_or_names_the_object(body: bytes, be
     blocks = np.array([(len(BODY), crc32c(BODY), len(EXTENTS), MOST_BYTES)], BLOCK)
     read = ObjectRead(0, 3, UnreconciledObject(KEY, 1, 0, TIME_MS, before, blocks, EXTENTS))
 
-    def needed(read: ObjectRead) -> list[ObjectRead]:
-        return [read]
+    def needed(read: ObjectRead) -> ObjectRead:
+        return read
 
     found = [row for _, row in read_rows(store, [read], 1, needed, Parallel())]
     assert sum(len(f.partitions) if isinstance(f, Fault) else f.num_rows for f in found) in {

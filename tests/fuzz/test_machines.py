@@ -40,8 +40,6 @@ from l0gc.streamlog.journal.entries import (
     JournalEntry,
     Merged,
     MergedTopic,
-    Moved,
-    MovedBlocks,
     ObjectExtents,
     Objects,
     Purged,
@@ -58,11 +56,9 @@ from tests.support.journal import (
     gc_epoch_of,
     give_up,
     index_row,
-    key_of,
     l1_row,
     l1_rows,
     landed,
-    moved_part,
     reconciled,
 )
 
@@ -94,8 +90,7 @@ def history() -> list[Landed]:
     index = pack(index_row(rows, name=99, epoch=3))
     land(msgspec.structs.replace(commit, topics=[msgspec.structs.replace(commit.topics[0], indexes=index)]))
     land(Barrier(8))
-    block = pack(np.array([0], NUMBER))
-    land(Moved([MovedBlocks(OTHER, f"id-{OTHER}", key_of(6), 0, block, key_of(9), 9, 70)]))
+    land(Advance(9))
     land(Objects([extents_of(8, {2: 1}, revision=OTHER, topic_id=f"id-{OTHER}")]))
     land(Objects([extents_of(8, {0: 3}, revision=REVISION, topic_id=f"id-{REVISION}")]))
     land(reconciled(state, {0: 5}, 7, epoch=8))
@@ -173,7 +168,6 @@ def use(state: JournalState) -> None:
             expired,
             give_up({0: (3, 8)}, state, revision, topic.topic_id),
             Closed([ClosedTopic(revision)]),
-            *(Moved([moved_part(o, key_of(20), revision=revision, topic_id=topic.topic_id)]) for o in topic.objects),
         ]
         for entry in entries:
             try:

@@ -1,4 +1,4 @@
-"""Who lags, what that keeps of the others, and that nobody says another number than an evacuation would."""
+"""Who lags, what that keeps of the others, and that lifting it costs and releases what was said."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.collect.sweep import Sweep
 from l0gc.inspect import laggards
 from l0gc.inspect.explain import explain_epoch, explain_key
 from l0gc.inspect.journals import read_journals
-from l0gc.inspect.laggards import Laggards, find_laggards
+from l0gc.inspect.laggards import Holding, Laggards, best_release, find_laggards, releases
 from l0gc.inspect.report.facts import gather
 from l0gc.inspect.status import status
 from l0gc.keys import journal_log
-from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.evacuation.evacuate import run_evacuation
-from l0gc.streamlog.evacuation.plan import plan_evacuation
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import publish, read_published
 from l0gc.watermark.scans import ScanSnapshot
@@ -58,24 +57,30 @@ def seen(cluster: Handles) -> Laggards:
     return found
 
 
-def test_it_says_who_lags_since_when_and_what_an_evacuation_then_does() -> None:
+def l0_of(cluster: Handles) -> dict[str, int]:
+    """The L0 objects, and how large each is."""
+    return {k: len(o.body) for k, o in store_of(cluster).objects.items() if k.startswith("level_zero/data/")}
+
+
+def test_it_says_who_lags_since_when_and_what_lifting_that_then_releases() -> None:
     cluster = lagging()
     scan_and_publish(cluster)
     found, began_ms = seen(cluster), status(cluster).held_back_by[0].oldest_ms
     assert [(t.name, t.partitions, t.since_ms) for t in found.topics] == [("paused-0/3", 1, began_ms)]
     assert (found.partitions, found.topics_total, found.since_ms) == (1, 1, began_ms)
-    plan = plan_evacuation(cluster)
-    assert plan.target.epoch is not None
-    expected = plan.expected
-    assert (found.target_epoch, found.copied_bytes) == (expected.target_epoch, expected.moved.bytes)
-    assert (found.released_objects, found.released_bytes) == (expected.released.objects, expected.released.bytes)
-    assert found.garbage_bytes == plan.target.garbage == found.released_bytes - found.copied_bytes > 0
+    assert found.garbage_bytes == found.released_bytes - found.lifted_bytes > 0
     assert found.sentence == (
-        "paused-0/3 has lagged for 80 min and keeps 9.7 KiB of other partitions' garbage (listed 0 s ago); moving 19 B "
-        "would release 7 objects with 9.7 KiB of it: l0gc evacuate && l0gc compute-watermark"
+        "paused-0/3 has lagged for 80 min and keeps 9.7 KiB of other partitions' garbage (listed 0 s ago); lifting 19 B "
+        "releases 7 objects with 9.7 KiB of it: l0gc reconcile && l0gc compute-watermark"
     )
-    run_evacuation(cluster, plan, LocalWorkers(cluster))
+    before = l0_of(cluster)
+    Sweep(cluster).run()
+    assert l0_of(cluster) == before
+    reconcile(cluster)
     scan_and_publish(cluster)
+    Sweep(cluster).run()
+    gone = [n for key, n in before.items() if key not in l0_of(cluster) and int(key.split("/")[3]) <= found.up_to_epoch]
+    assert (len(gone), sum(gone)) == (found.released_objects, found.released_bytes)
     assert seen(cluster) == Laggards()
 
 
@@ -97,10 +102,11 @@ def test_who_needs_only_what_is_new_does_not_lag_and_the_oldest_record_counts() 
     cluster = lagging()
     oldest_ms = status(cluster).held_back_by[0].oldest_ms
     put(cluster, "paused-0", PAUSED, {4: [b"new"]})
-    put(cluster, "events", {0: [b"new"]})
+    put(cluster, "events", {0: [bytes(range(99))]})
     scan_and_publish(cluster)
     found = seen(cluster)
-    assert [(t.name, t.since_ms, t.bytes) for t in found.topics] == [("paused-0/3", oldest_ms, found.copied_bytes)]
+    assert [(t.name, t.since_ms, t.bytes) for t in found.topics] == [("paused-0/3", oldest_ms, found.lifted_bytes)]
+    reconcile(cluster, "events")
     for _ in range(3):
         tick(cluster)
     scan_and_publish(cluster)
@@ -108,24 +114,54 @@ def test_who_needs_only_what_is_new_does_not_lag_and_the_oldest_record_counts() 
     assert (first.topic, first.partitions, first.since_ms) == ("paused-0", 2, oldest_ms)
 
 
-def test_that_there_are_fewer_objects_counts_as_for_the_command() -> None:
-    cluster = lagging({3: [random.Random(9).randbytes(5_000)]})
+def test_the_little_that_holds_the_most_is_lifted_first() -> None:
+    cluster = lagging()
+    put(cluster, "paused-0", {4: [random.Random(9).randbytes(4_000_000)]})
+    tick(cluster)
+    put(cluster, "events", {0: [random.Random(8).randbytes(1_000)]})
+    reconcile(cluster, "events")
+    for _ in range(3):
+        tick(cluster)
     scan_and_publish(cluster)
-    assert plan_evacuation(cluster, object_bytes=0).target.epoch is None
-    assert seen(cluster).target_epoch == plan_evacuation(cluster).target.epoch is not None
+    found = seen(cluster)
+    assert [(t.name, t.bytes) for t in found.topics] == [("paused-0/3", 19)]
+    assert (found.lifted_bytes, found.released_objects) == (19, 7)
+    assert found.garbage_bytes is not None
+    assert found.garbage_bytes - (found.released_bytes - found.lifted_bytes) >= 1_000
 
 
-def test_what_is_not_worth_moving_is_reconciled_and_the_garbage_is_counted() -> None:
-    cluster = lagging({3: [random.Random(9).randbytes(4_000_000)]})
-    scan_and_publish(cluster)
-    found, plan = seen(cluster), plan_evacuation(cluster)
-    assert plan.target.epoch is None
-    assert (found.target_epoch, found.copied_bytes, found.released_objects) == (None, 0, 0)
-    assert found.reason == plan.expected.reason
-    assert found.garbage_bytes == plan.target.garbage > 0
-    assert found.sentence.endswith(
-        f"; {found.reason}: l0gc reconcile && l0gc compute-watermark",
-    )
+# -- the function of two histograms -------------------------------------------------------------------------------------
+
+EPOCHS = st.integers(0, 12)
+HISTOGRAM = st.dictionaries(EPOCHS, st.integers(0, 1000))
+
+
+@given(st.dictionaries(EPOCHS, st.builds(Holding, st.integers(1, 9), st.integers(0, 1000))), HISTOGRAM, EPOCHS)
+def test_each_lift_costs_and_releases_all_up_to_its_epoch(
+    objects: dict[int, Holding], unreconciled: dict[int, int], below: int
+) -> None:
+    choices, first = releases(objects, unreconciled, below), min(unreconciled, default=below)
+    assert [c.epoch for c in choices] == sorted(e for e in {*objects, *unreconciled} if first <= e < below)
+    for c in choices:
+        inside = range(first, c.epoch + 1)
+        there = [objects.get(e, Holding()) for e in inside]
+        needed = [unreconciled.get(e, 0) for e in inside]
+        assert c.lifted == sum(needed)
+        assert c.released == Holding(sum(h.objects for h in there), sum(h.bytes for h in there))
+        assert c.garbage == sum(max(0, h.bytes - n) for h, n in zip(there, needed, strict=True))
+    if choices:
+        best = best_release(choices)
+        assert all((c.garbage - c.lifted, c.epoch) <= (best.garbage - best.lifted, best.epoch) for c in choices)
+
+
+def test_of_lifts_that_are_worth_the_same_the_highest_is_taken() -> None:
+    choices = releases({3: Holding(2, 100), 5: Holding(1, 20), 7: Holding(1, 9)}, {3: 10, 5: 10, 7: 9}, 9)
+    assert [(c.epoch, c.lifted, *c.released, c.garbage) for c in choices] == [
+        (3, 10, 2, 100, 90),
+        (5, 20, 3, 120, 100),
+        (7, 29, 4, 129, 100),
+    ]
+    assert best_release(choices).epoch == 5
 
 
 def test_without_garbage_of_others_nobody_lags() -> None:
@@ -144,23 +180,9 @@ def test_without_a_listing_it_says_who_lags_and_that_the_rest_is_not_known() -> 
     found = seen(cluster)
     assert (found.partitions, found.garbage_bytes, found.listed_ms) == (1, None, -1)
     assert found.sentence == (
-        "paused-0/3 has lagged for 80 min; how much garbage that keeps is not known, since nobody has listed the bucket "
-        "yet: l0gc compute-watermark"
+        "paused-0/3 has lagged for 80 min; how much garbage that keeps is not known, since the bucket was never "
+        "listed: l0gc compute-watermark"
     )
-
-
-def test_a_sweep_since_the_listing_changes_no_number_and_m_is_computed_first() -> None:
-    """It deleted nothing that they keep, but an evacuation refuses such a listing."""
-    cluster = lagging()
-    scan_and_publish(cluster)
-    before = seen(cluster)
-    store_of(cluster).clock.ms += 1000
-    write_attempt(cluster.store, Attempt("sweep", 0, ""))
-    after = seen(cluster)
-    assert after.garbage_bytes == before.garbage_bytes
-    command = "l0gc evacuate && l0gc compute-watermark"
-    assert after.sentence.endswith(f" of it: l0gc compute-watermark && {command}")
-    assert before.sentence.endswith(f" of it: {command}")
 
 
 def test_an_older_listing_says_too_little_and_never_too_much() -> None:
@@ -179,7 +201,7 @@ def test_an_older_listing_says_too_little_and_never_too_much() -> None:
 
 
 @pytest.mark.parametrize("explained", [False, True])
-def test_a_lost_object_is_restored_or_given_up_before_anything_is_moved(explained: bool) -> None:
+def test_a_lost_object_is_restored_or_given_up_before_anything_is_lifted(explained: bool) -> None:
     cluster = lagging()
     scan_and_publish(cluster)
     (key,) = [h.key for h in status(cluster).held_back_by]
@@ -191,7 +213,7 @@ def test_a_lost_object_is_restored_or_given_up_before_anything_is_moved(explaine
         "; that ends when the lost object is restored, or its records are given up: l0gc give-up paused-0 --partition 3 "
         "--offsets 0-0"
     )
-    assert "evacuate" not in found.sentence
+    assert "l0gc reconcile" not in found.sentence
     assert s.next.startswith("restore that object from a version or a backup, or give up its records: l0gc give-up")
 
 

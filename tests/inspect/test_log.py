@@ -34,7 +34,7 @@ from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.support.controller import created
-from tests.support.journal import give_up, journal_of, l1_row, l1_rows, moved_part, name_of, of_topic, reconciled
+from tests.support.journal import give_up, journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
 from tests.support.memory_store import memory_cluster, once, store_of
 
 Row = dict[str, Any]
@@ -83,9 +83,6 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     replaced = handle.state.topics[topic.revision].l1_of(0)
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))
     assert handle.commit_merged(Merged(epoch, [MergedTopic(topic.revision, pack(replaced), pack(merged))])) == {}
-    o = next(o for o in handle.state.topics[topic.revision].objects if o.key == "k")
-    part = moved_part(o, "copy", cluster.controller.advance(), revision=topic.revision, topic_id=topic.topic_id)
-    assert handle.move([part]) == {("copy", 0): 1}
     handle.give_up(give_up({4: (0, 0)}, handle.state, topic.revision, topic.topic_id), "events")
     starts = pack(np.array([1], NUMBER)), pack(np.array([4], OFFSET))
     assert handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *starts)])) == {}
@@ -138,14 +135,6 @@ def test_packed_rows_are_unpacked(busy: tuple[Handles, Topic]) -> None:
     (closed,) = rows[-1]["topics"]
     assert closed["topic"] == "gone"
     assert rows[0]["time"] == "2023-11-14T22:13:20.000Z"
-
-
-def test_a_move_is_shown_with_the_blocks_that_moved(busy: tuple[Handles, Topic]) -> None:
-    rows = shown(with_checkpoints(with_the_rest(*busy)), 0, checkpoint=True)
-    (part,) = next(r for r in rows if r.get("entry") == "moved")["parts"]
-    assert (part["topic"], part["source"], part["blocks"], part["key"]) == ("events", "k", [0], "copy")
-    (copy,) = [r for r in rows if r.get("object") == "copy"]
-    assert (copy["epoch"], copy["first_epoch"]) == (part["epoch"], 3)
 
 
 def test_an_offset_to_begin_at_is_kept(busy: tuple[Handles, Topic]) -> None:

@@ -57,8 +57,6 @@ ONCE: Final = {
     "merge": Requests(gets=3, puts=1),
     # two reads of the controller, M before and while it is published, the time; M, how the run ended
     "compute-watermark": Requests(gets=6, puts=2),
-    # two reads of the controller, the published M, how the last sweep ended, the newest scan snapshot; how the run ended
-    "evacuate": Requests(lists=1, gets=5, puts=1),
     # the new one
     "scan snapshot": Requests(puts=1),
     # unfinished uploads; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it ends
@@ -203,12 +201,6 @@ def compute_watermark(
     """
     scan = Requests(lists=listing, gets=rounds) + ONCE["scan snapshot"] if listing else NOTHING
     return ONCE["compute-watermark"] + read_log(controller) + journals * read_log(journal) + scan
-
-
-def evacuate(controller: Log, journal: Log, *, journals: int, objects: float, copies: float = 1) -> Requests:
-    """An evacuation out of so many objects, in which journals whose logs are alike have something; each adds an entry."""
-    each = read_log(journal) + poll() + Requests(puts=1)
-    return ONCE["evacuate"] + read_log(controller) + journals * each + Requests(gets=objects, puts=copies)
 
 
 def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, merges: float = 0) -> Requests:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import gc
 import random
-import time
 import tracemalloc
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from l0gc.api.evacuation import planned
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
-from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.evacuation.evacuate import run_evacuation
-from l0gc.streamlog.evacuation.plan import EvacuateResult
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.producers import begin_run
-from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from tests.scaling import model
 from tests.scaling.counted import counted
@@ -169,54 +163,6 @@ def test_a_merge_costs_by_the_journal_and_by_what_it_merges(partitions: int, tim
     found = counted(store_of(cluster), lambda: run_merge(process))
     due = {"sources": times * partitions, "merges": partitions} if times > 3 else {}
     assert found == model.merge(CONTROLLER, Log(2 * times), journals=journals, **due)
-
-
-def lagging(partitions: int, journals: int, objects: int) -> Handles:
-    """A cluster that is listed, and of which no partition is reconciled: each has a record in one of the old objects,
-    which have extents in every journal. What an evacuation gains is an upload that was never committed."""
-    cluster, chance = new_cluster(partitions, journals), random.Random(26)
-    for n in range(objects):
-        put(cluster, "events", {p: [chance.randbytes(100)] for p in range(n, partitions, objects)})
-    bytes_there = sum(len(o.body) for o in store_of(cluster).objects.values())
-    store_of(cluster).put(cluster.controller.layout().format(0, 1, cluster.runtime.new_id()), bytes(4 * bytes_there))
-    for _ in range(2):
-        cluster.controller.advance()
-    housekeep(cluster, barrier=True)
-    workers = LocalWorkers(cluster)
-    run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
-    cluster.controller.replica.write_checkpoint()
-    for journal in cluster.controller.snapshot().journals_in_use():
-        cluster.journal(journal).replica.write_checkpoint()
-    return cluster
-
-
-def run_evacuate(cluster: Handles) -> EvacuateResult:
-    """What `l0gc evacuate` does."""
-    with recorded_attempt(cluster, "evacuate"):
-        return run_evacuation(cluster, planned(cluster), LocalWorkers(cluster))
-
-
-@pytest.mark.parametrize("journals", [1, 4])
-@pytest.mark.parametrize("partitions", [100, 100_000])
-def test_an_evacuation_costs_by_the_object_and_the_journal_and_never_by_the_partition(
-    partitions: int, journals: int
-) -> None:
-    """Of 100,000 partitions with an extent each in 20 objects: at most 40 requests and 4 for each journal, 15 s, 500 MB."""
-    objects = 20
-    cluster = lagging(partitions, journals, objects)
-    process, results = another_process(cluster, 2), list[EvacuateResult]()
-    gc.collect()
-    tracemalloc.start()
-    began = time.process_time()
-    found = counted(store_of(cluster), lambda: results.append(run_evacuate(process)))
-    seconds, memory = time.process_time() - began, tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (results[0].moved.extents, results[0].errors) == (partitions, [])
-    log = Log(uncovered=0, checkpoints=1)
-    assert found == model.evacuate(log, log, journals=journals, objects=objects)
-    assert found.total <= 40 + 4 * journals
-    assert seconds <= 15
-    assert memory <= 500_000_000
 
 
 @pytest.mark.parametrize("journals", [1, 4])

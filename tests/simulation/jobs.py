@@ -17,8 +17,6 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.evacuation.evacuate import Move, run_evacuation
-from l0gc.streamlog.evacuation.plan import plan_evacuation
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.commit import Committed
@@ -26,12 +24,10 @@ from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import commit_round, gathered, reconcile
-from l0gc.streamlog.level_one.waiting import windows_of
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
-from l0gc.watermark.publication import refuse_if_set_back
 from tests.simulation.actors import TOPICS, found_topic, new_lines, repeated, upload
 from tests.simulation.shadow_l1 import spans_of_files
 from tests.simulation.weather import HOUR_MS
@@ -99,26 +95,6 @@ def reconciler(world: World, process: Process, rounds: Rounds) -> None:
     cluster = world.cluster(process)
     workers = _Repeating(world, cluster, rounds)
     reconcile(cluster, round_bytes=world.random.choice([1, 2_000, 1 << 20]), workers=workers)
-
-
-@repeated
-def evacuator(world: World, process: Process) -> None:
-    """Moves what is not in L1, if it is worth it, or whatever lies at or below any epoch."""
-    cluster = world.cluster(process)
-    workers = LocalWorkers(cluster)
-    if world.random.random() < 0.3:
-        run_evacuation(cluster, plan_evacuation(cluster, workers, ratio=0.01), workers)
-        return
-    refuse_if_set_back(cluster)
-    state = cluster.controller.snapshot()
-    target = state.epoch - world.random.choice([1, 1, 1, 2])
-    move = Move(windows_of(state, None), target, state.epoch, 1)
-    hand_out, copy, land = move.stages(1)
-    copies = workers.flow(range(len(move.windows)), hand_out, copy)
-    world.sleep(world.random.choice([0.0, 1.0, 60.0, 3600.0]))
-    for _ in range(world.random.choice([1, 1, 2])):  # Spark may repeat a task
-        for landed in land.work(cluster, [copied for _, copied in copies]):
-            world.happened["extents moved"] += landed.moved.extents
 
 
 @repeated

@@ -7,7 +7,7 @@ producer and each input has got. l0gc's state machine runs beside it, for what i
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,8 +26,6 @@ from l0gc.streamlog.journal.entries import (
     GaveUp,
     JournalEntry,
     Merged,
-    Moved,
-    MovedBlocks,
     ObjectExtents,
     Objects,
     ProducerBatch,
@@ -105,10 +103,7 @@ def fingerprint(state: JournalState) -> int:
             t.next_offsets.tobytes(),
             t.reconciled.tobytes(),
             t.log_start.tobytes(),
-            tuple(
-                (o.key, o.epoch, o.first_epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes())
-                for o in t.objects
-            ),
+            tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
             t.l1.tobytes(),
             t.index.tobytes(),
             t.holes.tobytes(),
@@ -205,9 +200,6 @@ class Shadow:
                 self.l1.purged(entry.names, world.objects, world.vanished)
             case GaveUp():
                 self._gave_up(entry, world)
-            case Moved():
-                for moved in entry.parts:
-                    self._moved(moved, world)
             case SetBack():
                 if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
                     raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
@@ -375,29 +367,6 @@ class Shadow:
                 if base <= max(part.reconciled + 1, part.start) <= last:
                     part.reconciled = last
                     self.l1.hole(name, topic.revision, p, (base, last, time_ms))
-
-    def _moved(self, m: MovedBlocks, world: LandingWorld) -> None:
-        topic, name = self._topic(m.revision, world)
-        if topic.topic_id != m.topic_id:
-            raise Wrong(f"moved {m.source} for another topic than {name}")
-        if m.key not in world.objects:
-            raise Wrong(f"moved {m.source} to {m.key}, which is gone")
-        if not self.kept_below <= m.epoch <= world.epoch:
-            raise Wrong(f"moved {m.source} to epoch {m.epoch}, at cluster epoch {world.epoch}")
-        if m.epoch <= world.watermark and m.topic_id in world.live:
-            raise Wrong(f"moved {m.source} to epoch {m.epoch}, though M = {world.watermark} is published")
-        blocks = unpack(m.blocks, NUMBER).tolist()
-        moved = 0
-        for part in topic.parts.values():
-            for i, x in enumerate(part.live):
-                if (x.key, x.start) == (m.source, m.source_start) and x.block in blocks:
-                    if m.epoch <= x.epoch:
-                        raise Wrong(f"moved {m.source} of epoch {x.epoch} to epoch {m.epoch}")
-                    block = blocks.index(x.block)
-                    part.live[i] = replace(x, key=m.key, epoch=m.epoch, start=m.start, block=block)
-                    moved += 1
-        if not moved:
-            raise Wrong(f"moved records of {name} out of {m.source}, where none was left")
 
     def _check_l1(self, topic: TopicShadow, partitions: set[int]) -> None:
         for p in partitions:

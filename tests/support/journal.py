@@ -17,7 +17,6 @@ from l0gc.streamlog.journal.entries import (
     GaveUp,
     InputSpan,
     JournalEntry,
-    MovedBlocks,
     ObjectExtents,
     Objects,
     ProducerBatch,
@@ -27,7 +26,6 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, RANGE, Rows, pack, sums
 from l0gc.streamlog.journal.state import JournalState, apply
-from l0gc.streamlog.journal.topic import UnreconciledObject
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 REVISION = 3
@@ -85,12 +83,6 @@ def extents_of(
         pack(np.array(list(counts.values()), NUMBER)),
         producer,
     )
-
-
-def moved_part(o: UnreconciledObject, key: str, epoch: int = 20, start: int = 0, **more: object) -> MovedBlocks:
-    """All of an object of the tests' topic that is needed, as an evacuation copies it to `key`."""
-    part = MovedBlocks(REVISION, TOPIC_ID, o.key, o.start, pack(o.needed.astype(NUMBER)), key, epoch, start)
-    return msgspec.structs.replace(part, **more)
 
 
 def batch(

@@ -17,7 +17,6 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.evacuation.plan import plan_evacuation
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.level_one.expire import expire
@@ -138,7 +137,6 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "topic alter --defaults": lambda p: alter_defaults(p.process(), RetentionSettings(1, 1)),
     "reconcile": lambda p: reconcile(p.process()),
     "merge": lambda p: merge(p.process()),
-    "evacuate": lambda p: plan_evacuation(p.process()),
     "expire": lambda p: expire(p.process()),
     "delete-records": lambda p: delete_records(p.process(), TOPIC, before_offset=HIGH_WATERMARK),
     "vacuum": lambda p: vacuum(p.process()),

@@ -198,9 +198,9 @@ def _object_fault(copy: JournalCopy, t: TopicState) -> str:
     """Why the first object that cannot be there cannot; empty if all can."""
     before = -1
     for o in t.objects:
-        if not t.revision <= o.uploaded_epoch <= copy.state.max_applied_epoch:
+        if not t.revision <= o.epoch <= copy.state.max_applied_epoch:
             return (
-                f"object {o.key} at epoch {o.uploaded_epoch} does not lie between its topic's revision {t.revision} and the "
+                f"object {o.key} at epoch {o.epoch} does not lie between its topic's revision {t.revision} and the "
                 f"window {copy.state.window}"
             )
         if not before <= o.log_offset <= copy.offset:

@@ -52,7 +52,6 @@ class _Object(msgspec.Struct, array_like=True):
     start: Int62
     blocks: Int62
     extents: Int62
-    first_epoch: Int62 = -1
 
 
 class _Topic(msgspec.Struct, array_like=True):
@@ -144,10 +143,7 @@ def _encode_topic(t: TopicState) -> _Topic:
         pack(t.next_offsets),
         pack(t.reconciled),
         pack(t.log_start),
-        [
-            _Object(o.key, o.epoch, o.log_offset, o.time_ms, o.start, len(o.blocks), len(o.extents), o.first_epoch)
-            for o in t.objects
-        ],
+        [_Object(o.key, o.epoch, o.log_offset, o.time_ms, o.start, len(o.blocks), len(o.extents)) for o in t.objects],
         b"".join(pack(o.blocks) for o in t.objects),
         b"".join(pack(o.extents) for o in t.objects),
         pack(t.l1),
@@ -234,11 +230,7 @@ def _check_dropped(dropped: Rows) -> None:
 
 def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[UnreconciledObject]:
     """The objects of a topic; all of their extents are checked at once."""
-    if (
-        not is_epoch(t.revision)
-        or any(not t.revision <= o.epoch <= MAX_EPOCH for o in t.objects)
-        or any(o.first_epoch != -1 and not t.revision <= o.first_epoch < o.epoch for o in t.objects)
-    ):
+    if not is_epoch(t.revision) or any(not t.revision <= o.epoch <= MAX_EPOCH for o in t.objects):
         raise UsageError(f"revision {t.revision} has an object at an epoch that cannot be")
     blocks, extents = unpack(t.blocks, BLOCK), unpack(t.extents, EXTENT)
     of_blocks = np.fromiter((o.blocks for o in t.objects), np.int64, len(t.objects))
@@ -272,7 +264,6 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
             o.start,
             blocks[end_of_blocks - o.blocks : end_of_blocks],
             extents[end - o.extents : end],
-            o.first_epoch,
         )
         for o, end_of_blocks, end in zip(t.objects, ends_of_blocks.tolist(), ends.tolist(), strict=True)
     ]

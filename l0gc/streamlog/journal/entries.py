@@ -202,36 +202,8 @@ class GaveUp(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     keys: list[str]
 
 
-class MovedBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """Blocks of an L0 object that were copied as they are into a newer one, one after the other from byte `start` on.
-
-    Whatever of their records is still in `source` where the entry lands is in `key` from then on (hazard 31).
-
-    Attributes:
-        revision, topic_id: the topic's incarnation.
-        source, source_start: the object copied from, and the byte at which the journal's part of it begins.
-        blocks: which of the part's blocks, ascending, as `rows.NUMBER`.
-        key, epoch: the copy, and the epoch in its key.
-    """
-
-    revision: Int62
-    topic_id: str
-    source: str
-    source_start: Int62
-    blocks: bytes
-    key: str
-    epoch: Int62
-    start: Int62
-
-
-class Moved(msgspec.Struct, frozen=True, array_like=True, tag="v"):
-    """Records lie elsewhere in L0 now, durably: an evacuation has copied them out of old objects."""
-
-    parts: list[MovedBlocks]
-
-
 JournalEntry = (
-    Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack | GaveUp | Moved
+    Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack | GaveUp
 )
 
 

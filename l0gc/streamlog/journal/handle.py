@@ -26,7 +26,6 @@ from l0gc.errors import (
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog, outcome_unknown
-from l0gc.storage.parallel import grouped
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.admission import Admission, EpochWindow, check_not_poisoned
@@ -37,15 +36,12 @@ from l0gc.streamlog.journal.entries import (
     Barrier,
     Closed,
     ClosedTopic,
-    Moved,
-    MovedBlocks,
     ObjectExtents,
     Objects,
     SetBack,
 )
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.l1_handle import L1Handle
-from l0gc.streamlog.journal.moves import movable, objects_by_place
 from l0gc.streamlog.journal.producers import needs_controller_check
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 from l0gc.streamlog.journal.state import JournalState
@@ -307,35 +303,6 @@ class JournalHandle(L1Handle):
                 f"journal {self.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
                 "restored from an old backup. Restore the newer one, or see docs/operations.md"
             )
-
-    def move(self, parts: Sequence[MovedBlocks]) -> dict[tuple[str, int], int]:
-        """Have the journal name copies, which are durable, in place of what they were copied from (hazard 32).
-
-        Returns:
-            For each part how many extents lie in the copy now, by its key and start; 0 where nothing was left to move. So
-            what landed before, when this was done once already, counts.
-
-        Raises:
-            UsageError: a part cannot be meant; see `movable`.
-            SafetyError: a copy is stamped above the cluster epoch.
-        """
-        for epoch in {p.epoch for p in parts}:
-            check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
-        extents: dict[tuple[str, int], int] = {}
-        for some in grouped(parts, (lambda p: _OBJECT_BYTES + len(p.blocks), ENTRY_BYTES)):
-
-            def left(state: JournalState, some: Sequence[MovedBlocks] = some) -> Moved | None:
-                found = movable(state.topics, state.kept_below, some)
-                return Moved(found) if found else None
-
-            self._propose(left)
-            with self.replica.lock:
-                revisions = {p.revision for p in some}
-                there = {r: objects_by_place(self.replica.state.topic(r)) for r in revisions}
-            for p in some:
-                o = there[p.revision].get((p.key, p.start))
-                extents[p.key, p.start] = 0 if o is None else len(o.extents)
-        return extents
 
     # -- the window, the end ------------------------------------------------------------------------------
 

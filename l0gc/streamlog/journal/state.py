@@ -45,7 +45,6 @@ from l0gc.streamlog.journal.entries import (
     GaveUp,
     Merged,
     MergedTopic,
-    Moved,
     Objects,
     ProducerState,
     Purged,
@@ -56,7 +55,6 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.holes import GIVEN_UP, check_give_up
 from l0gc.streamlog.journal.l1 import BELOW, NO_DROPPED, NO_INDEX_ROWS, Changed, Lists, faults, index_rows
-from l0gc.streamlog.journal.moves import apply_moved
 from l0gc.streamlog.journal.rows import INDEX_TREE, NAME, Rows, name_low, unpack
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -215,8 +213,6 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
                 _apply_closed(state, e, time_ms)
             case GaveUp():
                 state.topics[e.revision].give_up(check_give_up(state.topics, e, f"revision {e.revision}"))
-            case Moved():
-                apply_moved(state.topics, state.kept_below, e)
             case SetBack():
                 _apply_set_back(state, e, entry.offset)
     except (L0gcError, ValueError) as error:

@@ -119,8 +119,7 @@ class TopicTotals:
 class UnreconciledObject:
     """An L0 object, or a part of one, and those of its extents that are not in L1 yet.
 
-    They landed at `log_offset`, at `time_ms` of the log's time, whether or not they were moved into this object since.
-    `first_epoch` is then the epoch at which they were uploaded; -1 stands for `epoch`.
+    They landed at `log_offset`, at `time_ms` of the log's time.
     """
 
     key: str
@@ -130,12 +129,6 @@ class UnreconciledObject:
     start: int
     blocks: Rows
     extents: Rows
-    first_epoch: int = -1
-
-    @property
-    def uploaded_epoch(self) -> int:
-        """The epoch at which the records were uploaded, which readers are given."""
-        return self.epoch if self.first_epoch < 0 else self.first_epoch
 
     @property
     def needed(self) -> Rows:

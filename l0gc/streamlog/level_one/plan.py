@@ -225,14 +225,15 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
     return Round(epoch, takes, total, max(1, min(tasks, objects)), writers)
 
 
-def reads_again(topic: TopicState, read: ObjectRead) -> Iterator[ObjectRead]:
-    """What is still to be read of what was, where the journal has it now: in the same object, or moved to others."""
+def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
+    """What is still to be read of what was; None if all of it was lifted, expired or given up."""
     wanted = read.object.extents
     for o in topic.objects:
-        at, there = places(wanted["partition"], o.extents["partition"])
-        same = there & (wanted["base"][at] == o.extents["base"])
-        if same.any():
-            yield ObjectRead(read.journal, read.revision, replace(o, extents=o.extents[same]))
+        if (o.key, o.start) == (read.object.key, read.object.start):
+            at, there = places(wanted["partition"], o.extents["partition"])
+            same = there & (wanted["base"][at] == o.extents["base"])
+            return read._replace(object=replace(o, extents=o.extents[same])) if same.any() else None
+    return None
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:

@@ -40,9 +40,8 @@ BATCH_BYTES: Final = 4 << 20
 FETCH_BYTES: Final = 16 << 20
 """How much of L0 objects is fetched at once, by several threads."""
 
-StillNeeded = Callable[[ObjectRead], Sequence[ObjectRead]]
-"""Of what could not be read: what its journal says, now, that is not in L1, and where that lies. It may have been moved
-by an evacuation (hazard 34)."""
+StillNeeded = Callable[[ObjectRead], ObjectRead | None]
+"""Of what could not be read: what its journal says, now, that is not in L1; None for nothing (hazard 19)."""
 Row: TypeAlias = pa.RecordBatch | Fault
 
 
@@ -64,7 +63,7 @@ def read_rows(
     for group in grouped(reads, (lambda read: read.object.bytes, FETCH_BYTES)):
         bodies = parallel.map(lambda read: _fetched(store, read.object), group)
         for read, of_object in zip(group, bodies, strict=True):
-            for found in _blocks(store, read, of_object, still_needed):
+            for found in _blocks(read, of_object, still_needed):
                 if isinstance(found, Fault):
                     yield from _split_fault(found, writers)
                     continue
@@ -89,15 +88,12 @@ def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, byt
 
 
 def _blocks(
-    store: ObjectStore, read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
+    read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
 ) -> Iterator[_Block | Fault]:
     o = read.object
     if isinstance(found, str):
-        for now in still_needed(read):
-            if now.object.key == o.key:
-                yield _fault(now, now.object.extents, found)
-            else:
-                yield from _blocks(store, now, _fetched(store, now.object), still_needed)
+        if (now := still_needed(read)) is not None:
+            yield _fault(now, now.object.extents, found)
         return
     for number, (block, content) in zip(o.needed, found, strict=True):
         extents = o.extents[o.extents["block"] == number]

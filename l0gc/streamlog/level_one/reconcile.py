@@ -35,7 +35,7 @@ from l0gc.streamlog.level_one.plan import (
     Window,
     choose_steps,
     make_round,
-    reads_again,
+    still_unreconciled,
     unreconciled,
 )
 from l0gc.streamlog.level_one.read import StillNeeded, read_rows
@@ -137,17 +137,17 @@ def reads_in(handle: JournalHandle, window: Window) -> list[ObjectRead]:
 
 
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
-    """Asks the journals about what could not be read: another reconciler may have lifted it, an evacuation may have moved
-    it, and a sweep taken the object (hazards 19 and 34)."""
+    """Asks the journals about what could not be read: another reconciler may have lifted it, and a sweep taken the object
+    (hazard 19)."""
 
-    def ask(read: ObjectRead) -> Sequence[ObjectRead]:
+    def ask(read: ObjectRead) -> ObjectRead | None:
         try:
             handle = journal(read.journal)
             with handle.replica.lock:
                 topic = handle.catch_up().topics.get(read.revision)
-                return [] if topic is None else list(reads_again(topic, read))
+                return None if topic is None else still_unreconciled(topic, read)
         except CorruptObjectError:
-            return [read]
+            return read
 
     return ask
 

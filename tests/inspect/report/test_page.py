@@ -64,7 +64,7 @@ def facts(**changes: object) -> ReportFacts:
         lost_records=70, holes=3, given_up=[HoleFacts("t", 1, 1200, 1249), HoleFacts("u", 0, 0, 9)],
         laggards=Laggards(
             partitions=1, garbage_bytes=1 << 30,
-            sentence="t/0 has lagged for 30 d and keeps 1.0 GiB: l0gc evacuate && l0gc compute-watermark",
+            sentence="t/0 has lagged for 30 d, keeps 1 GiB: l0gc reconcile && l0gc compute-watermark",
         ),
         pins=[
             PinHeld("backup", 6, NOW, NOW + DAY_MS, "<b>nightly</b>", -1, 3 << 20),
@@ -170,7 +170,7 @@ def test_the_page_says_what_an_operator_asks() -> None:
         "3 epochs behind 9, or 2 h at least",
         "Garbage now 21.0 MiB 210 objects, under $0.01 a month",
         "t/0 and 1 more 6 7 unreconciled records",
-        "Who keeps garbage of the others t/0 has lagged for 30 d and keeps 1.0 GiB: l0gc evacuate && l0gc compute-watermark",
+        "Who keeps garbage of the others t/0 has lagged for 30 d, keeps 1 GiB: l0gc reconcile && l0gc compute-watermark",
         "70 records in 3 holes.",
         "t/1 1,200 to 1,249 50 u/0 0 to 9 10 The first 2 of 3 holes.",
         "And 1 other, none of them more than 3 epochs behind",
@@ -230,7 +230,7 @@ def test_commands_can_be_copied_as_a_whole_and_the_url_is_quoted_for_the_shell()
         '<pre class="copy">export L0GC_URL=&#39;s3://b/it&#39;&#34;&#39;&#34;&#39;s $HOME/&#39;\nl0gc reconcile' in page
     )
     assert "user-select: all" in page
-    assert '<code class="copy">l0gc evacuate &amp;&amp; l0gc compute-watermark</code>' in page
+    assert '<code class="copy">l0gc reconcile &amp;&amp; l0gc compute-watermark</code>' in page
     assert "<pre" not in render(facts(next="set the clock (NTP)"))
 
 
