@@ -1,6 +1,6 @@
 """Queries that write a stream into a topic, as Spark's do: drivers with a checkpoint, replays, and checkpoints that go back.
 
-What tasks and drivers do is the real code (`stage.py`, `commit.py`). A driver records where a micro-batch ends before it
+What tasks and drivers do is the real code (`stage.py`, `sink.py`). A driver records where a micro-batch ends before it
 writes it, and that it has ended after; one that died in between is followed by one that writes the same rows again, cut
 otherwise. A checkpoint that goes back loses its newest records, and the source has more rows by then, so that a number comes
 again with a larger range.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from l0gc.errors import BatchMismatchError, NotFoundError
-from l0gc.integrations.spark.commit import BatchId, commit
+from l0gc.integrations.spark.sink import BatchId, commit
 from l0gc.integrations.spark.stage import StagedObject, Stager
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles

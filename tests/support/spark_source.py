@@ -12,11 +12,11 @@ from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from l0gc.integrations.spark import readers, writers
+from l0gc.integrations.spark import readers, sink
 from l0gc.integrations.spark.options import write_options
 from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
+from l0gc.integrations.spark.sink import Staged
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
-from l0gc.integrations.spark.writers import Staged
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.result import UploadResult
@@ -45,9 +45,9 @@ def on(cluster: Handles) -> Iterator[None]:
     """Readers and writers made inside work on this cluster, as the driver and as an executor."""
     with (
         mock.patch.object(readers, "cluster_at", return_value=cluster),
-        mock.patch.object(writers, "cluster_at", return_value=cluster),
+        mock.patch.object(sink, "cluster_at", return_value=cluster),
         mock.patch.object(readers, "ThreadPoolExecutor", _Pool),
-        mock.patch.object(writers, "ThreadPoolExecutor", _Pool),
+        mock.patch.object(sink, "ThreadPoolExecutor", _Pool),
     ):
         yield
 
@@ -118,7 +118,7 @@ def write_batch(cluster: Handles, *tasks: Rows, **options: str) -> None:
 
 def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
     """What a task of a micro-batch reports to the driver."""
-    with on(cluster), mock.patch.object(writers, "_this_task", return_value=(0, query, batch)):
+    with on(cluster), mock.patch.object(sink, "_this_task", return_value=(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
@@ -126,7 +126,7 @@ def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options
 def commit(cluster: Handles, messages: Sequence[Staged | None], batch: int, **options: str) -> UploadResult:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
-    return writers.committed(cluster, chosen, messages, batch)
+    return sink.committed(cluster, chosen, messages, batch)
 
 
 @contextmanager

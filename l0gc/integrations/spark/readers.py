@@ -35,8 +35,7 @@ from l0gc.errors import L0gcError, NotFoundError, OffsetOutOfRangeError, Partiti
 from l0gc.events import event
 from l0gc.integrations.spark.filters import PushedFilters
 from l0gc.integrations.spark.options import ReadOptions
-from l0gc.integrations.spark.plan import Planner
-from l0gc.integrations.spark.split import Slice, split
+from l0gc.integrations.spark.plan import Planner, Slice, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.streamlog.cluster import Handles

@@ -1,7 +1,7 @@
 """What Spark makes of `format("l0gc")`: a source and a sink, batch and streaming, with their columns.
 
 Spark starts Python processes on the driver one after another to make this, to plan, and to read or write. The first needs
-only what is here, so what the others do (`readers.py`, `writers.py`) is imported where it is asked for.
+only what is here, so what the others do (`readers.py`, `sink.py`) is imported where it is asked for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from l0gc.integrations.spark.options import WriteOptions, columns_wanted, read_o
 
 if TYPE_CHECKING:
     from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
-    from l0gc.integrations.spark.writers import BatchWriter, StreamWriter
+    from l0gc.integrations.spark.sink import BatchWriter, StreamWriter
 
 FORMAT: Final = "l0gc"
 SCHEMA: Final = StructType(
@@ -88,12 +88,12 @@ class L0gcDataSource(DataSource):
             return RefusingStreamReader(e.with_traceback(None))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from l0gc.integrations.spark.writers import BatchWriter
+        from l0gc.integrations.spark.sink import BatchWriter
 
         return BatchWriter(self._write_options(schema, overwrite, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from l0gc.integrations.spark.writers import StreamWriter
+        from l0gc.integrations.spark.sink import StreamWriter
 
         return StreamWriter(self._write_options(schema, overwrite, streaming=True))
 

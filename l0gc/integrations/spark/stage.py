@@ -1,7 +1,7 @@
 """What a task of a write does: its rows become L0 objects, which are durable, and which no journal knows yet.
 
 That is harmless: an object that is never appended is garbage as soon as its epoch has passed. So a task may fail, run twice,
-or run next to a copy of itself, and only what its message names, and the driver commits (`commit.py`), is ever read.
+or run next to a copy of itself, and only what its message names, and the driver commits (`sink.py`), is ever read.
 
 Which partition a row goes to follows from the row: the column `partition`, else its key. Rows that have neither are dealt to
 the partitions round-robin, and those of one micro-batch all lie in one journal. So a micro-batch that is replayed, perhaps

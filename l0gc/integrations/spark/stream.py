@@ -23,8 +23,7 @@ from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.events import event
 from l0gc.inspect.lag import REVISION
 from l0gc.integrations.spark.options import ReadOptions
-from l0gc.integrations.spark.plan import Planner, positions_of
-from l0gc.integrations.spark.split import Ranges, Slice, split
+from l0gc.integrations.spark.plan import Planner, Ranges, Slice, positions_of, split
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun
 from l0gc.streamlog.journal.rows import Rows

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, Less
 from pyspark.sql.types import StructType
 
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
-from l0gc.integrations.spark.split import Slice
+from l0gc.integrations.spark.plan import Slice
 from l0gc.spark import handles
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.give_up import give_up

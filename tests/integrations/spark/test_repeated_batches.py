@@ -16,8 +16,7 @@ from l0gc.errors import (
     ProtocolError,
     UnknownProducerError,
 )
-from l0gc.integrations.spark.commit import BatchRows
-from l0gc.integrations.spark.writers import Staged
+from l0gc.integrations.spark.sink import BatchRows, Staged
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.result import UploadResult

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from l0gc.errors import UsageError
-from l0gc.integrations.spark import split
+from l0gc.integrations.spark import plan
 from l0gc.integrations.spark.source import SCHEMA
 from l0gc.spark.handles import CORES
 from l0gc.streamlog.cluster import Handles
@@ -25,7 +25,7 @@ def filled(partitions: int) -> Handles:
 
 @pytest.mark.parametrize(("cores", "tasks"), [("1", 1), ("2", 2), ("3", 3)])
 def test_without_a_wish_there_is_a_task_for_each_core(monkeypatch: pytest.MonkeyPatch, cores: str, tasks: int) -> None:
-    monkeypatch.setattr(split, "LEAST_SLICE_BYTES", 1)
+    monkeypatch.setattr(plan, "LEAST_SLICE_BYTES", 1)
     monkeypatch.setenv(CORES, cores)
     with on(filled(6)):
         reader = batch_reader(topic="events")

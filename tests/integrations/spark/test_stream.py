@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from l0gc.errors import NotFoundError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.integrations.spark.plan import Ranges
 from l0gc.integrations.spark.readers import StreamReader
-from l0gc.integrations.spark.split import Ranges
 from l0gc.integrations.spark.stream import limited
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Handles

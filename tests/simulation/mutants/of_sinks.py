@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from l0gc.integrations.spark.commit import PLACES, BatchId, BatchRows
+from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows
 from l0gc.streamlog.journal.entries import InputProgress
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _REPEATED = "tests/integrations/spark/test_repeated_batches.py"
 
-_LANDED = "l0gc.integrations.spark.commit"
+_LANDED = "l0gc.integrations.spark.sink"
 
 
 @instead(
     30,
-    "l0gc/integrations/spark/commit.py::has_landed",
+    "l0gc/integrations/spark/sink.py::has_landed",
     "a batch whose number has landed is skipped, whatever its rows",
     f"{_REPEATED}::test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and_lands_nothing",
     f"{_REPEATED}::test_other_rows_under_a_number_that_has_landed_are_never_skipped_and_never_landed",
@@ -29,7 +29,7 @@ def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: Inp
 
 @mutant(
     30,
-    "l0gc/integrations/spark/commit.py::refuse_other_rows",
+    "l0gc/integrations/spark/sink.py::refuse_other_rows",
     "only the journals in which a batch's rows land compare them",
     f"{_REPEATED}::test_other_rows_that_all_go_to_other_journals_are_an_error_as_well",
     simulated=False,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.integrations.spark.split import Part, Slice, split
+from l0gc.integrations.spark.plan import Part, Slice, split
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from tests.support.memory_store import topic_in_memory
 

@@ -15,9 +15,9 @@ from l0gc.errors import (
     PartitionClosedError,
     UsageError,
 )
-from l0gc.integrations.spark import commit as commits
+from l0gc.integrations.spark import sink
+from l0gc.integrations.spark.sink import Staged
 from l0gc.integrations.spark.source import SCHEMA
-from l0gc.integrations.spark.writers import Staged
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import Countdown, CrashError, journal_of, l0_objects, objects_in_entries, slide, stored_values
 from tests.support.journal import lowest_of
@@ -341,7 +341,7 @@ def test_objects_that_came_too_late_are_stamped_anew_and_land(idempotent: bool) 
     if idempotent:
         commit(cluster, [old, new], 0)
     else:
-        commits.commit(cluster, [*old.objects, *new.objects])
+        sink.commit(cluster, [*old.objects, *new.objects])
     assert stored_values(cluster, "events") == joined(of("a", 10), of("b", 10))
     topic = cluster.controller.snapshot().topic("events")
     state = journal_of(cluster).catch_up()
@@ -378,7 +378,7 @@ def test_nothing_is_written_where_what_is_published_is_above_the_cluster_epoch()
     with pytest.raises(EpochRegressionError):
         commit(another_process(cluster), [message], 0)
     with pytest.raises(EpochRegressionError):
-        commits.commit(another_process(cluster), message.objects)
+        sink.commit(another_process(cluster), message.objects)
     assert journal_of(cluster).catch_up().topics == {}
 
 
@@ -397,7 +397,7 @@ def test_a_batch_that_is_too_large_for_an_entry_is_reported_before_it_is_offered
 ) -> None:
     cluster = topic_in_memory(2)
     message = staged(cluster, rows("a", 100), 0, topic="events", objectBytes="1024")
-    monkeypatch.setattr(commits, "ENTRY_LIMIT", 1000)
+    monkeypatch.setattr(sink, "ENTRY_LIMIT", 1000)
     with pytest.raises(UsageError, match="too large to be committed with one entry"):
         commit(cluster, [message], 0)
     assert stored_values(cluster, "events") == [[], []]
