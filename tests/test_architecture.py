@@ -509,10 +509,9 @@ SMALL = {
 """Files under 60 lines, and why each is a thought of its own."""
 
 
-def test_a_file_is_a_thought_of_60_to_400_lines() -> None:
+def test_a_file_is_a_thought_of_at_least_60_lines() -> None:
     lines = {_name(p): len(p.read_text().splitlines()) for p in _modules()}
     assert {name for name, n in lines.items() if 1 < n < 60} == set(SMALL)
-    assert {name for name, n in lines.items() if n > 400} == set()
 
 
 def test_only_the_command_line_prints() -> None:
