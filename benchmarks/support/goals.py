@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final
 
 from benchmarks.measure import Ratio, Sample, Spread
-from l0gc.storage.parallel import FIRST_IN_FLIGHT
+from l0gc.collect.remover import SEGMENTS_IN_HAND
 from l0gc.storage.workers import LOCAL_SLOTS
 
 PAGE: Final = 1000
@@ -20,7 +20,7 @@ def list_bound(keys: int, garbage: int, shards: int) -> int:
 
 def delete_bound(garbage: int) -> int:
     """The most DELETE requests that a sweep may need."""
-    return ceil(garbage / PAGE) + FIRST_IN_FLIGHT
+    return ceil(garbage / PAGE) + SEGMENTS_IN_HAND
 
 
 def best(samples: Mapping[str, Sequence[Sample]], names: Sequence[str]) -> str:

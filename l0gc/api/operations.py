@@ -70,7 +70,7 @@ class Operations(DailyWork):
             stop: once it is set, the run finishes its requests in flight, and ends with a `StoppedError`.
             gone: called with the objects of each batch that was deleted, or would be in a dry run, in the order of keys.
         """
-        from l0gc.collect.run import DELETERS
+        from l0gc.collect.remover import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import Sweep
 
         wanted = Removal(
@@ -90,7 +90,10 @@ class Operations(DailyWork):
         work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
         plan = wanted
         with recorded_attempt(handles, "sweep", whole=lambda: plan.whole):
-            with self._workers(spark, work, progress) as (workers, why), ThreadPoolExecutor(DELETERS) as deleters:
+            with (
+                self._workers(spark, work, progress) as (workers, why),
+                ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,
+            ):
                 result = Sweep(handles, wanted, workers, stop=stop, deleters=deleters).run(reason=why, gone=gone)
             plan = result.plan
             return checked(result)
@@ -126,7 +129,7 @@ class Operations(DailyWork):
             keep_quarantine_s: remove what `give_up` kept longer ago.
             record: see `sweep`, and so for the others.
         """
-        from l0gc.collect.run import DELETERS
+        from l0gc.collect.remover import SEGMENTS_IN_HAND
         from l0gc.collect.vacuum import Vacuum
         from l0gc.streamlog.garbage import JournalGarbage
 
@@ -155,7 +158,7 @@ class Operations(DailyWork):
 
             limits = ONE_PROCESS if wanted.in_one_process else ""
             work = Work(named, "objects in L1", OBJECTS_FOR_SPARK, limits=limits, needed=lambda: source is not None)
-            with self._workers(spark, work, progress) as (workers, _), ThreadPoolExecutor(DELETERS) as deleters:
+            with self._workers(spark, work, progress) as (workers, _), ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
                 result = Vacuum(handles, wanted, workers, stop=stop, deleters=deleters).run(source)
             return checked(result)
 

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l0gc.collect.pacing import Pacer
+from l0gc.collect.pause import PauseWatch
 from l0gc.collect.scan import Deletable
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey, VersionsDeleted
 
 PATIENCE_S: Final = 120.0
+PAUSE_READ_S: Final = 5.0
+"""Before a request, the pause is read again if it was read longer ago."""
 TRIES: Final = 6
 _BACKOFF_S: Final = 0.2
 _LONGEST_S: Final = 10.0
-_HELD_S: Final = 0.01
-"""Whoever waited longer for the pace was held up by it."""
 _SLOWER: Final = {
     "SlowDown", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded",
     "TooManyRequests", "503", "429",
@@ -44,7 +45,6 @@ class DeleteOutcome:
         left: those that the end of the run left alone. Excludes objects that an unanswered request may have deleted.
         markers: the delete marker that hides a key, if it is known to be the only one of this run.
         error: why nothing more was tried; what is in none of the lists may be gone or not.
-        held: whether requests waited for the pace, or were sent again.
     """
 
     deleted: list[Deletable] = field(default_factory=list)
@@ -54,14 +54,6 @@ class DeleteOutcome:
     requests: int = 0
     errors: int = 0
     error: L0gcError | None = None
-    held: bool = False
-
-    def add(self, other: DeleteOutcome) -> None:
-        """Add what became of another batch."""
-        self.deleted += other.deleted
-        self.failures += other.failures
-        self.left += other.left
-        self.markers |= other.markers
 
 
 class Deleter:
@@ -69,13 +61,21 @@ class Deleter:
 
     Args:
         stop: set when the run is to end: the request in flight is the last one.
+        pause: is looked at before a request; by default there is none.
         keep_history: whether the bucket may keep versions, so that the ids of delete markers are of use.
     """
 
     def __init__(
-        self, store: ObjectStore, runtime: Runtime, pacer: Pacer, stop: threading.Event, *, keep_history: bool = False
+        self,
+        store: ObjectStore,
+        runtime: Runtime,
+        pacer: Pacer,
+        stop: threading.Event,
+        *,
+        pause: PauseWatch | None = None,
+        keep_history: bool = False,
     ) -> None:
-        self._store, self._runtime, self._pacer, self._stop = store, runtime, pacer, stop
+        self._store, self._runtime, self._pacer, self._stop, self._pause = store, runtime, pacer, stop, pause
         self._keep_history = keep_history
 
     def delete(
@@ -90,19 +90,17 @@ class Deleter:
         """
         outcome = DeleteOutcome()
         todo = list(objects)
-        tries = 0
+        tries, most = 0, PAGE_SIZE
         began = self._runtime.clock.monotonic()
         unsure: set[str] = set()  # keys that may have a marker whose id is not known: a second try makes a second one
         while todo:
-            asked_at = self._runtime.clock.monotonic()
-            size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), PAGE_SIZE))
-            if not size:
-                outcome.left = _without(todo, unsure)
-                break
+            size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), most))
             batch, rest = todo[:size], todo[size:]
-            sent_at = self._runtime.clock.monotonic()
-            outcome.held = outcome.held or tries > 0 or sent_at - asked_at > _HELD_S
             try:
+                if not batch or (self._pause is not None and self._pause.is_set(PAUSE_READ_S)):
+                    outcome.left = _without(todo, unsure)
+                    break
+                sent_at = self._runtime.clock.monotonic()
                 reply = self._send(batch, outcome)
             except L0gcError as e:
                 outcome.error = e
@@ -111,7 +109,8 @@ class Deleter:
                 outcome.left = _without(untouched, unsure)
                 break
             slower = any(f.code in _SLOWER for f in reply.failures)
-            self._pacer.answered(sent_at, len(batch), len(batch) - len(reply.failures), slower=slower)
+            smaller = self._pacer.answered(sent_at, len(batch) - len(reply.failures), slower=slower)
+            most = max(1, len(batch) // 2) if smaller else PAGE_SIZE
             failed, gone = list[tuple[Deletable, DeleteFailure]](), batch
             if reply.failures:
                 lost = {(f.key, f.version_id): f for f in reply.failures}

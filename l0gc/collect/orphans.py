@@ -37,7 +37,6 @@ def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: Listin
     def orphans() -> Iterator[list[Deletable]]:
         facts_of = look_at(place.store, part)  # after the fence, and before the first page
         for page in listing.read():
-            place.parallel.answered()
             counts.listed += len(page)
             found = []
             rows = zip(page.keys, facts_of(page.keys), page.sizes, page.modified_ms, strict=True)
@@ -56,5 +55,4 @@ def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: Listin
         remover.take_all(orphans())
     finally:
         counts.list_requests = listing.requests
-        with remover.lock:
-            remover.tally.add(counts)
+        remover.count(counts)

@@ -1,11 +1,14 @@
 """The pause: a flag in the bucket that every sweep obeys, wherever it runs.
 
-In doubt nothing is deleted: a flag that cannot be read is a pause. A sweep checks before it begins, and again before each
-segment: once a pause is set, no other segment is put on record, and only what is on record is deleted.
+In doubt nothing is deleted: a flag that cannot be read is a pause. A run checks before it begins, again before each segment,
+and before each request if the last reading is older than five seconds. Once it has seen a pause, no other segment is put on
+record, and no other request is sent.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
@@ -13,9 +16,13 @@ import msgspec
 
 from l0gc.decoding import UNDECODABLE
 from l0gc.errors import AmbiguousWriteError, PausedError, PreconditionFailedError, StoreError
+from l0gc.events import event
 from l0gc.formatting import Outcome
 from l0gc.keys import PAUSED
+from l0gc.runtime import Clock
 from l0gc.storage.objectstore import ObjectStore, if_there
+
+_log: Final = logging.getLogger(__name__)
 
 _TRIES: Final = 5
 _LAST_MS: Final = 253_402_300_799_999
@@ -79,6 +86,34 @@ def clear_pause(store: ObjectStore) -> Pause | None:
         for f in store.delete([PAUSED]):
             raise StoreError(f"sweeps are still paused: {PAUSED} could not be removed ({f.why})")
     return pause
+
+
+class PauseWatch:
+    """Looks for a pause while a run works, and ends the run by `stop` when there is one; safe for several threads.
+
+    The run does not go on after that, even if the pause is gone again. `seen` describes the pause that ended it.
+    """
+
+    def __init__(self, store: ObjectStore, clock: Clock, stop: threading.Event) -> None:
+        self._store, self._clock, self._stop = store, clock, stop
+        self._read_at = float("-inf")
+        self.seen = ""
+
+    def is_set(self, after_s: float = 0.0) -> bool:
+        """Whether a pause has ended the run. Reads the flag if the last reading began at least `after_s` ago.
+
+        Raises:
+            StoreError: the flag cannot be read, and nothing more may be deleted.
+        """
+        now = self._clock.monotonic()
+        if not self.seen and now - self._read_at >= after_s:
+            pause = read_pause(self._store)
+            self._read_at = max(self._read_at, now)
+            if pause is not None:
+                self.seen = describe_pause(pause)
+                self._stop.set()
+                _log.info("a pause ends the run: %s", self.seen, extra=event("pause_seen"))
+        return self.seen != ""
 
 
 def paused_error(described: str) -> PausedError:

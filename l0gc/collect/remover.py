@@ -1,43 +1,39 @@
 """Removing what is handed over: into segments, on record, then deleted; what every run that deletes has in common.
 
 The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then
-its objects are deleted. The requests in flight follow what the store can take (`InFlight`). Segments in progress hold no
-more than so many bytes, and the caller waits for room, with only the batch in its hands; so memory grows neither with the
-bucket nor with the requests. An operator's pause is read before each segment is put on record, which is when its requests
-are next; it ends the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no
-record, and a pause does not end it.
+its objects are deleted. So many segments are in hand and no more, and each holds no more than so many objects and bytes; the
+caller waits for room, with only the batch in its hands. So memory grows neither with the bucket nor with the requests. An
+operator's pause is read before each segment is put on record, and again before a request if that was a while ago; it ends
+the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no record, and a pause
+does not end it.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Final
 
 from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
 from l0gc.collect.pacing import Pacer
-from l0gc.collect.pause import describe_pause, read_pause
+from l0gc.collect.pause import PauseWatch
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject, Records, RunRecord
 from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
-from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
-from l0gc.storage.parallel import FIRST_IN_FLIGHT, Answered, InFlight
+from l0gc.storage.objectstore import ObjectStore
 
-_log: Final = logging.getLogger(__name__)
-
-SEGMENTS_IN_FLIGHT: Final = FIRST_IN_FLIGHT * PAGE_SIZE // SEGMENT_OBJECTS + 4
-"""Of keys as l0gc makes them. Some wait for their turn, since nothing can be learnt of the store where none does; others for
-their record: where a request takes 0.3 s, twelve segments deleted 18,000 objects a second, and fourteen 20,000."""
+SEGMENTS_IN_HAND: Final = 20
+"""Each has one request in flight. Twenty delete 20,000 objects a second where a request takes 0.3 s; sixteen did not."""
 OBJECT_BYTES: Final = 620
 """What an object in hand costs in addition to its key: itself, and its share of requests and of the record."""
-HAND_BYTES: Final = SEGMENTS_IN_FLIGHT * SEGMENT_OBJECTS * (OBJECT_BYTES + 80)
+SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
+"""A segment of long keys has fewer of them."""
 
 
 @dataclass(slots=True)
@@ -45,47 +41,6 @@ class Budget:
     """How many objects may still be claimed; None for no limit. Removers that work one after another may share one."""
 
     left: int | None = None
-
-
-class _Hand:
-    """The bytes of the segments in progress."""
-
-    def __init__(self) -> None:
-        self._held = 0
-        self._changed = threading.Condition()
-
-    def take(self, size: int) -> None:
-        """Wait until there is room for a segment; one that is too large for the hand is alone in it."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._held or self._held + size <= HAND_BYTES)
-            self._held += size
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another segment as large as they come would not have to wait."""
-        return self._held + HAND_BYTES // SEGMENTS_IN_FLIGHT <= HAND_BYTES
-
-    def give(self, size: int) -> None:
-        with self._changed:
-            self._held -= size
-            self._changed.notify_all()
-
-    def empty(self) -> None:
-        """Wait until no segment is in progress."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._held)
-
-
-@dataclass(slots=True)
-class _Segment:
-    """Objects that are being removed; `open` requests have not ended, and `known` is whether all others ended well."""
-
-    objects: list[Deletable]
-    size: int
-    key: str = ""
-    open: int = 0
-    known: bool = True
-    outcome: DeleteOutcome = field(default_factory=DeleteOutcome)
 
 
 class Remover:
@@ -120,24 +75,30 @@ class Remover:
         progress: Callable[[], None] = lambda: None,
         budget: Budget | None = None,
     ) -> None:
-        self._store, self._runtime, self.plan = store, runtime, plan
+        self._runtime, self.plan = runtime, plan
         self._deleters = deleters
         self.stop = stop or threading.Event()
         self.progress = progress
         self.gone: Callable[[Sequence[Deletable]], None] = lambda objects: None
         self._budget = budget or Budget(plan.limit)
         self.pacer = pacer or Pacer(runtime, plan.max_rate, self.stop)
+        self._pause = None if plan.dry_run else PauseWatch(store, runtime.clock, self.stop)
         self._deleter: Deleter | DryDeleter = DryDeleter()
         if not plan.dry_run:
-            self._deleter = Deleter(store, runtime, self.pacer, self.stop, keep_history=plan.keeps_history)
+            self._deleter = Deleter(
+                store, runtime, self.pacer, self.stop, pause=self._pause, keep_history=plan.keeps_history
+            )
         self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
-        self._hand = _Hand()
-        self._in_flight = InFlight(runtime.clock, deleters)
+        # Of C, so that an exception in the middle of a wait cannot leave it locked (see `storage.parallel`).
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(SEGMENTS_IN_HAND):
+            self._room.put(None)
         self.tally = Tally()
         """What was done so far."""
         self._waiting: list[Deletable] = []
+        self._segments: deque[list[Deletable]] = deque()
         self.full = False
         self.error: BaseException | None = None
         self._began = runtime.clock.monotonic()
@@ -151,6 +112,11 @@ class Remover:
         self._budget.left = None if self.plan.limit is None else self.plan.limit - self.tally.deleted
         self.full = False
 
+    def count(self, counts: Tally) -> None:
+        """Count what a scan has seen."""
+        with self.lock:
+            self.tally.add(counts)
+
     # -- handing over -------------------------------------------------------------------------------------------------
 
     def take_all(self, batches: Iterable[list[Deletable]]) -> None:
@@ -162,26 +128,20 @@ class Remover:
 
     def take(self, batch: list[Deletable]) -> None:
         """Claim what the limit leaves of a batch, and send off whole segments."""
-        budget = self._budget
-        while batch:
-            with self._feeding:
-                if budget.left is not None and len(batch) > budget.left:
-                    batch = batch[: budget.left]
+        with self._feeding:  # the next caller waits for this one, and this one for room
+            if self._budget.left is not None:
+                if len(batch) > self._budget.left:
+                    batch = batch[: self._budget.left]
                     self.tally.limited = self.full = True
-                taken, batch = batch[:SEGMENT_OBJECTS], batch[SEGMENT_OBJECTS:]
-                if budget.left is not None:
-                    budget.left -= len(taken)
-                self._waiting += taken
-                if len(self._waiting) < SEGMENT_OBJECTS:
-                    continue
-                objects, self._waiting = self._waiting[:SEGMENT_OBJECTS], self._waiting[SEGMENT_OBJECTS:]
-                segment = self._segment(objects)  # the next caller waits for this one, and this one for room
-            self._send(segment)
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether objects are removed sooner than they are handed over."""
-        return self._hand.has_room
+                self._budget.left -= len(batch)
+            self._waiting += batch
+            most = SEGMENT_OBJECTS
+            if batch:
+                longest = max(len(o.key) + len(o.version_id) for o in self._waiting)
+                most = max(1, min(most, SEGMENT_BYTES // (OBJECT_BYTES + longest)))
+            while len(self._waiting) >= most:
+                objects, self._waiting = self._waiting[:most], self._waiting[most:]
+                self._send(objects)
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
@@ -203,95 +163,54 @@ class Remover:
         """Send off what is waiting, and wait until all segments have ended."""
         objects, self._waiting = self._waiting, []
         if objects:
-            self._send(self._segment(objects))
-        self._hand.empty()
+            self._send(objects)
+        for _ in range(SEGMENTS_IN_HAND):
+            self._room.get()
+        for _ in range(SEGMENTS_IN_HAND):
+            self._room.put(None)
 
-    def _segment(self, objects: list[Deletable]) -> _Segment:
-        """A segment, once there is room for it."""
-        segment = _Segment(objects, sum(OBJECT_BYTES + len(o.key) + len(o.version_id) for o in objects))
-        self._hand.take(segment.size)
-        return segment
-
-    def _send(self, segment: _Segment) -> None:
-        """Have a segment removed, when its turn comes; there is room again when that has ended."""
-        self._in_flight.submit(partial(self._begin, segment))
+    def _send(self, objects: list[Deletable]) -> None:
+        """Have a segment removed, once there is room for it."""
+        self._room.get()
+        self._segments.append(objects)
+        try:
+            self._deleters.submit(self._remove)
+        except RuntimeError:  # no thread could be started; another one may take the segment before this one does
+            self._remove()
 
     # -- deleting -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, segment: _Segment) -> Answered:
-        """Put a segment on record, and have its requests sent next; nothing of it once the run ends.
+    def _remove(self) -> None:
+        """Remove the next segment: put it on record, delete it, and record what became of it.
 
-        It is one of the requests in flight. So a segment is begun only when those that are begun leave room for it, and a
-        pause that is set in the meantime ends the run before it.
+        If something fails in between, the record still says `planned`, which is true.
         """
-        parts: list[list[Deletable]] = []
         try:
-            if not self.stop.is_set() and not self._paused():
-                segment.key = self._record.plan(segment.objects)
-                parts = [segment.objects[i : i + PAGE_SIZE] for i in range(0, len(segment.objects), PAGE_SIZE)]
-        except BaseException as e:
-            self._fail(e)
-            raise
-        finally:
-            segment.open = len(parts)
-            if not parts:
-                self._hand.give(segment.size)
-        self._in_flight.submit(*(partial(self._delete, segment, part) for part in parts), first=True)
-        return Answered(0)
-
-    def _delete(self, segment: _Segment, part: list[Deletable]) -> Answered:
-        """Delete objects of a segment; when the last of them have ended, it is recorded what became of all.
-
-        If that fails, the record still says `planned`, which is true.
-        """
-        outcome: DeleteOutcome | None = None
+            objects = self._segments.popleft()
+        except IndexError:
+            return
         try:
-            outcome = self._deleter.delete(part, self._count)
-            self._add(outcome)
-            return Answered(len(outcome.deleted), outcome.held)
+            if self.stop.is_set() or (self._pause is not None and self._pause.is_set()):
+                return
+            key = self._record.plan(objects)
+            outcome = self._deleter.delete(objects, self._count)
+            if outcome.error is not None:
+                self._fail(outcome.error)
+            with self.lock:
+                t = self.tally
+                t.delete_requests += outcome.requests
+                t.delete_errors += outcome.errors
+                t.failed += len(outcome.failures)
+                t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
+            now_ms = self.plan.started_ms + int((self._runtime.clock.monotonic() - self._began) * 1000)
+            self._record.write(key, lambda: rows_of(objects, outcome, now_ms))
         except BaseException as e:  # raised in the caller's thread, since nothing catches it here
             self._fail(e)
             raise  # a kill, or a panic of obstore's Rust
         finally:
-            with self.lock:
-                segment.open -= 1
-                segment.known = segment.known and outcome is not None
-                if outcome is not None:
-                    segment.outcome.add(outcome)
-                ended = not segment.open
-            if ended:
-                self._close(segment)
-
-    def _close(self, segment: _Segment) -> None:
-        """Record what became of a segment's objects, on a thread that waits for no answer; then there is room."""
-
-        def write() -> None:
-            try:
-                if segment.known:
-                    passed_ms = int((self._runtime.clock.monotonic() - self._began) * 1000)
-                    now_ms = self.plan.started_ms + passed_ms
-                    self._record.write(segment.key, lambda: rows_of(segment.objects, segment.outcome, now_ms))
-            except BaseException as e:
-                self._fail(e)
-                raise
-            finally:
-                self._hand.give(segment.size)
-
-        try:
-            self._deleters.submit(write)
-        except RuntimeError:  # no thread could be started
-            write()
-
-    def _paused(self) -> bool:
-        """Whether deletions are paused, which ends the run; it does not go on, though the pause may be gone again."""
-        pause = None if self.plan.dry_run else read_pause(self._store)
-        if pause is None:
-            return False
-        with self.lock:
-            self.tally.paused = describe_pause(pause)
-        self.stop.set()
-        _log.info("a pause ends the run: %s", describe_pause(pause), extra=event("pause_seen"))
-        return True
+            if self._pause is not None:
+                self.tally.paused = self._pause.seen
+            self._room.put(None)
 
     def _count(self, gone: Sequence[Deletable]) -> None:
         """Count what one request has removed."""
@@ -302,17 +221,6 @@ class Remover:
             t.highest_deleted_epoch = max([t.highest_deleted_epoch, *(o.epoch for o in gone)])
             self.gone(gone)
         self.progress()
-
-    def _add(self, outcome: DeleteOutcome) -> None:
-        """Count the requests, and what they could not remove."""
-        if outcome.error is not None:
-            self._fail(outcome.error)
-        with self.lock:
-            t = self.tally
-            t.delete_requests += outcome.requests
-            t.delete_errors += outcome.errors
-            t.failed += len(outcome.failures)
-            t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:

@@ -27,7 +27,7 @@ from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import paused_error
 from l0gc.collect.plan import ONE_PROCESS, Removal
 from l0gc.collect.record import FolderRecords, Records, RunSummary, folder, worker_of, write_summary
-from l0gc.collect.remover import Budget, Remover
+from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
 from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
@@ -44,9 +44,6 @@ R = TypeVar("R", bound="RunResult")
 Find = Callable[[Place, Remover, A], None]
 """Finds what may go in one part of the work, and hands it to the remover, whose tally it adds to."""
 
-DELETERS: Final = 32
-"""Threads for the requests of a remover, which says how many of them are in flight: no more than its segments have, and a
-few that write what became of segments."""
 _LOOK_EVERY_S: Final = 0.2
 
 DONE: Final = "done"
@@ -289,7 +286,7 @@ def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -
     store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
-    with ThreadPoolExecutor(DELETERS) as deleters:
+    with ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
         remover = Remover(
             store,
             runtime,

@@ -11,7 +11,6 @@ partition takes a placeholder for it any more.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -30,9 +29,6 @@ from l0gc.storage.workers import LOCAL, Place
 
 LEVEL_ZERO: Final = "l0"
 """What the segments of a sweep's workers begin with."""
-STARVED_PAGES: Final = 2
-"""After so many pages that did not keep the deletes busy, one more range is scanned at once. Where a page takes 0.3 s,
-eight ranges are scanned after 1 s; with eight pages it would be 4 s."""
 Ranges = Sequence[tuple[int, int]]
 """Ranges of shards that follow each other, each from its first shard to the one after its last."""
 
@@ -179,36 +175,22 @@ def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ran
     Args:
         progress: called after every request with where the run is.
     """
-    scanners = -(-len(ranges) // 4) if remover.plan.is_mostly_garbage else len(ranges)
-    sweeper = _Sweeper(place.store, remover, progress, scanners)
+    sweeper = _Sweeper(place.store, remover, progress)
     try:
-        place.parallel.map(lambda span: sweeper.scan_in_turn(*span), ranges)
+        place.parallel.map(lambda span: sweeper.scan(*span), ranges)
     except OutOfOrderError:
         remover.drain()
         remover.begin_again()
-        sweeper.listed = remover.tally.listed
         sweeper.scan(ranges[0][0], ranges[-1][1], skip=False)
 
 
 class _Sweeper:
-    """Scans ranges of shards; `listed` counts the objects that were seen in any of them.
+    """Scans ranges of shards, each on its own; a scanner that waits for the deletes holds a page."""
 
-    A scanner that waits for the deletes holds a page. So few scan at first where most is garbage, and more while segments
-    need not wait.
-    """
-
-    def __init__(self, store: ObjectStore, remover: Remover, progress: Progress, scanners: int) -> None:
+    def __init__(self, store: ObjectStore, remover: Remover, progress: Progress) -> None:
         self._store, self._remover, self._progress = store, remover, progress
-        self._turns, self._starved = threading.Semaphore(scanners), 0
-        self.listed = 0
         self._at = ""
         remover.progress = self._report
-
-    def scan_in_turn(self, first: int, end: int) -> None:
-        """Scan a range, when it is its turn."""
-        with self._turns:
-            if not (self._remover.full or self._remover.stop.is_set()):
-                self.scan(first, end)
 
     def scan(self, first: int, end: int, *, skip: bool = True) -> None:
         """Scan a range, and have the scanners of the others end if it cannot be scanned to its end."""
@@ -217,17 +199,11 @@ class _Sweeper:
             self._store, plan.layout, plan.bound, first, end,
             older_than_ms=plan.older_than_ms, skip=skip, versions=plan.by_version,
         )  # fmt: skip
-        seen = 0
         try:
             for batch in scan.batches():
-                with remover.lock:
-                    self.listed, seen = self.listed + scan.counts.listed - seen, scan.counts.listed
-                    self._at = scan.at
+                self._at = scan.at
+                self._count(scan)
                 remover.take(batch)
-                if remover.is_starved:
-                    self._starved += 1
-                    if self._starved % STARVED_PAGES == 0:
-                        self._turns.release()
                 self._report()
                 if remover.full or remover.stop.is_set():
                     return
@@ -235,14 +211,18 @@ class _Sweeper:
             remover.full = True  # the other scanners may as well end
             raise
         finally:
-            with remover.lock:
-                remover.tally.add(scan.counts)
+            self._count(scan)
+
+    def _count(self, scan: SkipScan) -> None:
+        counts, scan.counts = scan.counts, Tally()
+        self._remover.count(counts)
 
     def _report(self) -> None:
         remover, expected = self._remover, self._remover.plan.expected
         with remover.lock:
-            deleted, gone, rate = remover.tally.deleted, remover.tally.bytes, remover.pacer.rate()
-            listed, shard = self.listed, remover.plan.layout.shard_text(self._at)
+            done, rate = remover.tally, remover.pacer.rate()
+            deleted, gone, listed = done.deleted, done.bytes, done.listed
+        shard = remover.plan.layout.shard_text(self._at)
         total = expected if expected >= deleted else None
         of = f" of {count(expected, 'object')}" if total is not None else ""
         held = f", held to {rate:,.0f}/s" if rate is not None else ""

@@ -25,7 +25,7 @@ from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 
-_THREADS: Final = 8
+_THREADS: Final = 32
 """For the requests of one task."""
 _CLUSTERS_KEPT: Final = 2
 _JOURNALS_KEPT: Final = 2

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.journal.handle import JournalHandle
     from l0gc.streamlog.journal.summary import JournalTask
 
-THREADS: Final = 16
+THREADS: Final = 32
 """For requests that are sent at once, of a command or of a program that uses the library."""
 
 

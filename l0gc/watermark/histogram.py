@@ -105,7 +105,6 @@ def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> 
     reader = RangeReader(place.store, layout, keys, pages)
     for page in reader.read():
         histogram.add_page(layout, page)
-        place.parallel.answered()
     return histogram, [reader.rest] if reader.rest is not None else []
 
 

@@ -11,8 +11,10 @@ import pytest
 
 from l0gc.collect.deleter import PATIENCE_S, TRIES, DeleteOutcome, Deleter
 from l0gc.collect.pacing import Pacer
+from l0gc.collect.pause import PauseWatch, set_pause
 from l0gc.collect.scan import Deletable
 from l0gc.errors import AccessDeniedError, BucketNotFoundError, StoreError, StoreTimeoutError, ThrottledError
+from l0gc.keys import PAUSED
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, VersionedKey, VersionsDeleted
 from tests.support.memory_store import Call, MemoryStore, failing, once
@@ -127,6 +129,7 @@ def test_a_time_out_makes_the_run_slower_and_another_error_does_not() -> None:
     for error, throttled in ((StoreTimeoutError, 1), (ThrottledError, 1), (StoreError, 0)):
         store = MemoryStore()
         deleter, pacer = a_deleter(store)
+        deleter.delete(OBJECTS)  # of a store that never took anything, nothing is known
         store.fault = failing(error("x"), times=1)
         assert deleter.delete(OBJECTS).deleted == OBJECTS
         assert (pacer.throttled, pacer.rate() is None) == (throttled, not throttled)
@@ -222,3 +225,40 @@ def test_a_stop_is_heard_while_waiting_for_a_slow_store() -> None:
     outcome = run(store, stop)
     assert outcome.left == OBJECTS
     assert store.clock.monotonic() - began < 31
+
+
+def test_a_store_that_takes_nothing_gets_smaller_and_smaller_requests() -> None:
+    """Where it takes only so few at once, it would never take any."""
+
+    class Small(MemoryStore):
+        def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
+            if len(keys) > 1:
+                raise ThrottledError("slow down")
+            return super().delete(keys)
+
+    assert run(Small()).deleted == OBJECTS
+
+
+def test_a_pause_is_read_before_a_request_if_the_last_reading_is_old() -> None:
+    store = MemoryStore()
+    pacer = Pacer(Runtime(store.clock, random.Random(0)), 0.1, stop := threading.Event())
+    pause = PauseWatch(store, store.clock, stop)
+    deleter = Deleter(store, Runtime(store.clock, random.Random(0)), pacer, stop, pause=pause)
+    assert not pause.is_set()
+    assert deleter.delete(OBJECTS[:1]).deleted == OBJECTS[:1]  # ten seconds later, and it is read again
+    set_pause(store, "disk audit", "ann")
+    outcome = deleter.delete(OBJECTS)
+    assert (outcome.deleted, outcome.left, outcome.error) == ([], OBJECTS, None)
+    assert (pause.seen[:10], stop.is_set()) == ("disk audit", True)
+
+
+def test_a_pause_that_cannot_be_read_ends_the_run_and_nothing_more_goes() -> None:
+    store, stop = MemoryStore(), threading.Event()
+    runtime = Runtime(store.clock, random.Random(0))
+    deleter = Deleter(store, runtime, Pacer(runtime, 0.1, stop), stop, pause=PauseWatch(store, store.clock, stop))
+    for o in OBJECTS:
+        store.put(o.key, b"x")
+    store.fault = failing(StoreError("cut"), "get", PAUSED)
+    outcome = deleter.delete(OBJECTS)
+    assert (outcome.deleted, str(outcome.error)) == ([], "cut")
+    assert len(store.objects) == len(OBJECTS)

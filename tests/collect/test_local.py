@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_segment, read_summary
-from l0gc.collect.remover import OBJECT_BYTES, SEGMENTS_IN_FLIGHT
 from l0gc.collect.runs import list_runs
 from l0gc.collect.sweep import Sweep, SweepResult
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
@@ -105,9 +104,7 @@ def numbers(r: SweepResult) -> dict[str, object]:
 def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int = SEGMENT_OBJECTS) -> None:
     patch.setattr("l0gc.collect.scan.PAGE_SIZE", page)
     patch.setattr("l0gc.collect.deleter.PAGE_SIZE", page)
-    patch.setattr("l0gc.collect.remover.PAGE_SIZE", page)
     patch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", segment)
-    patch.setattr("l0gc.collect.remover.HAND_BYTES", SEGMENTS_IN_FLIGHT * segment * (OBJECT_BYTES + 75))
 
 
 @pytest.fixture

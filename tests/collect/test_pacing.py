@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.collect.deleter import Deleter
-from l0gc.collect.pacing import BATCH_S, SHRINK_AFTER, SHRUNK_S, Pacer
+from l0gc.collect.pacing import GRANT_S, Pacer
 from l0gc.collect.scan import Deletable
 from l0gc.errors import ThrottledError
 from l0gc.runtime import Runtime
@@ -104,10 +105,9 @@ def test_the_pace_settles_within_a_tenth_of_what_the_store_takes_and_nothing_fai
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize(("limit", "burst_s"), [(400, 0.2), (3500, 0.2), (20_000, 0.1)])
 def test_a_store_that_takes_little_at_once_gets_smaller_batches(limit: float, burst_s: float, by_key: bool) -> None:
-    server, pacer, failed = sweep_against(limit, burst_s, by_key=by_key, workers=8, seconds=60)
+    server, _, failed = sweep_against(limit, burst_s, by_key=by_key, workers=8, seconds=60)
     assert failed == 0
     assert server.per_second(20, 60) / limit >= 0.4
-    assert pacer._size(server._clock.now) <= limit * burst_s * 2
 
 
 def test_a_store_that_was_away_gets_its_pace_back() -> None:
@@ -161,65 +161,74 @@ def test_without_an_objection_there_is_no_rate() -> None:
     began = clock.ms
     for _ in range(100):
         assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
-        pacer.answered(clock.monotonic(), PAGE_SIZE, PAGE_SIZE, slower=False)
+        pacer.answered(clock.monotonic(), PAGE_SIZE, slower=False)
     assert clock.ms == began
     assert (pacer.rate(), pacer.throttled, pacer.backpressure_s) == (None, 0, 0)
 
 
-def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
+def a_slowed_pacer() -> tuple[Pacer, FakeClock]:
+    """Its store took 1,000 objects in a second, and then refused more."""
     pacer, clock = a_pacer()
     sent_at = clock.monotonic()
     clock.ms += 1000
-    pacer.answered(sent_at, 1000, 1000, slower=False)
-    pacer.answered(sent_at, 1000, 0, slower=True)
+    pacer.answered(sent_at, 1000, slower=False)
+    assert not pacer.answered(sent_at, 0, slower=True)
+    assert pacer.rate() == 900
+    return pacer, clock
+
+
+def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
+    pacer, clock = a_slowed_pacer()
+    pacer.answered(clock.monotonic() - 1, 100, slower=False)
     lowered = pacer.rate()
-    assert lowered == 900
     for _ in range(5):
-        pacer.answered(sent_at, 1000, 0, slower=True)
+        assert not pacer.answered(clock.monotonic() - 0.1, 0, slower=True)
     assert pacer.rate() == lowered
     assert pacer.throttled == 6
 
 
-def test_the_rate_goes_back_to_where_it_was_and_then_past_it() -> None:
-    pacer, clock = a_pacer()
-    clock.ms += 1000
-    pacer.answered(0, 1000, 1000, slower=False)
-    pacer.answered(clock.monotonic(), 1000, 0, slower=True)
-    rates = []
-    for _ in range(5):
-        clock.ms += 5000
-        rates.append(pacer.rate())
-    assert rates == [pytest.approx(r) for r in (1000, 1100, 1800, 3700, 7400)]
+def test_what_is_sent_later_and_refused_lowers_it_by_no_more_than_a_half() -> None:
+    pacer, clock = a_slowed_pacer()
+    clock.ms += 10_000
+    pacer.answered(clock.monotonic(), 1, slower=False)
+    assert not pacer.answered(clock.monotonic(), 0, slower=True)
+    assert pacer.rate() == pytest.approx(0.9 * 900 / 2, rel=0.01)
 
 
-def test_a_batch_that_was_made_smaller_stays_so_for_a_while_and_grows_again() -> None:
-    pacer, clock = a_pacer()
-    for _ in range(SHRINK_AFTER):
-        clock.ms += 1
-        pacer.answered(clock.monotonic(), 1000, 0, slower=True)
-    assert pacer._batch == 500
-    for _ in range(20):
-        pacer.answered(clock.monotonic(), 500, 500, slower=False)
-    assert pacer._batch == 500
-    clock.ms += int(SHRUNK_S * 1000) + 1000
-    pacer.answered(clock.monotonic(), 500, 500, slower=False)
-    assert pacer._batch > 500
+def test_the_rate_is_back_after_five_seconds_and_grows_ever_faster() -> None:
+    pacer, clock = a_slowed_pacer()
+    rates = list[float]()
+    for _ in range(4):
+        for _ in range(50):
+            clock.ms += 100
+            pacer.answered(clock.monotonic(), int((pacer.rate() or 0) / 10), slower=False)
+        rates.append(pacer.rate() or 0)
+    assert rates[0] == pytest.approx(1000, rel=0.02)
+    growth = [later / earlier for earlier, later in itertools.pairwise(rates)]
+    assert growth == sorted(growth)
+    assert growth[0] > 1.1
 
 
-def test_a_batch_gets_its_size_when_its_turn_comes() -> None:
-    """Else a batch of a pace that was too fast would hold up all that wait behind it."""
-    pacer, clock = a_pacer()
-    assert pacer.wait(PAGE_SIZE) == PAGE_SIZE
-    pacer.answered(clock.monotonic(), PAGE_SIZE, 0, slower=True)
-    assert 900 * BATCH_S <= pacer.wait(PAGE_SIZE) < 1000 * BATCH_S
-
-
-def test_the_small_rest_of_a_batch_makes_no_batch_smaller() -> None:
+def test_nothing_is_lowered_while_nothing_is_taken_but_requests_get_smaller() -> None:
     pacer, clock = a_pacer()
     for _ in range(10):
-        clock.ms += 1
-        pacer.answered(clock.monotonic(), 20, 0, slower=True)
-    assert (pacer._batch, pacer.rate()) == (PAGE_SIZE, 900)
+        clock.ms += 1000
+        assert pacer.answered(clock.monotonic(), 0, slower=True)
+    assert pacer.rate() is None
+    pacer, clock = a_slowed_pacer()
+    for _ in range(10):
+        clock.ms += 1000
+        assert pacer.answered(clock.monotonic(), 0, slower=True)
+    assert pacer.rate() == 900
+
+
+def test_a_request_gets_its_size_when_its_turn_comes() -> None:
+    """Else a request of a pace that was too fast would hold up all that wait behind it."""
+    pacer, clock = a_slowed_pacer()
+    began = clock.monotonic()
+    assert pacer.wait(PAGE_SIZE) == 900 * GRANT_S
+    assert clock.monotonic() - began == pytest.approx(GRANT_S, abs=0.01)
+    assert pacer.backpressure_s == pytest.approx(GRANT_S, abs=0.01)
 
 
 @pytest.mark.parametrize("waiting", ["for the rate", "in a pause"])

@@ -9,7 +9,7 @@ import pytest
 from l0gc.collect.pause import Pause, clear_pause, describe_pause, read_pause, set_pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT
-from l0gc.collect.remover import SEGMENTS_IN_FLIGHT
+from l0gc.collect.remover import SEGMENTS_IN_HAND
 from l0gc.collect.runs import list_runs
 from l0gc.collect.scan import Tally
 from l0gc.collect.sweep import Sweep
@@ -162,7 +162,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     assert result.stopped
     assert len(gone) == result.deleted
     if threads:
-        assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_IN_FLIGHT) < len(garbage)
+        assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_IN_HAND) < len(garbage)
     else:
         assert len(gone) == 20  # the segment in which it was set is done
     assert result.uploads_aborted == 0

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
-from l0gc.collect.remover import SEGMENTS_IN_FLIGHT, Remover
+from l0gc.collect.remover import SEGMENTS_IN_HAND, Remover
 from l0gc.collect.scan import Tally
-from l0gc.collect.sweep import Sweep, _Sweeper, sweep_ranges
+from l0gc.collect.sweep import Sweep, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
-from l0gc.storage.parallel import InlineExecutor, Parallel, Threads
+from l0gc.storage.parallel import Parallel, Threads
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import (
@@ -158,41 +157,23 @@ def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytes
     result = swept_by_many(cluster)
     assert result.deleted == 4 * 5 * 100
     # The segments under way, the one that is being filled, the one of a scanner that waits, and a page for each scanner.
-    assert most[0] <= (SEGMENTS_IN_FLIGHT + 2) * 10 + 4 * 2 * 5
+    assert most[0] <= (SEGMENTS_IN_HAND + 2) * 10 + 4 * 2 * 5
 
 
-@pytest.mark.parametrize(("starved", "most"), [(False, 2), (True, 8)])
-def test_few_scan_where_most_is_garbage_and_more_while_deletes_wait(
-    monkeypatch: pytest.MonkeyPatch, starved: bool, most: int
-) -> None:
-    pages_of(monkeypatch, 5, 10)
-    cluster = a_cluster(objects=40)
-    store_of(cluster).page_size = 5
-    monkeypatch.setattr(Remover, "is_starved", starved)
-    plan = msgspec.structs.replace(plan_sweep(cluster, Removal(dry_run=True)), expected=2, counted=3)
-    remover = Remover(cluster.store, cluster.runtime, plan, worker="l0", deleters=InlineExecutor(), records=None)
-    at_once, seen, lock = [0], [0], threading.Lock()
-    scan, pages = _Sweeper.scan, cluster.store.scan
+def test_ranges_are_scanned_at_once_and_one_after_another_where_the_order_of_keys_counts() -> None:
+    def ranges(**wanted: Any) -> int:
+        told: list[int] = []
 
-    def counted(sweeper: _Sweeper, first: int, end: int) -> None:
-        with lock:
-            at_once[0] += 1
-            seen[0] = max(seen[0], at_once[0])
-        scan(sweeper, first, end)
-        with lock:
-            at_once[0] -= 1
+        class Telling(Parallel):
+            def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+                told.append(len(items := list(items)))
+                return super().map(fn, items)
 
-    def slow_pages(prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        for page in pages(prefix, start_after):
-            time.sleep(0.002)
-            yield page
+        cluster = a_cluster(objects=0)
+        Sweep(cluster, Removal(**wanted), LocalWorkers(by_threads(cluster, Telling()))).run()
+        return max(told)
 
-    monkeypatch.setattr(_Sweeper, "scan", counted)
-    monkeypatch.setattr(cluster.store, "scan", slow_pages)
-    ranges = [(n % 4, n % 4 + 1) for n in range(8)]
-    with Threads(8) as threads, remover.finishing():
-        sweep_ranges(quiet, by_threads(cluster, threads), remover, ranges)
-    assert seen[0] == most
+    assert (ranges(), ranges(max_objects=5)) == (4, 1)
 
 
 def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

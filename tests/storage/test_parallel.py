@@ -13,10 +13,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from l0gc.storage import parallel
-from l0gc.storage.parallel import ThreadPool, Threads, WorkerThreads
-from tests.storage.test_in_flight import Servers
+from l0gc.storage.parallel import Threads, WorkerThreads
 from tests.support.interrupting import Interrupt, interrupted
-from tests.support.virtual_time import VirtualClock, VirtualThreads
 
 PATIENCE_S = 20.0
 """Only a test that fails waits this long."""
@@ -40,21 +38,6 @@ def test_results_are_in_the_order_of_the_items_and_the_first_error_is_raised() -
         with pytest.raises(ZeroDivisionError):
             threads.map(lambda n: 1 // n, [3, 0, 1])
         assert threads.map(lambda n: sum(threads.map(abs, [n, -n])), [1, 2]) == [2, 4]
-
-
-def test_as_many_tasks_are_done_at_once_as_make_them_faster() -> None:
-    for servers, least, most in ((4, 4, 4), (8, 6, 12), (40, 16, 16)):
-        clock = VirtualClock()
-        store = Servers(clock, servers, 0.1)
-        pool = ThreadPool(VirtualThreads(clock), 4, clock)
-
-        def begin(pool: ThreadPool = pool, store: Servers = store) -> None:
-            for _ in range(4000):
-                pool.submit(store.request)
-
-        clock.run(begin)
-        assert store.answered == 4000
-        assert least <= pool.in_flight.limit <= most
 
 
 def test_one_worker_does_what_it_is_given_in_order() -> None:

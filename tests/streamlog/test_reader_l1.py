@@ -12,7 +12,7 @@ import pytest
 
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.keys import level_one, level_one_index
-from l0gc.storage.parallel import ThreadPool, Threads
+from l0gc.storage.parallel import Threads, WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
@@ -99,13 +99,13 @@ def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_reported(wi
 def test_an_object_that_is_fetched_whole_takes_one_task_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task costs as much time as a small object's records."""
     cluster, topic = cluster_with(6)
-    tasks, submit = list[str](), ThreadPool.submit
+    tasks, submit = list[str](), WorkerThreads.submit
 
-    def counted(pool: ThreadPool, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+    def counted(pool: WorkerThreads, fn: Callable[..., Any], *args: Any) -> Future[Any]:
         tasks.append(fn.__qualname__)
         return submit(pool, fn, *args)
 
-    monkeypatch.setattr(ThreadPool, "submit", counted)
+    monkeypatch.setattr(WorkerThreads, "submit", counted)
     with Threads(4) as threads:
         found = read_topic(dataclasses.replace(cluster, parallel=threads), topic)
         assert [(r.partition, r.offset) for r in found] == RECORDS

@@ -279,7 +279,6 @@ class _Comparison:
         look = self._l0 if part.folder == self._layout.data_prefix else self._l1
         for page in RangeReader(self._cluster.store, self._layout, part.keys, folder=part.folder).read():
             look(page, suspects, seen)
-            self._cluster.parallel.answered()
         return suspects, seen
 
     def _l0(self, page: ListedPage, suspects: list[Suspect], seen: Seen) -> None:
