@@ -169,7 +169,7 @@ def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barr
 def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> None:
     """Pause all sweeps of this cluster, wherever they run: they exit with 4 and say why, until l0gc resume.
 
-    A sweep in progress ends in good order, at most 28,000 objects later (on Spark, of each task).
+    A sweep in progress ends in good order, at most 40,000 objects and some 5 s later (on Spark, of each task).
     Uploads, reconcile, housekeep and compute-watermark go on.
 
     \b
