@@ -30,12 +30,16 @@ def is_orphan(fact: Fact) -> bool:
 
 
 def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: ListingPart) -> None:
-    """Hand over the orphans of a part. Memory is that of a page, and of what the part's units name."""
+    """Hand over the orphans of a part. Memory is that of a page, and of what the part's units name.
+
+    Args:
+        look_at: reads the units of the part; called after the fence, and before the first page is listed.
+    """
     counts = Tally()
     listing = RangeReader(place.store, KeyLayout(), KeyRange(part.start, part.end), folder=part.prefix)
 
     def orphans() -> Iterator[list[Deletable]]:
-        facts_of = look_at(place.store, part)  # after the fence, and before the first page
+        facts_of = look_at(place.store, part)
         for page in listing.read():
             counts.listed += len(page)
             found = []
