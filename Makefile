@@ -10,19 +10,39 @@ JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+CONTRACTS := tests/test_architecture.py tests/test_api.py tests/test_errors.py tests/test_metrics.py tests/test_settings.py \
+	tests/test_walk.py tests/cli/test_docs.py tests/cli/test_help.py tests/cli/test_config.py tests/cli/test_metrics_options.py \
+	tests/cli/test_observability_files.py tests/docs/test_blocks.py tests/examples tests/scaling/test_paper.py
 
 # The tests start hundreds of processes: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test thorough simulate explore crash-test soak lint format bench captures docs clean java
+.PHONY: help check generate contracts demo test thorough simulate explore crash-test soak lint format bench captures docs clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.dev ## Run the whole loop on an embedded S3 server, with sample data
 	$(BIN)/l0gc demo
+
+check: generate ## Within a minute: write what is generated, check style and types, compare documents, options and policies with the code
+	@$(MAKE) --no-print-directory -j2 --output-sync=target style contracts
+
+generate: | $(BIN)/l0gc
+	$(BIN)/python docs/commands.py
+	$(BIN)/python docs/library.py
+	$(BIN)/python -m tests.examples.iam
+	$(BIN)/python -m tests.scaling.paper --write
+
+contracts: | $(BIN)/l0gc
+	$(BIN)/python -m pytest -q -x -m 'not weed and not spark and not thorough' $(CONTRACTS)
+
+style: | $(BIN)/l0gc
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
 
 test: $(VENV)/.dev java ## Prove each rule once
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 25 -m 'not thorough'
@@ -42,10 +62,7 @@ crash-test: $(VENV)/.dev java ## Kill each command at each of its requests to a 
 soak: $(VENV)/.dev ## Run everything at once for MINUTES, with processes killed
 	$(BIN)/python -m tests.flows.soak --minutes $(MINUTES)
 
-lint: $(VENV)/.dev ## Check style, formatting and types
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+lint: $(VENV)/.dev style ## Check style, formatting and types
 
 format: $(VENV)/.dev ## Format the code, and fix what can be fixed without thought
 	$(BIN)/ruff check --fix-only
@@ -75,6 +92,10 @@ $(VENV)/.dev: pyproject.toml
 	@echo "Installing l0gc and its development tools into $(VENV) (a minute or two)"
 	@$(PIP) --editable '.[dev,docs,server]'
 	@touch $@
+
+$(BIN)/l0gc:
+	@.ci/venv $(VENV) "$(PYTHON)"
+	@$(PIP) --editable '.[dev]'
 
 $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) --editable '.[dev,docs,server,bench]'

@@ -139,7 +139,7 @@ def here(document: str, first: str) -> str:
 
 
 README_CONTEXTS = here("README.md", "context = ")
-MAKE_TARGETS = here("README.md", "make demo") + here("CONTRIBUTING.md", "make test")
+MAKE_TARGETS = here("README.md", "make demo") + here("CONTRIBUTING.md", "make check")
 ONE_TEST = here("docs/architecture.md", ".venv/bin/python -m pytest")
 EXTERNAL_COMMANDS = here("docs/external-log.md", "l0gc init")
 EXTERNAL_PYTHON = here("docs/external-log.md", "import l0gc")
