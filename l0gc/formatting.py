@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -33,15 +34,17 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""
-        fields: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
-        for name in fields:
-            match getattr(self, name):
-                case Outcome() as one:
-                    fields[name] = one.to_json()
-                case [Outcome(), *_] as several:
-                    fields[name] = [one.to_json() for one in several]
-        for name in self.hidden:
-            del fields[name]
+        fields: dict[str, Any] = {}
+        names = getattr(self, "__struct_fields__", None) or [f.name for f in dataclasses.fields(cast(Any, self))]
+        for name in names:
+            if name not in self.hidden:
+                match getattr(self, name):
+                    case Outcome() as one:
+                        fields[name] = one.to_json()
+                    case [Outcome(), *_] as several:
+                        fields[name] = [one.to_json() for one in several]
+                    case value:
+                        fields[name] = msgspec.to_builtins(value, enc_hook=str)
         if isinstance(seconds := fields.get("seconds"), dict):
             fields["seconds"] = {name: round(s, 3) for name, s in seconds.items()}
         elif seconds is not None:

@@ -44,7 +44,7 @@ CONTRACT = {
     "topic": "name revision partitions",
     "expire": "partitions records l1_objects bytes lost starts errors",
     "delete-records": "partitions records l1_objects bytes lost starts errors",
-    "status": "cluster_id cluster_epoch watermark computable_watermark held_back_by unreconciled_records eligible_objects",
+    "status": "cluster_id cluster_epoch watermark computable_watermark held_back_by unreconciled_records garbage",
 }
 """What each command's JSON has at least."""
 

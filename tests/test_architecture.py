@@ -155,7 +155,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "collect/pause.py": (["store.delete"], "the pause flag"),
     "collect/runs.py": (["store.delete_versions"], "delete markers, for undelete"),
     "collect/sweep.py": (["store.abort"], "unfinished uploads, of which no object came"),
-    "inspect/doctor/store.py": (
+    "inspect/doctor.py": (
         ["store.discard", "store.discard", "store.delete"],
         "what it wrote; names that nobody writes, to try permissions",
     ),
@@ -209,11 +209,10 @@ PURE = [
     "watermark/compute.py",
     "collect/gc_steps.py",
     "inspect/causes.py",
+    "inspect/overview.py",
     "inspect/laggards.py",
     "inspect/verify/findings.py",
     "inspect/verify/rules.py",
-    "inspect/report/series.py",
-    "inspect/report/charts.py",
 ]
 """Modules that decide: they touch no clock, no chance, no thread and no store."""
 

@@ -207,15 +207,15 @@ class Operations(DailyWork):
         """The cluster epoch, read now."""
         return self.handles().controller.snapshot().epoch
 
-    def status(self, *, price_gb_month: float = STANDARD_PRICE) -> Status:
+    def status(self, *, price_gb_month: float = STANDARD_PRICE) -> Overview:
         """M, what holds it back and why, and what to do next. As `l0gc status`.
 
         Args:
             price_gb_month: dollars for a GB and month.
         """
-        from l0gc.inspect.status import status
+        from l0gc.inspect.reading import read_overview
 
-        return status(self.handles(), price_gb_month)
+        return read_overview(self.handles(), price_gb_month)
 
     def explain(self, key: str | None = None, *, epoch: int | None = None, partition: str | None = None) -> Explanation:
         """Why an object is kept or may go, and which command moves it. As `l0gc explain`; one thing at a time.
@@ -241,7 +241,7 @@ class Operations(DailyWork):
         Args:
             progress: called with the name of each part before it is checked.
         """
-        from l0gc.inspect.doctor.cluster import examine
+        from l0gc.inspect.doctor import examine
 
         return examine(self.handles(), self.store, progress)
 
@@ -277,14 +277,15 @@ class Operations(DailyWork):
             price_gb_month: dollars for a GB and month.
         """
         from l0gc.inspect.report.facts import gather, read_findings
-        from l0gc.inspect.report.page import Report, render
+        from l0gc.inspect.report.page import render
 
-        found = None if findings is None else read_findings(findings)
-        at = self.store.config
-        facts = gather(
-            self.handles(), at.url, endpoint_url=at.endpoint_url, price_gb_month=price_gb_month, findings=found
+        verified = None if findings is None else read_findings(findings)
+        where = self.store.config
+        report = gather(
+            self.handles(), where.url, endpoint_url=where.endpoint_url, price_gb_month=price_gb_month, findings=verified
         )
-        return Report(facts, render(facts))
+        report.html = render(report)
+        return report
 
     def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
         """What a log holds, from offset `start` on: each has `data`, and `damaged` if it cannot be read. As `l0gc log show`.

@@ -12,12 +12,12 @@ from l0gc.collect.runs import RunList as RunList
 from l0gc.collect.runs import UndeleteResult as UndeleteResult
 from l0gc.collect.sweep import SweepResult as SweepResult
 from l0gc.collect.vacuum import VacuumResult as VacuumResult
-from l0gc.inspect.doctor.checkup import DoctorResult as DoctorResult
+from l0gc.inspect.doctor import DoctorResult as DoctorResult
 from l0gc.inspect.explain import Explanation as Explanation
 from l0gc.inspect.lag import QueryLag as QueryLag
 from l0gc.inspect.lag import QueryPosition as QueryPosition
-from l0gc.inspect.report.page import Report as Report
-from l0gc.inspect.status import Status as Status
+from l0gc.inspect.overview import Overview as Overview
+from l0gc.inspect.report.facts import Report as Report
 from l0gc.inspect.verify.findings import VerifyResult as VerifyResult
 from l0gc.streamlog.controller.state import Topic as Topic
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster

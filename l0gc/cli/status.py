@@ -25,12 +25,11 @@ from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
 from l0gc.inspect.causes import NOTHING
-from l0gc.inspect.journals import Held, PinHeld
-from l0gc.inspect.status import Status
+from l0gc.inspect.overview import DatedHolder, Overview, PinCost
 from l0gc.watermark.source import Holder
 
 if TYPE_CHECKING:
-    from l0gc.inspect.doctor.checkup import DoctorResult
+    from l0gc.inspect.doctor import DoctorResult
     from l0gc.inspect.verify.findings import VerifyResult
 
 WATCH_S: Final = 5.0
@@ -86,7 +85,7 @@ class Line:
     bold: bool = False
 
 
-def lines_of(s: Status, url: str) -> list[Line]:
+def lines_of(s: Overview, url: str) -> list[Line]:
     """The whole block, the next step last."""
     lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {moment(s.as_of_ms)}")]
     lines += _epoch_and_m(s)
@@ -97,6 +96,7 @@ def lines_of(s: Status, url: str) -> list[Line]:
     lines += _labelled("pins", (_pin(s, p) for p in s.pins if not p.table))
     lines += _labelled("tables", (t.sentence for t in s.tables if not t.overdue))
     lines += _labelled("broken", s.errors, "red")
+    lines += _labelled("not shown", s.notes, "yellow")
     lines.append(Line("jobs", _jobs(s)))
     lines += _sweeps(s)
     for number, cause in enumerate(s.causes[:_CAUSES]):
@@ -133,11 +133,11 @@ def _coloured(label: str, part: str, line: Line) -> str:
     return beside + (click.style(part, bold=True) if line.bold else part)
 
 
-def _ago(s: Status, ms: int) -> str:
+def _ago(s: Overview, ms: int) -> str:
     return f"{span(s.as_of_ms - ms)} ago"
 
 
-def _epoch_and_m(s: Status) -> Iterator[Line]:
+def _epoch_and_m(s: Overview) -> Iterator[Line]:
     if s.external_log:
         known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not known yet"
         yield Line("epoch", f"another system's: {known}")
@@ -163,30 +163,30 @@ def _epoch_and_m(s: Status) -> Iterator[Line]:
     yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}")
 
 
-def _garbage(s: Status) -> str:
-    deleted, amount, price = s.deleted_since, s.dollars_month, s.price_gb_month
-    if amount is None:
-        return "not known: no listing was read when M was published" if s.published_ms >= 0 else "not known yet"
-    found, as_of = f"{count(s.eligible_objects, 'object')} ({size(s.eligible_bytes)})", _ago(s, s.eligible_as_of_ms)
-    if not s.eligible_objects:
+def _garbage(s: Overview) -> str:
+    g, price = s.garbage, s.price_gb_month
+    if g is None:
+        return "not known: nobody has listed the bucket yet"
+    eligible, as_of = f"{count(g.eligible_objects, 'object')} ({size(g.eligible_bytes)})", _ago(s, g.taken_ms)
+    if not g.eligible_objects:
         return f"none as of {as_of}"
     name = " (S3 standard)" if price == STANDARD_PRICE else ""
-    gone = f"; since then {deleted.objects:,} ({size(deleted.bytes)}) deleted" if deleted.objects else ""
-    if deleted.objects >= s.eligible_objects:
-        return f"none: {found} of {as_of} went with the last sweeps"
-    left = ", what is left of it" if deleted.objects else ","
-    return f"{found} as of {as_of}{gone}{left} {dollars(amount)} a month at ${price:g} a GB-month{name}"
+    deleted = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
+    if not g.left_objects:
+        return f"none: {eligible} of {as_of} went with the last sweeps"
+    left = ", what is left of it" if g.deleted_objects else ","
+    return f"{eligible} as of {as_of}{deleted}{left} {dollars(g.dollars_month)} a month at ${price:g} a GB-month{name}"
 
 
-def _held(s: Status) -> list[str]:
+def _held(s: Overview) -> list[str]:
     def age(group: Sequence[Holder]) -> str:
-        known = [h.oldest_ms for h in group if isinstance(h, Held) and h.oldest_ms >= 0]
-        return f" (the oldest written {_ago(s, min(known))})" if known else ""
+        dates = [h.oldest_ms for h in group if isinstance(h, DatedHolder) and h.oldest_ms >= 0]
+        return f" (the oldest written {_ago(s, min(dates))})" if dates else ""
 
     return held_back(s.held_back_by, total=s.held_partitions, beside=age)
 
 
-def _pin(s: Status, p: PinHeld) -> str:
+def _pin(s: Overview, p: PinCost) -> str:
     l0 = "L0 not known" if p.l0_bytes < 0 else f"{size(p.l0_bytes)} of L0"
     held = f"{size(p.l1_bytes)} of dropped L1" if p.watermark is None else f"{l0} and {size(p.l1_bytes)} of dropped L1"
     why = f" ({p.why})" if p.why else ""
@@ -197,7 +197,7 @@ def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:
     return [Line("" if number else label, text, colour) for number, text in enumerate(texts)]
 
 
-def _jobs(s: Status) -> str:
+def _jobs(s: Overview) -> str:
     ended = {a.command: a for a in s.attempts}
     shown = []
     for step in EXTERNAL_STEPS if s.external_log else STEPS:
@@ -206,7 +206,7 @@ def _jobs(s: Status) -> str:
     return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
 
 
-def _sweeps(s: Status) -> list[Line]:
+def _sweeps(s: Overview) -> list[Line]:
     paused = "not paused"
     if s.paused is not None:
         paused = f"paused {_ago(s, s.paused.since_ms)} by {s.paused.by}: {s.paused.why}"

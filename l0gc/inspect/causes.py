@@ -13,8 +13,8 @@ from typing import Final
 
 from l0gc.collect.pause import describe_pause
 from l0gc.formatting import count, span
-from l0gc.inspect.journals import Cause, Overview
 from l0gc.inspect.laggards import COMPUTE, RECONCILE
+from l0gc.inspect.overview import Cause, Overview, ahead_text
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
@@ -58,68 +58,93 @@ CODES: Final = (
     DAMAGED_RECORD, UNCLOSED_TOPIC, OVERDUE_TABLE,
 )  # fmt: skip
 
-_M_REFUSED: Final = {FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY}
+M_REFUSED: Final = frozenset({FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY})
 """What keeps M from being published."""
+UNSAFE: Final = M_REFUSED | {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT}
+"""What is damaged, went back or is another cluster's: commands refuse it, or leave it out and fail."""
 
 HOUSEKEEP: Final = "l0gc housekeep"
 BARRIER: Final = "l0gc housekeep --barrier"
 SWEEP: Final = "l0gc sweep"
 RESUME: Final = "wait until its reason is gone, then l0gc resume"
+UNPIN: Final = f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
+PUT_BACK: Final = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --barrier"
 NOTHING: Final = "nothing"
 """How the text begins if no step is needed: held objects become free in time, and the sentence says when."""
 
+WAITS_FOR: Final = {
+    UNRECONCILED_DATA: RECONCILE,
+    IDLE_WINDOW: HOUSEKEEP,
+    NOT_COMPUTED: COMPUTE,
+    PAUSED: "l0gc resume",
+}
+"""The causes that the next runs end, and which run that is; any other cause needs a person."""
 
-def find_causes(f: Overview) -> list[Cause]:
+
+def find_causes(o: Overview) -> list[Cause]:
     """What keeps M or the sweep where it is, the first to be seen to first."""
-    found = [*_of_the_watermark(f), *_of_the_bucket(f)]
-    if not f.external_log:
-        found += [*_of_time(f), *_of_partitions(f), *_of_m(f, {c.cause for c in found})]
-    return [*found, *_of_failed_runs(f, {c.cause for c in found}), *_of_sweeps(f)]
+    causes = [*_of_the_watermark(o), *_of_the_bucket(o)]
+    if not o.external_log:
+        causes += [*_of_time(o), *_of_partitions(o), *_of_m(o, {c.cause for c in causes})]
+    return [*causes, *_of_failed_runs(o, {c.cause for c in causes}), *_of_sweeps(o)]
 
 
-def find_warnings(f: Overview) -> list[Cause]:
+def find_warnings(o: Overview) -> list[Cause]:
     """What is wrong and holds nothing."""
-    found = []
-    if f.damaged_record:
+    warnings = []
+    if o.damaged_record:
         remedy = "remove that record, or restore it; until then no past sweep is shown"
-        found.append(Cause(DAMAGED_RECORD, f.damaged_record, remedy))
-    if f.unclosed:
-        found.append(Cause(UNCLOSED_TOPIC, _first(f.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot"))
-    found += [Cause(OVERDUE_TABLE, t.sentence, t.remedy) for t in f.tables if t.overdue]
-    skew_s = (f.local_ms - f.as_of_ms) / 1000
-    if abs(skew_s) * 1000 <= SKEW_MS:
-        return found
-    side = "ahead of" if skew_s > 0 else "behind"
+        warnings.append(Cause(DAMAGED_RECORD, o.damaged_record, remedy))
+    if o.unclosed:
+        warnings.append(
+            Cause(UNCLOSED_TOPIC, _first(o.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot")
+        )
+    warnings += [Cause(OVERDUE_TABLE, t.sentence, t.remedy) for t in o.tables if t.overdue]
+    skew = clock_skew(o.local_ms, o.as_of_ms)
+    return warnings if skew is None else [*warnings, skew]
+
+
+def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
+    """That this machine's clock is wrong; None if it is about right."""
+    skew_ms = local_ms - store_ms
+    if abs(skew_ms) <= SKEW_MS:
+        return None
     detail = (
-        f"this machine's clock is {abs(skew_s):,.0f} s {side} the store's; ticks and ages use the store's, so it does "
-        "not hold M, but S3 refuses requests from 15 minutes on"
+        f"this machine's clock is {abs(skew_ms) / 1000:,.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the store's; ticks "
+        "and ages use the store's, so it does not hold M, but records get this one's time, and S3 refuses requests from 15 "
+        "minutes on"
     )
-    return [*found, Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")]
+    return Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")
 
 
-def next_step(f: Overview, causes: Sequence[Cause]) -> str:
+def blocking_cause(o: Overview) -> Cause | None:
+    """The first cause over which nothing is published or deleted by M."""
+    return next((c for c in o.causes if c.cause in M_REFUSED), None)
+
+
+def next_step(o: Overview, causes: Sequence[Cause]) -> str:
     """The one thing to do now: the first cause's remedy, or what the loop needs next."""
     if causes:
         return causes[0].remedy
-    if f.external_log:
-        return SWEEP if f.left_objects > 0 else THEIR_COMPUTE
-    if f.computable_watermark is not None and f.computable_watermark > f.watermark:
+    if o.external_log:
+        return SWEEP if o.left_objects > 0 else THEIR_COMPUTE
+    if o.computable_watermark is not None and o.computable_watermark > o.watermark:
         return COMPUTE
-    if f.unreconciled_records:
+    if o.unreconciled_records:
         return RECONCILE
-    return SWEEP if f.left_objects > 0 else _waiting(f)
+    return SWEEP if o.left_objects > 0 else _waiting(o)
 
 
-def _waiting(f: Overview) -> str:
+def _waiting(o: Overview) -> str:
     """That there is nothing to do, and when what is held becomes garbage, given that `l0gc gc` runs at each tick."""
-    if not f.held_objects:
+    if not o.held_objects:
         return NOTHING
-    held = count(sum(f.held_objects.values()), "object")
-    age_ms = f.as_of_ms - f.epoch_ms
-    first, last = (free_in(n, age_ms, f.interval_ms) for n in (min(f.held_objects), max(f.held_objects)))
-    becomes = "becomes" if sum(f.held_objects.values()) == 1 else "become"
+    held = count(sum(o.held_objects.values()), "object")
+    age_ms = o.as_of_ms - o.epoch_ms
+    first, last = (free_in(n, age_ms, o.interval_ms) for n in (min(o.held_objects), max(o.held_objects)))
+    becomes = "becomes" if sum(o.held_objects.values()) == 1 else "become"
     when = last if first == last else f"{last.replace('in', 'within', 1)}, the first {first}"
     return f"{NOTHING} to do: {held} {becomes} garbage {when}, or now with {GC_BARRIER}"
 
@@ -138,43 +163,42 @@ def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
 # -- what is published, and what is in the bucket -----------------------------------------------------------------------
 
 
-def _of_the_watermark(f: Overview) -> Iterator[Cause]:
-    if f.watermark_error is not None:
-        code, text = f.watermark_error
-        compute = THEIR_COMPUTE if f.external_log else COMPUTE
+def _of_the_watermark(o: Overview) -> Iterator[Cause]:
+    if o.watermark_error is not None:
+        code, text = o.watermark_error
+        compute = THEIR_COMPUTE if o.external_log else COMPUTE
         way_out = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
         if code == FOREIGN_WATERMARK:
             way_out = f"remove {PUBLISHED_WATERMARK}"
         yield Cause(code, text, f"{way_out}, then {compute}")
         return
-    highest, where = f.highest
-    if f.external_log or (highest <= f.cluster_epoch and not f.forgotten):
+    highest, where = o.highest
+    if o.external_log or (highest <= o.cluster_epoch and not o.forgotten):
         return
-    ahead = f"{where} is at epoch {highest}, above the cluster epoch {f.cluster_epoch}"
-    detail = f"{ahead if highest > f.cluster_epoch else f.forgotten}: the controller log went back, as from a backup"
+    evidence = ahead_text(where, highest, o.cluster_epoch) if highest > o.cluster_epoch else o.forgotten
+    detail = f"{evidence}: the controller log went back, as from a backup"
     yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")
 
 
-def _of_the_bucket(f: Overview) -> Iterator[Cause]:
-    if f.set_back:
-        remedy = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
-        yield Cause(SET_BACK_JOURNAL, f.set_back, remedy)
-    for key in _keys_in(f, "compute-watermark"):
-        parsed = f.layout.parse(key)
-        if not f.external_log and parsed is not None and parsed.epoch > f.cluster_epoch >= f.highest[0]:
+def _of_the_bucket(o: Overview) -> Iterator[Cause]:
+    if o.set_back:
+        yield Cause(SET_BACK_JOURNAL, o.set_back, PUT_BACK)
+    for key in _keys_in(o, "compute-watermark"):
+        parsed = o.layout.parse(key)
+        if not o.external_log and parsed is not None and parsed.epoch > o.cluster_epoch >= o.highest[0]:
             detail = (
-                f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {f.cluster_epoch}; M is refused"
+                f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {o.cluster_epoch}; M is refused"
             )
             yield Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}")
-    if f.damaged_journals:
+    if o.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
-        yield Cause(DAMAGED_JOURNAL, _first(f.damaged_journals), remedy)
-    if unreadable := [e for e in f.errors if e not in f.damaged_journals]:
+        yield Cause(DAMAGED_JOURNAL, _first(o.damaged_journals), remedy)
+    if unreadable := [e for e in o.errors if e not in o.damaged_journals]:
         remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
         yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)
-    if f.damaged:
-        ways = f"restore that object from a version or a backup, or give up its records: {f.giving_up} (docs/operations.md)"
-        yield Cause(DAMAGED_OBJECT, f.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}")
+    if o.damaged:
+        ways = f"restore that object from a version or a backup, or give up its records: {o.giving_up} (docs/operations.md)"
+        yield Cause(DAMAGED_OBJECT, o.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}")
 
 
 def _first(errors: Sequence[str]) -> str:
@@ -182,131 +206,127 @@ def _first(errors: Sequence[str]) -> str:
     return f"{errors[0]}{more}"
 
 
-def _keys_in(f: Overview, command: str) -> list[str]:
+def _keys_in(o: Overview, command: str) -> list[str]:
     """The L0 keys that the last run of a command failed over."""
-    attempt = f.last(command)
+    attempt = o.last(command)
     words = attempt.error.split() if attempt is not None else []
-    return [w for w in (word.strip(",;:'") for word in words) if f.layout.parse(w) is not None]
+    return [w for w in (word.strip(",;:'") for word in words) if o.layout.parse(w) is not None]
 
 
 # -- time ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_time(f: Overview) -> Iterator[Cause]:
-    ahead_ms = f.epoch_ms - f.as_of_ms
+def _of_time(o: Overview) -> Iterator[Cause]:
+    ahead_ms = o.epoch_ms - o.as_of_ms
     if ahead_ms > SKEW_MS:
         detail = (
             f"the last entry of the controller log is {span(ahead_ms)} ahead of the store's clock, which went back: no "
             "tick is due until then"
         )
         yield Cause(STORE_CLOCK, detail, f"{BARRIER} && {COMPUTE}")
-    elif -ahead_ms > TICKS_LATE * max(f.interval_ms, _LEAST_INTERVAL_MS):
-        detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(f, 'housekeep')}"
+    elif -ahead_ms > TICKS_LATE * max(o.interval_ms, _LEAST_INTERVAL_MS):
+        detail = f"the epoch has not moved for {span(-ahead_ms)}; {_ran(o, 'housekeep')}"
         yield Cause(HOUSEKEEP_OVERDUE, detail, f"{HOUSEKEEP} && {COMPUTE}")
 
 
-def _ran(f: Overview, command: str) -> str:
-    attempt = f.last(command)
+def _ran(o: Overview, command: str) -> str:
+    attempt = o.last(command)
     if attempt is None:
         return f"no {command} is on record"
     how = "ended" if attempt.ok else "failed"
-    return f"the last {command} {how} {span(f.as_of_ms - attempt.ended_ms)} ago"
+    return f"the last {command} {how} {span(o.as_of_ms - attempt.ended_ms)} ago"
 
 
 # -- partitions ---------------------------------------------------------------------------------------------------------
 
 
-def _of_partitions(f: Overview) -> Iterator[Cause]:
-    if f.computable_watermark is None or f.cluster_epoch - f.computable_watermark <= NORMAL_LAG:
+def _of_partitions(o: Overview) -> Iterator[Cause]:
+    if o.computable_watermark is None or o.cluster_epoch - o.computable_watermark <= NORMAL_LAG:
         return
-    by_data = [h for h in f.held_back_by if h.kind == UNRECONCILED]
-    idle = [h for h in f.held_back_by if h.kind == IDLE]
-    by_pins = [h for h in f.held_back_by if h.kind == PINNED]
-    remedy = _moving(f, by_data)
-    if by_data and not f.damaged:
-        records = count(sum(h.unreconciled_records for h in by_data), "record")
-        held = f"{_some(f, by_data)} at {f.computable_watermark}: {_at_least(f)}{records} not in L1 yet"
-        if failed := f.failed("reconcile"):
-            detail = f"{held}, and {_ran(f, 'reconcile')}: {failed.error}"
+    by_data = [h for h in o.held_back_by if h.kind == UNRECONCILED]
+    idle = [h for h in o.held_back_by if h.kind == IDLE]
+    by_pins = [h for h in o.held_back_by if h.kind == PINNED]
+    remedy = _moving(o, by_data)
+    if by_data and not o.damaged:
+        total = count(sum(h.unreconciled_records for h in by_data), "record")
+        records = f"{_some(o, by_data)} at {o.computable_watermark}: {_at_least(o)}{total} not in L1 yet"
+        if failed := o.failed("reconcile"):
+            detail = f"{records}, and {_ran(o, 'reconcile')}: {failed.error}"
             yield Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}")
         else:
-            yield Cause(UNRECONCILED_DATA, f"{held}; {_ran(f, 'reconcile')}", remedy)
+            yield Cause(UNRECONCILED_DATA, f"{records}; {_ran(o, 'reconcile')}", remedy)
     if idle:
-        still = f"idle, but may still take epoch {f.computable_watermark + 1}"
-        detail = f"{_some(f, idle)} at {f.computable_watermark}: {still}; {_ran(f, 'housekeep')}"
+        still = f"idle, but may still take epoch {o.computable_watermark + 1}"
+        detail = f"{_some(o, idle)} at {o.computable_watermark}: {still}; {_ran(o, 'housekeep')}"
         yield Cause(IDLE_WINDOW, detail, remedy)
     if by_pins:
-        yield from _of_pins(f, by_pins)
+        more = f" and {count(len(by_pins) - 1, 'other pin')}" if len(by_pins) > 1 else ""
+        pins = f"{by_pins[0].reason.partition(' (')[0]}{more}"
+        yield Cause(PINNED_M, f"{pins} at {o.computable_watermark}: M does not pass what a pin needs", UNPIN)
 
 
-def _of_pins(f: Overview, pins: Sequence[Holder]) -> Iterator[Cause]:
-    more = f" and {count(len(pins) - 1, 'other pin')}" if len(pins) > 1 else ""
-    detail = f"{pins[0].reason.partition(' (')[0]}{more} at {f.computable_watermark}: M does not pass what a pin needs"
-    yield Cause(PINNED_M, detail, f"wait until it ends, or delete it with l0gc pin delete, then {COMPUTE}")
-
-
-def _moving(f: Overview, by_data: Sequence[Holder]) -> str:
+def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
     """What makes M move, if it has to leave all of these behind at once.
 
     A plain housekeeping puts the newest epoch of a window in the place of the oldest; where that is not above the epoch that
     M waits for, or the cluster has no newer one, only a barrier moves it at once.
     """
     steps = [RECONCILE] if by_data else []
-    if f.windows:
-        assert f.computable_watermark is not None
-        due = tick_is_due(f.as_of_ms - f.epoch_ms, f.interval_ms)
-        slides = all(w.newest > f.computable_watermark + 1 and (f.cluster_epoch > w.newest or due) for w in f.windows)
+    if o.windows:
+        assert o.computable_watermark is not None
+        due = tick_is_due(o.as_of_ms - o.epoch_ms, o.interval_ms)
+        slides = all(w.newest > o.computable_watermark + 1 and (o.cluster_epoch > w.newest or due) for w in o.windows)
         steps.append(HOUSEKEEP if slides else BARRIER)
     return " && ".join([*steps, COMPUTE])
 
 
-def _at_least(f: Overview) -> str:
+def _at_least(o: Overview) -> str:
     """Where there are more partitions than are named."""
-    return "at least " if f.held_partitions > len(f.held_back_by) else ""
+    return "at least " if o.held_partitions > len(o.held_back_by) else ""
 
 
-def _some(f: Overview, holders: Sequence[Holder]) -> str:
+def _some(o: Overview, holders: Sequence[Holder]) -> str:
     """The first of them by name, and how many more; where all that are named are of one kind, the others count with them."""
-    alone = len(holders) == len(f.held_back_by)
-    more = (f.held_partitions if alone else len(holders)) - 1
+    alone = len(holders) == len(o.held_back_by)
+    more = (o.held_partitions if alone else len(holders)) - 1
     if more < 1:
         return holders[0].name
-    return f"{holders[0].name} and {'' if alone else _at_least(f)}{more:,} more"
+    return f"{holders[0].name} and {'' if alone else _at_least(o)}{more:,} more"
 
 
 # -- M ------------------------------------------------------------------------------------------------------------------
 
 
-def _of_m(f: Overview, others: set[str]) -> Iterator[Cause]:
+def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
     """What the journals allow, and what is published does not."""
-    if f.computable_watermark is None or others & _M_REFUSED or f.failed("compute-watermark"):
+    if o.computable_watermark is None or others & M_REFUSED or o.failed("compute-watermark"):
         return
-    if f.watermark < min(f.computable_watermark, f.cluster_epoch - NORMAL_LAG):
-        published = f"{f.watermark} is published" if f.watermark >= 0 else "none is published"
-        detail = f"M could be {f.computable_watermark} and {published}; {_ran(f, 'compute-watermark')}"
+    if o.watermark < min(o.computable_watermark, o.cluster_epoch - NORMAL_LAG):
+        published = f"{o.watermark} is published" if o.watermark >= 0 else "none is published"
+        detail = f"M could be {o.computable_watermark} and {published}; {_ran(o, 'compute-watermark')}"
         yield Cause(NOT_COMPUTED, detail, COMPUTE)
 
 
 # -- failed runs, and sweeps --------------------------------------------------------------------------------------------
 
 
-def _of_failed_runs(f: Overview, others: set[str]) -> Iterator[Cause]:
+def _of_failed_runs(o: Overview, others: set[str]) -> Iterator[Cause]:
     """What no better cause explains; the run's own words are the sentence."""
-    compute = THEIR_COMPUTE if f.external_log else f"{HOUSEKEEP} && {COMPUTE}"
+    compute = THEIR_COMPUTE if o.external_log else f"{HOUSEKEEP} && {COMPUTE}"
     journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
     rows = (
         ("housekeep", HOUSEKEEP_FAILED, HOUSEKEEP, journals | {OLD_CONTROLLER, HOUSEKEEP_OVERDUE}),
         ("reconcile", RECONCILE_FAILED, RECONCILE, journals | {DAMAGED_OBJECT, RECONCILE_FAILED}),
-        ("compute-watermark", COMPUTE_FAILED, compute, _M_REFUSED),
+        ("compute-watermark", COMPUTE_FAILED, compute, M_REFUSED),
     )
     for command, code, remedy, explained in rows:
-        attempt = f.failed(command)
+        attempt = o.failed(command)
         if attempt is not None and not others & explained:
-            yield Cause(code, f"{_ran(f, command)}: {attempt.error}", f"see to what it says, then {remedy}")
+            yield Cause(code, f"{_ran(o, command)}: {attempt.error}", f"see to what it says, then {remedy}")
 
 
-def _of_sweeps(f: Overview) -> Iterator[Cause]:
-    if f.paused is not None:
-        yield Cause(PAUSED, f"sweeps are paused: {describe_pause(f.paused)}", RESUME)
-    elif attempt := f.failed("sweep"):
-        yield Cause(SWEEP_FAILED, f"{_ran(f, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")
+def _of_sweeps(o: Overview) -> Iterator[Cause]:
+    if o.paused is not None:
+        yield Cause(PAUSED, f"sweeps are paused: {describe_pause(o.paused)}", RESUME)
+    elif attempt := o.failed("sweep"):
+        yield Cause(SWEEP_FAILED, f"{_ran(o, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")

@@ -1,14 +1,13 @@
 """Why an object is kept or may go, why an epoch is held, and what holds a partition: down to the log entry.
 
-Read from the journals as they are now, which may know more than when M was computed. Changes nothing. Each explanation ends
-with the command that moves what is held.
+Decided by the overview, whose journals may know more than when M was computed. Changes nothing. Each explanation ends
+with the command that moves what is held; where M is refused, that is what ends the refusal.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,20 +21,20 @@ from l0gc.inspect.causes import (
     NOTHING,
     SWEEP,
     THEIR_COMPUTE,
+    UNPIN,
+    blocking_cause,
     free_in,
 )
-from l0gc.inspect.journals import Journals, read_journals
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
-from l0gc.inspect.status import newest_scan, see_laggards, see_objects
-from l0gc.inspect.tables import tables_held
-from l0gc.keys import L1_DATA, KeyLayout
+from l0gc.inspect.overview import Overview
+from l0gc.inspect.reading import read_journals, read_overview
+from l0gc.keys import L1_DATA
 from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import UnreconciledObject
-from l0gc.watermark.publication import read_published, watermark_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,7})")
@@ -62,185 +61,41 @@ class Explanation(msgspec.Struct, Outcome):
     laggards: Laggards | None = None
 
 
-class _View:
-    """The cluster, read once.
-
-    `epoch` is the cluster's; for another system's log the one published last, -1 if none was.
-    """
-
-    def __init__(self, cluster: Handles) -> None:
-        self._cluster = cluster
-        self.snapshot = cluster.controller.snapshot()
-        self.layout = KeyLayout(self.snapshot.key_template, self.snapshot.shards)
-        published, _ = read_published(cluster.store, self.snapshot.cluster_id)
-        self.watermark = watermark_of(published)
-        self.epoch = self.snapshot.epoch
-        self.now_ms = cluster.store.now_ms()
-        self._age_ms = self.now_ms - self.snapshot.time_ms
-        self._interval_ms = int(cluster.epoch_interval_s * 1000)
-        self.journals = Journals(self.snapshot)
-        if self.snapshot.external_log:
-            self.epoch = published.cluster_epoch if published is not None else -1
-        else:
-            self.journals = read_journals(cluster, self.snapshot, self.watermark)
-
-    def explanation(self, subject: str, epoch: int | None = None) -> Explanation:
-        return Explanation(subject, "", [], "", epoch, self.watermark, self.epoch, broken=self.journals.errors)
-
-    def moves(self, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
-        """What makes these partitions leave `epoch` behind; or that there is nothing to do, and when all of them have.
-
-        Args:
-            journal: the only one that matters.
-        """
-        kinds = {h.kind for h in holders}
-        if not kinds <= {UNRECONCILED, IDLE}:
-            return RESTORE
-        if UNRECONCILED in kinds:
-            return RECONCILE
-        due = tick_is_due(self._age_ms, self._interval_ms)
-        ticks = self.journals.ticks_until_free(epoch, due=due, journal=journal)
-        if not ticks:
-            return f"{HOUSEKEEP} && {COMPUTE}"
-        when = free_in(ticks, self._age_ms, self._interval_ms)
-        return f"{NOTHING} to do: epoch {epoch} is free {when}, or now with {GC_BARRIER}"
-
-    def laggards(self, epoch: int, holders: Sequence[Holder]) -> Laggards | None:
-        """Those whose lag keeps the objects of an epoch; `holders` are the lowest of those that may need it."""
-        seen = see_objects(self._cluster, self.journals, holders)
-        read_scan = partial(newest_scan, self._cluster, self.snapshot.cluster_id)
-        found = see_laggards(read_scan, self.journals, self.now_ms, giving_up=seen.giving_up)
-        return found if found is not None and found.hold(epoch) else None
-
-    def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
-        """Which journals refer to the L0 object `key`, for which topics that there are, and the extents."""
-        return [
-            (r.journal, topic, o)
-            for r in self.journals.readings
-            if r.state is not None
-            for topic, _ in self.snapshot.topics_of(r.journal)
-            if topic.revision in r.state.topics
-            for o in r.state.topics[topic.revision].objects
-            if o.key == key
-        ]
-
-
 def explain_key(cluster: Handles, key: str) -> Explanation:
     """Why the object `key` (relative to the URL) is kept, or that it may go."""
-    view = _View(cluster)
-    parsed = view.layout.parse(key)
+    o = read_overview(cluster)
+    parsed = o.layout.parse(key)
     there = bool(key) and not key.endswith("/") and if_there(cluster.store.head, key) is not None
     if parsed is None:
         if not there:
             raise NotFoundError(
-                f"no object {key!r} exists, and that is not an L0 key of this cluster ({view.layout.template})"
+                f"no object {key!r} exists, and that is not an L0 key of this cluster ({o.layout.template})"
             )
-        e = view.explanation(key)
-        e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
-        what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
-        if key.startswith(("l0gc/", "level_one/")):
-            what = "It is not an L0 object: no sweep ever lists it."
-        e.explanation.append(what)
-        if key.startswith(L1_DATA):
-            e.next = "nothing: a vacuum deletes it once no journal names it and no pin keeps it"
-            kept = tables_held(view.snapshot, view.journals.dropped_bytes, view.now_ms)
-            e.explanation += [f"Table {t.sentence}." for t in kept if t.overdue or t.l1_bytes]
-            e.next = next((t.remedy for t in kept if t.overdue), e.next)
-        return e
-    e = view.explanation(key, parsed.epoch)
+        return _foreign(o, key)
+    e = _explanation(o, key, parsed.epoch)
     if not there:
         e.explanation.append("There is no such object: it was deleted, or never written.")
-    naming = view.naming(key)
+    naming = o.logs.naming(key)
     if naming and not there:  # perhaps reconciled since the journals were read, and then swept
-        view.journals = read_journals(cluster, view.snapshot, view.watermark)
-        naming = view.naming(key)
+        o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
+        naming = o.logs.naming(key)
     if naming:
-        _needed(e, view, naming, there=there)
-        return e
-    if not there:
+        _needed(e, o, naming, there=there)
+    elif not there:
         e.verdict, e.next = "gone", "nothing"
-        return e
-    _of_epoch(e, view, parsed.epoch)
-    if e.verdict == "held" and not e.broken and not view.snapshot.external_log:
-        e.explanation.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
-    return e
-
-
-def _needed(
-    e: Explanation, view: _View, naming: Sequence[tuple[int, Topic, UnreconciledObject]], *, there: bool
-) -> None:
-    e.verdict = "needed" if there else "missing"
-    if there:
-        e.next = RECONCILE
     else:
-        journal, topic, o = naming[0]
-        state, row = view.journals.readings[journal].state, o.extents[0]
-        assert state is not None
-        way = how_to_give_up(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
-        ways = f"restore it from a version or a backup, or give its records up: {way}"
-        e.next = f"{ways}; l0gc verify shows what else is wrong"
-    e.held_by = sum(len(o.extents) for _, _, o in naming)
-    for journal, topic, o in naming:
-        for row in o.extents[: SHOWN - len(e.holders)]:
-            partition, base, records = int(row["partition"]), int(row["base"]), int(row["records"])
-            e.holders.append(view.journals.holder(topic, partition))
-            e.explanation.append(
-                f"Partition {topic.name}/{partition} needs it: entry {o.log_offset} of journal {journal} refers to it "
-                f"for the records {base} to {base + records - 1}, which are not in L1 yet."
-            )
-    if e.held_by > len(e.holders):
-        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+        _epoch(e, o, parsed.epoch)
+        if e.verdict == "held" and not e.broken and not o.external_log:
+            e.explanation.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
+    return _refused(e, o)
 
 
 def explain_epoch(cluster: Handles, epoch: int) -> Explanation:
     """What holds the objects of an epoch."""
-    view = _View(cluster)
-    e = view.explanation(f"epoch {epoch}", epoch)
-    _of_epoch(e, view, epoch)
-    return e
-
-
-def _of_epoch(e: Explanation, view: _View, epoch: int) -> None:
-    if epoch > view.epoch and not view.snapshot.external_log:
-        e.verdict, e.next = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
-        e.explanation.append(
-            f"Epoch {epoch} is above the cluster epoch {view.epoch}: nothing is published or deleted while such an object "
-            "is there."
-        )
-        return
-    if epoch <= view.watermark:
-        e.verdict, e.next = "eligible", SWEEP
-        e.explanation.append(f"M = {view.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
-        return
-    if view.snapshot.external_log:
-        e.verdict, e.next = "held", THEIR_COMPUTE
-        e.explanation.append("The log is another system's: only its reports say who still needs it.")
-        return
-    e.holders, e.held_by = view.journals.lowest(epoch)[:SHOWN], view.journals.below(epoch)
-    pins = view.journals.pinned(epoch)
-    if e.broken:
-        e.verdict, e.next = "held", RESTORE
-    elif e.holders:
-        e.verdict, e.next = "held", view.moves(e.holders, epoch)
-    elif pins:
-        e.verdict, e.next = "held", f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
-    else:
-        e.verdict, e.next = "releasable", COMPUTE
-        e.explanation.append(
-            f"No partition needs epoch {epoch} any more; M = {view.watermark} was computed before that."
-        )
-    e.explanation += [_why(h) for h in e.holders]
-    e.explanation += [f"M stays at {h.gc_epoch} because of {h.reason}." for h in pins[:SHOWN]]
-    if e.held_by > len(e.holders):
-        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
-    if not e.broken and (lag := view.laggards(epoch, e.holders)) is not None:
-        e.laggards = lag
-        e.explanation.append(lag.sentence)
-
-
-def _why(h: Holder) -> str:
-    where = f"Partition {h.name} may still need epoch {h.gc_epoch + 1}: " if h.name else ""
-    return f"{where}{h.reason}{f'; {h.key} holds the first of them' if h.key else ''}."
+    o = read_overview(cluster)
+    e = _explanation(o, f"epoch {epoch}", epoch)
+    _epoch(e, o, epoch)
+    return _refused(e, o)
 
 
 def explain_partition(cluster: Handles, name: str) -> Explanation:
@@ -255,23 +110,135 @@ def explain_partition(cluster: Handles, name: str) -> Explanation:
     m = _PARTITION.fullmatch(name)
     if m is None:
         raise UsageError(f"{name!r} is not a partition; write TOPIC/NUMBER, e.g. events/0")
-    view = _View(cluster)
-    if view.snapshot.external_log:
+    o = read_overview(cluster)
+    if o.external_log:
         raise SafetyError(
             f"partition {name} is another system's, whose log l0gc cannot read: its reports say what it holds"
         )
-    topic, partition = view.snapshot.topic(m[1]), int(m[2])
+    topic, partition = o.logs.snapshot.topic(m[1]), int(m[2])
     if partition >= topic.partitions:
         raise NotFoundError(f"topic {m[1]!r} has the partitions 0 to {topic.partitions - 1}, not {partition}")
-    h = view.journals.holder(topic, partition)
-    e = view.explanation(f"partition {h.name}", h.gc_epoch)
+    h = o.logs.holder(topic, partition)
+    e = _explanation(o, f"partition {h.name}", h.gc_epoch)
     e.holders, e.held_by = [h], 1
-    e.verdict, e.next = "holds", view.moves([h], h.gc_epoch + 1, topic.journal_of(partition))
+    e.verdict, e.next = "holds", _moves(o, [h], h.gc_epoch + 1, topic.journal_of(partition))
     e.explanation.append(_why(h))
-    lowest = view.journals.watermark.watermark
+    lowest = o.logs.watermark.watermark
     if h.gc_epoch > lowest:
         e.verdict = "does not hold M"
         e.explanation.append(f"It does not hold M back: others are at {lowest}, it is at {h.gc_epoch}.")
     elif h.kind == IDLE:
         e.explanation.append(f"To close the window of its journal at once, when uploads are quiet: {BARRIER}.")
+    return _refused(e, o)
+
+
+def _explanation(o: Overview, subject: str, epoch: int | None = None) -> Explanation:
+    return Explanation(subject, "", [], "", epoch, o.watermark, o.cluster_epoch, broken=o.errors)
+
+
+def _refused(e: Explanation, o: Overview) -> Explanation:
+    """The explanation, with the cause over which nothing is published or deleted: all else waits for its end."""
+    if (cause := blocking_cause(o)) is not None:
+        e.explanation.append(f"Nothing is published or deleted by M until this is mended: {cause.detail}.")
+        e.next = cause.remedy
     return e
+
+
+def _foreign(o: Overview, key: str) -> Explanation:
+    e = _explanation(o, key)
+    e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
+    what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
+    if key.startswith(("l0gc/", "level_one/")):
+        what = "It is not an L0 object: no sweep ever lists it."
+    e.explanation.append(what)
+    if key.startswith(L1_DATA):
+        e.next = "nothing: a vacuum deletes it once no journal names it and no pin keeps it"
+        e.explanation += [f"Table {t.sentence}." for t in o.tables if t.overdue or t.l1_bytes]
+        e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
+    return e
+
+
+def _needed(
+    e: Explanation, o: Overview, naming: Sequence[tuple[int, Topic, UnreconciledObject]], *, there: bool
+) -> None:
+    e.verdict = "needed" if there else "missing"
+    if there:
+        e.next = RECONCILE
+    else:
+        journal, topic, unreconciled = naming[0]
+        state, row = o.logs.readings[journal].state, unreconciled.extents[0]
+        assert state is not None
+        way = how_to_give_up(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
+        ways = f"restore it from a version or a backup, or give its records up: {way}"
+        e.next = f"{ways}; l0gc verify shows what else is wrong"
+    e.held_by = sum(len(unreconciled.extents) for _, _, unreconciled in naming)
+    for journal, topic, unreconciled in naming:
+        for row in unreconciled.extents[: SHOWN - len(e.holders)]:
+            partition, base, records = int(row["partition"]), int(row["base"]), int(row["records"])
+            e.holders.append(o.logs.holder(topic, partition))
+            e.explanation.append(
+                f"Partition {topic.name}/{partition} needs it: entry {unreconciled.log_offset} of journal {journal} refers "
+                f"to it for the records {base} to {base + records - 1}, which are not in L1 yet."
+            )
+    if e.held_by > len(e.holders):
+        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+
+
+def _epoch(e: Explanation, o: Overview, epoch: int) -> None:
+    if epoch > o.cluster_epoch and not o.external_log:
+        e.verdict, e.next = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
+        e.explanation.append(
+            f"Epoch {epoch} is above the cluster epoch {o.cluster_epoch}: nothing is published or deleted while such an "
+            "object is there."
+        )
+        return
+    if epoch <= o.watermark:
+        e.verdict, e.next = "eligible", SWEEP
+        e.explanation.append(f"M = {o.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
+        return
+    if o.external_log:
+        e.verdict, e.next = "held", THEIR_COMPUTE
+        e.explanation.append("The log is another system's: only its reports say who still needs it.")
+        return
+    e.holders, e.held_by = o.logs.holders_below(epoch)[:SHOWN], o.logs.partitions_below(epoch)
+    pins = o.logs.pins_below(epoch)
+    if e.broken:
+        e.verdict, e.next = "held", RESTORE
+    elif e.holders:
+        e.verdict, e.next = "held", _moves(o, e.holders, epoch)
+    elif pins:
+        e.verdict, e.next = "held", UNPIN
+    else:
+        e.verdict, e.next = "releasable", COMPUTE
+        e.explanation.append(f"No partition needs epoch {epoch} any more; M = {o.watermark} was computed before that.")
+    e.explanation += [_why(h) for h in e.holders]
+    e.explanation += [f"M stays at {h.gc_epoch} because of {h.reason}." for h in pins[:SHOWN]]
+    if e.held_by > len(e.holders):
+        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+    if o.laggards is not None and o.laggards.hold(epoch):
+        e.laggards = o.laggards
+        e.explanation.append(o.laggards.sentence)
+
+
+def _why(h: Holder) -> str:
+    where = f"Partition {h.name} may still need epoch {h.gc_epoch + 1}: " if h.name else ""
+    return f"{where}{h.reason}{f'; {h.key} holds the first of them' if h.key else ''}."
+
+
+def _moves(o: Overview, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
+    """What makes these partitions leave `epoch` behind; or that there is nothing to do, and when all of them have.
+
+    Args:
+        journal: the only one that matters.
+    """
+    kinds = {h.kind for h in holders}
+    if not kinds <= {UNRECONCILED, IDLE}:
+        return RESTORE
+    if UNRECONCILED in kinds:
+        return RECONCILE
+    age_ms = o.as_of_ms - o.epoch_ms
+    ticks = o.logs.ticks_until_free(epoch, due=tick_is_due(age_ms, o.interval_ms), journal=journal)
+    if not ticks:
+        return f"{HOUSEKEEP} && {COMPUTE}"
+    when = free_in(ticks, age_ms, o.interval_ms)
+    return f"{NOTHING} to do: epoch {epoch} is free {when}, or now with {GC_BARRIER}"

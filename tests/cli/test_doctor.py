@@ -7,7 +7,7 @@ import pytest
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.status import print_result
 from l0gc.errors import AccessDeniedError, EndedError, L0gcError, StoreUnreachableError, ThrottledError
-from l0gc.inspect.doctor.checkup import FAILURE, Check, DoctorResult, failure, guarded, ok, warning
+from l0gc.inspect.doctor import FAILURE, Check, DoctorResult, failure, guarded, ok, warning
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, l0gc

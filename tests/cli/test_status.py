@@ -13,15 +13,16 @@ import pytest
 
 from l0gc.cli.output import Output
 from l0gc.cli.status import folded, lines_of
-from l0gc.collect.record import Removed
-from l0gc.formatting import GB
-from l0gc.inspect.journals import Held
+from l0gc.formatting import GB, STANDARD_PRICE
 from l0gc.inspect.laggards import Laggards
-from l0gc.inspect.status import Status, status
+from l0gc.inspect.overview import DatedHolder, Overview
+from l0gc.inspect.reading import garbage_of, read_overview
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import IDLE, UNRECONCILED
+from tests.inspect.report.support import run_entry, totals
 from tests.support.cli import BIN, l0gc
 from tests.support.memory_store import memory_cluster
 from tests.support.verify import loaded_cluster
@@ -30,7 +31,7 @@ URL = "s3://my-bucket/a/rather/long/prefix/of/my-cluster/"
 
 
 @pytest.fixture
-def held() -> Status:
+def held() -> Overview:
     """M is held by an object that is gone."""
     cluster = loaded_cluster()
     for _ in range(4):
@@ -38,16 +39,16 @@ def held() -> Status:
         housekeep(cluster)
     for page in list(cluster.store.scan("level_zero/")):
         cluster.store.delete(page.keys)
-    return status(cluster)
+    return read_overview(cluster)
 
 
-def text(s: Status) -> str:
+def text(s: Overview) -> str:
     return "\n".join(folded(lines_of(s, URL), coloured=False))
 
 
 @pytest.mark.parametrize("columns", ["80", "140", "30"])
 def test_no_line_is_wider_than_the_terminal_and_keys_stay_whole(
-    held: Status, columns: str, monkeypatch: pytest.MonkeyPatch
+    held: Overview, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     lines = text(held).splitlines()
@@ -58,7 +59,7 @@ def test_no_line_is_wider_than_the_terminal_and_keys_stay_whole(
     assert any(line.startswith("next ") for line in lines[-4:]) or int(columns) < 80
 
 
-def test_colours_are_added_and_change_no_word(held: Status) -> None:
+def test_colours_are_added_and_change_no_word(held: Overview) -> None:
     coloured = "\n".join(folded(lines_of(held, URL), coloured=True))
     assert "\x1b[" in coloured
     import click
@@ -67,39 +68,40 @@ def test_colours_are_added_and_change_no_word(held: Status) -> None:
 
 
 def test_the_garbage_is_priced_and_the_price_is_named() -> None:
-    s = status(memory_cluster())
-    assert s.dollars_month is None
-    assert "garbage    not known yet" in text(s)
-    s.eligible_objects, s.eligible_bytes, s.eligible_as_of_ms = 10, 200 * GB, s.as_of_ms - 600_000
-    assert s.dollars_month == pytest.approx(4.60)
-    assert "10 objects (200.0 GiB) as of 10 min ago, $4.60 a month at $0.023 a" in text(s)
-    assert "(S3 standard)" in text(s)
-    s.deleted_since = Removed(5, 100 * GB)
-    s.price_gb_month = 0.01
-    assert s.dollars_month == pytest.approx(1.0)
-    assert "S3 standard" not in text(s)
+    o = read_overview(memory_cluster())
+    assert "garbage    not known: nobody has listed the bucket yet" in text(o)
+    scan = ScanSnapshot(totals(o.as_of_ms - 600_000), [ScanRow(2, 10, 200 * GB, 1)])
+    o.garbage = garbage_of(scan, 2, [], STANDARD_PRICE)
+    assert o.garbage.dollars_month == pytest.approx(4.60)
+    assert "10 objects (200.0 GiB) as of 10 min ago, $4.60 a month at $0.023 a" in text(o)
+    assert "(S3 standard)" in text(o)
+    o.garbage, o.price_gb_month = garbage_of(scan, 2, [run_entry(o.as_of_ms, 5)], 0.01), 0.01
+    assert "as of 10 min ago; since then 5 (50 B) deleted, what is left of it $2.00" in " ".join(text(o).split())
+    assert "S3 standard" not in text(o)
+    o.garbage = garbage_of(scan, 2, [run_entry(o.as_of_ms, 10)], 0.01)
+    assert "garbage    none: 10 objects (200.0 GiB) of 10 min ago went with the last sweeps" in text(o)
 
 
 def test_jobs_that_a_cluster_with_an_external_log_cannot_run_are_not_listed() -> None:
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
-    (jobs,) = [line.text for line in lines_of(status(cluster), "s3://b/") if line.label == "jobs"]
+    (jobs,) = [line.text for line in lines_of(read_overview(cluster), "s3://b/") if line.label == "jobs"]
     assert jobs.replace("\xa0", " ") == "compute-watermark never, sweep never, vacuum never"
 
 
-def unreconciled(partitions: int) -> list[Held]:
-    return [Held("t", p, 4, UNRECONCILED, "2 unreconciled records", 2, "key") for p in range(partitions)]
+def unreconciled(partitions: int) -> list[DatedHolder]:
+    return [DatedHolder("t", p, 4, UNRECONCILED, "2 unreconciled records", 2, "key") for p in range(partitions)]
 
 
 @pytest.mark.parametrize(("partitions", "others"), [(9, "8 more at 4: 18"), (16_384, "16,383 more at 4: at least 20")])
 def test_partitions_that_hold_m_and_are_not_named_are_counted(partitions: int, others: str) -> None:
-    s = status(memory_cluster())
+    s = read_overview(memory_cluster())
     s.held_back_by, s.held_partitions = unreconciled(min(partitions, 10)), partitions
     assert f"held by t/0 and {others} unreconciled records from epoch 5 on" in " ".join(text(s).split())
 
 
 def test_a_line_says_who_lags_and_there_is_none_where_nobody_does() -> None:
-    s = status(memory_cluster())
+    s = read_overview(memory_cluster())
     assert s.laggards == Laggards()
     assert "lagging" not in text(s)
     names = " and ".join(f"{n} partitions of a-topic-{n:040}" for n in (12, 7))
@@ -114,8 +116,8 @@ def test_a_line_says_who_lags_and_there_is_none_where_nobody_does() -> None:
 
 
 def test_each_reason_has_a_line_of_its_own() -> None:
-    s = status(memory_cluster())
-    s.held_back_by = [*unreconciled(2), Held("t", 7, 4, IDLE, "its window may still take epoch 5")]
+    s = read_overview(memory_cluster())
+    s.held_back_by = [*unreconciled(2), DatedHolder("t", 7, 4, IDLE, "its window may still take epoch 5")]
     s.held_partitions = 3
     assert "held by    t/0 and 1 more at 4: 4 unreconciled records from epoch 5" in text(s)
     assert "           t/7 at 4: its window may still take epoch 5\n" in text(s)

@@ -30,10 +30,11 @@ def test_a_report_describes_the_bucket_and_changes_nothing_in_it(store: S3Store,
     facts = l0gc("report", "-o", str(page), "--findings", str(findings), "--price-gb-month", "0.05")
     assert facts["output"] == str(page)
     assert facts["url"] == store.config.url
-    assert (facts["watermark"], facts["cluster_epoch"], facts["partitions"]) == (2, 5, 2)
-    assert (facts["paused"]["by"], facts["findings"]["total"], facts["price_gb_month"]) == ("ann", 0, 0.05)
-    assert [(t["topic"], t["partitions"], t["lag_epochs"]) for t in facts["by_topic"]] == [("events", 2, 1)]
-    assert [r["deleted"] for r in facts["runs"]] == [100]
+    overview = facts["overview"]
+    assert (overview["watermark"], overview["cluster_epoch"], overview["partitions"]) == (2, 5, 2)
+    assert (overview["paused"]["by"], facts["findings"]["total"], overview["price_gb_month"]) == ("ann", 0, 0.05)
+    assert [(t["topic"], t["partitions"], t["gc_epoch"]) for t in facts["by_topic"]] == [("events", 2, 4)]
+    assert [r["deleted"] for r in overview["runs"]] == [100]
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     assert text.endswith("</html>\n")
@@ -45,7 +46,7 @@ def test_a_report_describes_the_bucket_and_changes_nothing_in_it(store: S3Store,
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.startswith(b"<!doctype html>")
     named = ended_here("report", "-o", str(page), "--json")
-    assert json.loads(named.stdout)["watermark"] == 2
+    assert json.loads(named.stdout)["overview"]["watermark"] == 2
 
 
 @pytest.mark.usefixtures("store")

@@ -230,8 +230,8 @@ def test_sweeps_are_paused(cluster: S3Store) -> None:
     assert level_zero(cluster) == []
     after = status_now()
     assert after["causes"] == []
-    assert after["deleted_since"]["objects"] == after["eligible_objects"] > 0
-    assert after["dollars_month"] == 0
+    assert after["garbage"]["deleted_objects"] == after["garbage"]["eligible_objects"] > 0
+    assert after["garbage"]["dollars_month"] == 0
 
 
 @pytest.mark.thorough

@@ -20,7 +20,8 @@ from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.sweep import Sweep
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.inspect.status import Status, status
+from l0gc.inspect.overview import Overview
+from l0gc.inspect.reading import read_overview
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
@@ -125,7 +126,7 @@ class Ran:
     """What became of the bucket; what a command returned, if it came to its end; and what the others ended with."""
 
     watermark: int = -1
-    status: Status | None = None
+    status: Overview | None = None
     housekept: HousekeepResult | None = None
     reconciled: ReconcileResult | None = None
     computed: WatermarkResult | None = None
@@ -164,7 +165,7 @@ def run_all(store: MemoryStore) -> Ran:
     attempt("reconciled", reconcile, 902)
     attempt("computed", compute_watermark, 903)
     attempt("swept", sweep, 904)
-    attempt("status", status, 905)
+    attempt("status", read_overview, 905)
     ran.records, error = read(store)
     ran.errors += [f"read: {error}"] if error else []
     with suppress(CorruptObjectError):

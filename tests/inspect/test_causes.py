@@ -13,15 +13,19 @@ from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
 from l0gc.inspect import causes
 from l0gc.inspect.causes import CODES, find_causes, find_warnings, next_step
-from l0gc.inspect.journals import Overview
+from l0gc.inspect.overview import Overview
+from l0gc.inspect.reading import garbage_of
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.admission import EpochWindow
+from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
+from tests.inspect.report.support import totals
 
 ROOT = Path(__file__).parents[2]
 LAYOUT = KeyLayout(shards=4)
 NOW = 1_700_000_000_000
 MINUTE = 60_000
+GARBAGE = garbage_of(ScanSnapshot(totals(NOW), [ScanRow(1, 3, 30, 1)]), 7, [], 1.0)
 POISONED = LAYOUT.format(1, 99, "3f1c0000-0000-4000-8000-000000000000")
 
 
@@ -197,7 +201,7 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
     f = facts(external_log=True, cluster_epoch=0, epoch_ms=NOW - 9**9, computable_watermark=None, highest=(-1, ""))
     assert codes(f) == []
     assert next_step(f, []) == causes.THEIR_COMPUTE
-    f.left_objects = 3
+    f.garbage = GARBAGE
     assert next_step(f, []) == "l0gc sweep"
     f.watermark_error = ("foreign_watermark", "another's")
     assert next_step(f, find_causes(f)).endswith(causes.THEIR_COMPUTE)
@@ -208,7 +212,7 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
     [
         ("l0gc compute-watermark", facts(computable_watermark=8)),
         ("l0gc reconcile", facts(unreconciled_records=1)),
-        ("l0gc sweep", facts(left_objects=1)),
+        ("l0gc sweep", facts(garbage=GARBAGE)),
     ],
 )
 def test_without_a_cause_the_loop_goes_on(expected: str, f: Overview) -> None:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from l0gc.collect.sweep import Sweep
 from l0gc.inspect import laggards
 from l0gc.inspect.explain import explain_epoch, explain_key
-from l0gc.inspect.journals import read_journals
 from l0gc.inspect.laggards import Holding, Laggards, best_release, find_laggards, releases
+from l0gc.inspect.reading import read_journals, read_overview
 from l0gc.inspect.report.facts import gather
-from l0gc.inspect.status import status
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import housekeep
@@ -52,7 +51,7 @@ def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 4
 
 
 def seen(cluster: Handles) -> Laggards:
-    found = status(cluster).laggards
+    found = read_overview(cluster).laggards
     assert found is not None
     return found
 
@@ -65,7 +64,7 @@ def l0_of(cluster: Handles) -> dict[str, int]:
 def test_it_says_who_lags_since_when_and_what_lifting_that_then_releases() -> None:
     cluster = lagging()
     scan_and_publish(cluster)
-    found, began_ms = seen(cluster), status(cluster).held_back_by[0].oldest_ms
+    found, began_ms = seen(cluster), read_overview(cluster).held_back_by[0].oldest_ms
     assert [(t.name, t.partitions, t.since_ms) for t in found.topics] == [("paused-0/3", 1, began_ms)]
     assert (found.partitions, found.topics_total, found.since_ms) == (1, 1, began_ms)
     assert found.garbage_bytes == found.released_bytes - found.lifted_bytes > 0
@@ -100,7 +99,7 @@ def test_the_topics_that_have_lagged_longest_are_named_and_the_others_counted() 
 
 def test_who_needs_only_what_is_new_does_not_lag_and_the_oldest_record_counts() -> None:
     cluster = lagging()
-    oldest_ms = status(cluster).held_back_by[0].oldest_ms
+    oldest_ms = read_overview(cluster).held_back_by[0].oldest_ms
     put(cluster, "paused-0", PAUSED, {4: [b"new"]})
     put(cluster, "events", {0: [bytes(range(99))]})
     scan_and_publish(cluster)
@@ -204,9 +203,9 @@ def test_an_older_listing_says_too_little_and_never_too_much() -> None:
 def test_a_lost_object_is_restored_or_given_up_before_anything_is_lifted(explained: bool) -> None:
     cluster = lagging()
     scan_and_publish(cluster)
-    (key,) = [h.key for h in status(cluster).held_back_by]
+    (key,) = [h.key for h in read_overview(cluster).held_back_by]
     store_of(cluster).delete([key])
-    s = status(cluster)
+    s = read_overview(cluster)
     found = explain_epoch(cluster, s.watermark + 2).laggards if explained else s.laggards
     assert found is not None
     assert found.sentence.endswith(
@@ -242,7 +241,7 @@ def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Hand
     scan_and_publish(cluster)
     here = another_process(cluster) if happened is spoil else cluster
     happened(here)
-    assert status(here).laggards is None
+    assert read_overview(here).laggards is None
 
 
 # -- explain, report, and what it costs ---------------------------------------------------------------------------------
@@ -262,7 +261,7 @@ def test_explain_says_who_keeps_an_object_that_no_journal_names() -> None:
 def test_explain_leaves_them_out_where_only_a_window_holds_the_epoch() -> None:
     cluster = lagging()
     scan_and_publish(cluster)
-    newest = status(cluster).cluster_epoch
+    newest = read_overview(cluster).cluster_epoch
     assert explain_epoch(cluster, newest).laggards is None
     reconcile(cluster)
     e = explain_epoch(cluster, newest)
@@ -273,9 +272,9 @@ def test_report_and_status_have_the_same() -> None:
     cluster = lagging()
     scan_and_publish(cluster)
     facts = gather(cluster, "s3://b/")
-    assert facts.laggards == seen(cluster)
-    assert facts.to_json()["laggards"] == status(cluster).to_json()["laggards"]
-    assert facts.to_json()["laggards"]["topics"][0]["topic"] == "paused-0"
+    assert facts.overview.laggards == seen(cluster)
+    assert facts.to_json()["overview"]["laggards"] == read_overview(cluster).to_json()["laggards"]
+    assert facts.to_json()["overview"]["laggards"]["topics"][0]["topic"] == "paused-0"
 
 
 def test_requests_do_not_go_with_the_partitions_and_the_text_stays_short() -> None:

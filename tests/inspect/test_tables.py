@@ -8,8 +8,8 @@ import pytest
 
 from l0gc.formatting import size
 from l0gc.inspect.explain import explain_key
-from l0gc.inspect.status import status
-from l0gc.inspect.tables import TableHeld
+from l0gc.inspect.overview import TableState
+from l0gc.inspect.reading import read_overview
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.memory_store import store_of, topic_in_memory
@@ -25,9 +25,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handles:
     return made
 
 
-def the_table(cluster: Handles) -> TableHeld:
+def the_table(cluster: Handles) -> TableState:
     """The table as status has it, which warns of it if that is due."""
-    seen = status(cluster)
+    seen = read_overview(cluster)
     (held,) = seen.tables
     warned = [(w.detail, w.remedy) for w in seen.warnings if w.cause == "overdue_table"]
     assert warned == ([(held.sentence, held.remedy)] if held.overdue else [])
@@ -56,7 +56,7 @@ def test_what_a_tables_pins_keep_is_named_and_a_deleted_topics_table_is_to_be_dr
     (dropped, *_) = names(cluster)
     merge(cluster)
     store_of(cluster).clock.ms += HOUR_MS
-    held, (pin,) = the_table(cluster), status(cluster).pins
+    held, (pin,) = the_table(cluster), read_overview(cluster).pins
     assert held.l1_bytes == pin.l1_bytes > 0
     assert pin.table == held.table
     assert "was synced about 60 min ago and can be read until" in held.sentence

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from l0gc.epoch import NO_WATERMARK
 from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_copy
 from l0gc.inspect.verify.rules import Basis, Placed, check_journal, needed_end, placed
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key
-from l0gc.watermark.publication import read_published, watermark_of
+from l0gc.watermark.publication import read_published
 
 
 def deep_findings(cluster: Handles) -> list[str]:
@@ -19,7 +18,7 @@ def deep_findings(cluster: Handles) -> list[str]:
     """
     state = cluster.controller.snapshot()
     published = read_published(cluster.store, state.cluster_id)[0]
-    basis = Basis(state, watermark_of(published) if published else NO_WATERMARK, 0)
+    basis = Basis(state, published, 0)
     found = [str(fault) for fault in controller_faults(cluster, deep=True)]
     for journal in range(state.journals):
         copy = read_copy(cluster, journal, deep=True)

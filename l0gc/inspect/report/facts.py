@@ -1,43 +1,36 @@
-"""The content of a report, gathered from the bucket: status, with the journals, the scan snapshots, the records of runs.
+"""The content of a report: the overview, and what else the page shows of scans and runs, summed so that it has few
+marks however much a bucket holds.
 
-If a journal, a scan or a run's record is missing or damaged, the page names it, and shows the rest. Only the controller's
-log must be readable: without it nothing is known. Changes nothing.
+Nothing is left out: bars add up to what they were made of, and an epoch never shares a bar with one on the other side
+of M, so that a bar is either eligible or held as a whole. If a journal, a scan or a run's record is missing or damaged,
+the page names it, and shows the rest. Only the controller's log must be readable: without it nothing is known. Changes
+nothing.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from l0gc.collect.runs import RunEntry, list_runs
+from l0gc.collect.gc_steps import SWEEP
+from l0gc.collect.record import RunSummary
+from l0gc.collect.runs import RunEntry
 from l0gc.decoding import UNDECODABLE
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
-from l0gc.formatting import STANDARD_PRICE, count, dollars_month, size, span
-from l0gc.inspect.causes import IDLE_WINDOW, NOT_COMPUTED, PAUSED, UNRECONCILED_DATA
-from l0gc.inspect.journals import Cause, Held, HoleFacts, Journals, Overview
-from l0gc.inspect.report.series import (
-    DeletedBar,
-    EpochBar,
-    Forecast,
-    Saved,
-    Swept,
-    deleted_bars,
-    epoch_bars,
-    forecast,
-    rows_left,
-    saved,
-    sweeps_since,
-    thinned,
-)
-from l0gc.inspect.status import Status, deleted_since, newest_scan, status_and_journals
+from l0gc.errors import UsageError
+from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars_month, size, span
+from l0gc.inspect.causes import PAUSED, WAITS_FOR
+from l0gc.inspect.overview import Cause, HoleFacts, Journals, Overview
+from l0gc.inspect.reading import read_overview
 from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.streamlog.cluster import Handles
-from l0gc.watermark.scans import ScanSnapshot, ScanTotals, oldest_ms, read_trend
-from l0gc.watermark.source import HELD_BACK_SHOWN, REPORTED, Holder, UnitSummary
+from l0gc.watermark.scans import ScanRow, ScanTotals, read_trend
+from l0gc.watermark.source import HELD_BACK_SHOWN, Holder, UnitSummary
 
 HEALTHY: Final = "healthy"
 WAITING: Final = "waiting"
@@ -45,13 +38,6 @@ NEEDS_YOU: Final = "needs_you"
 
 LATE_MS: Final = 86_400_000
 """A scheduler that works has run `l0gc gc` dozens of times by then."""
-_WAITS_FOR: Final = {
-    UNRECONCILED_DATA: "l0gc reconcile",
-    IDLE_WINDOW: "l0gc housekeep",
-    NOT_COMPUTED: "l0gc compute-watermark",
-    PAUSED: "l0gc resume",
-}
-
 SHOWN_RUNS: Final = 20
 SHOWN_BEHIND: Final = HELD_BACK_SHOWN
 SHOWN_TOPICS: Final = 50
@@ -60,10 +46,17 @@ SHOWN_HOLES: Final = 50
 SCANS_READ: Final = 500
 """A week of them, where M is computed every 20 minutes."""
 RUNS_READ: Final = 1000
-
-_HELD_BY_EXTERNAL_LOG: Final = (
-    "by that system's report when M was computed; it moves when that reports a higher gc epoch"
-)
+MOST_BARS: Final = 120
+MOST_POINTS: Final = 200
+RUNS_ONE_BY_ONE: Final = 40
+"""Up to so many runs have a bar each; above that, each day has one."""
+MOST_DAYS: Final = 90
+MOST_SWEEPS: Final = 200
+_DAY_MS: Final = 86_400_000
+_PACE_MS: Final = 7 * _DAY_MS
+"""A forecast is based on so much of the past, which has each day of a week in it."""
+_LEAST_PACE_MS: Final = 3_600_000
+"""By less than an hour of it nothing is forecast."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -77,14 +70,11 @@ class Verdict(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
-class PartitionLag(Holder, frozen=True):
-    """How far a partition's gc epoch, from its journal, lags the cluster epoch."""
-
-    lag_epochs: int = 0
-
-
 class TopicFacts(msgspec.Struct, frozen=True):
-    """A topic, as its journals have it; `unread` of these cannot be read, and are not in the numbers."""
+    """A topic, as its journals have it; `unread` of these cannot be read, and are not in the numbers.
+
+    `gc_epoch` is the lowest M(p) of its partitions.
+    """
 
     topic: str
     partitions: int
@@ -94,73 +84,117 @@ class TopicFacts(msgspec.Struct, frozen=True):
     unreconciled_records: int
     l1_objects: int
     gc_epoch: int
-    lag_epochs: int
 
 
-class GarbageFigures(ScanTotals, frozen=True, kw_only=True):
-    """What the newest scan saw, by the M that is published now.
+class EpochBar(msgspec.Struct, frozen=True):
+    """The objects of the epochs from `first_epoch` to `last_epoch`; all of them are eligible, or none is.
 
     Attributes:
-        deleted_objects: what runs that began since then have deleted.
-        left_objects: eligible and not known to be deleted since: the garbage now.
-        dollars_month: what that costs a month.
-        held_objects: L0 objects above M.
+        held_by: the partition with the lowest M(p) of those that still may need one of them; empty for none.
+        holders: how many do, at most.
     """
 
-    deleted_objects: int
-    deleted_bytes: int
-    left_objects: int
-    left_bytes: int
+    first_epoch: int
+    last_epoch: int
+    objects: int
+    bytes: int
+    eligible: bool
+    oldest_ms: int
+    held_by: str = ""
+    holders: int = 0
+
+
+class DeletedBar(msgspec.Struct, frozen=True):
+    """What the run that began at `started_ms` deleted, or all the runs of the day that began then (`runs` of them)."""
+
+    started_ms: int
+    objects: int
+    bytes: int
+    runs: int
+    is_day: bool
+
+
+class TrendPoint(msgspec.Struct, frozen=True):
+    """The garbage at a moment: as a scan saw it, or, with what was deleted, as a sweep left it."""
+
+    ms: int
+    objects: int
+    bytes: int
+    deleted_objects: int = 0
+    deleted_bytes: int = 0
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What the runs since `since_ms` deleted, and what it would cost each month if it were still there.
+
+    `at_most`: two runs overlapped, and a store says of an object that is gone already that it was deleted.
+    """
+
+    since_ms: int
+    runs: int
+    objects: int
+    bytes: int
     dollars_month: float
-    held_objects: int
-    held_bytes: int
-    held_dollars_month: float
+    at_most: bool = False
 
 
-class ReportFacts(Overview, kw_only=True):
-    """How a cluster stands, and what else the page shows.
+class Forecast(msgspec.Struct, frozen=True):
+    """What became garbage a day from `from_ms` to `to_ms`, and what there would be a week from now without a sweep."""
+
+    from_ms: int
+    to_ms: int
+    objects_day: int
+    bytes_day: int
+    week_bytes: int
+    week_dollars_month: float
+
+
+class Report(msgspec.Struct, Outcome, kw_only=True):
+    """A cluster's overview, and what else the page shows.
 
     Attributes:
         verdict: how the cluster stands, in a sentence.
-        published_ms: when M was published; None for none.
-        lag_epochs: None without an M or an epoch to compare it with.
-        behind: the partitions with the most lag; `others_behind` counts the rest, none of which lags by more than
-            `others_lag`.
-        by_topic: the topics with the most unreconciled records; `topics` counts all of them.
-        given_up: the first few holes; `holes` counts all.
-        garbage: None if no scan is there.
-        epochs: what that scan saw and runs have not deleted since, as bars.
-        trend: scans, oldest first; of very many, those that show the peaks.
-        sweeps: what was deleted since the first of those scans, oldest first.
-        saved: what the sweeps on record have deleted; None without any.
+        behind: the partitions with the lowest M(p); `others_behind` counts the rest, none of which lags by more than
+            `others_lag` epochs.
+        by_topic: the topics with the most unreconciled records.
+        given_up: the first few holes.
+        epochs: what the newest scan saw and runs have not deleted since, as bars.
+        trend: scans and the sweeps since the first of them, oldest first; of very many, those that show the peaks.
+        saved: what the runs on record have deleted; None without any.
         forecast: what becomes garbage; None if too little is known.
-        runs: the newest last; `runs_total` are on record.
         deleted: what runs deleted, as bars.
-        notes: what else could not be read, and what is therefore missing.
+        html: the page.
     """
 
-    hidden: ClassVar[frozenset[str]] = Overview.hidden | {"epoch_ms", "attempts"}
+    hidden: ClassVar[frozenset[str]] = frozenset({"overview", "html"})
 
-    verdict: Verdict = Verdict()
+    overview: Overview
     url: str
     endpoint_url: str | None = None
-    published_ms: int | None
-    lag_epochs: int | None
-    behind: list[PartitionLag]
+    verdict: Verdict = Verdict()
+    behind: list[Holder]
     others_behind: int
     others_lag: int
     by_topic: list[TopicFacts]
     given_up: list[HoleFacts]
-    garbage: GarbageFigures | None
     epochs: list[EpochBar]
-    trend: list[ScanTotals]
-    sweeps: list[Swept]
+    trend: list[TrendPoint]
     saved: Saved | None
     forecast: Forecast | None
-    runs_total: int
     deleted: list[DeletedBar]
     findings: VerifyResult | None
-    notes: list[str]
+    html: str = ""
+
+    @property
+    def runs(self) -> list[RunEntry]:
+        """The newest runs, which the page lists."""
+        return self.overview.runs[-SHOWN_RUNS:]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, with as many runs as the page lists."""
+        runs = {"runs": [r.to_json() for r in self.runs]}
+        overview = {"overview": self.overview.to_json() | runs, "runs_total": self.overview.runs_total}
+        return super().to_json() | overview
 
 
 _FINDINGS: Final = msgspec.json.Decoder(VerifyResult)
@@ -183,7 +217,7 @@ def gather(
     endpoint_url: str | None = None,
     price_gb_month: float = STANDARD_PRICE,
     findings: VerifyResult | None = None,
-) -> ReportFacts:
+) -> Report:
     """Look at everything once.
 
     Args:
@@ -194,82 +228,70 @@ def gather(
         NotInitialisedError: no cluster exists here.
         CorruptObjectError: the controller's log cannot be read.
     """
-    notes = list[str]()
-    known, journals = status_and_journals(cluster, price_gb_month)
-    epoch, watermark = known.cluster_epoch, known.watermark
-    runs, runs_total = _runs(cluster, notes)
-    scan = newest_scan(cluster, known.cluster_id, notes)
-    trend = read_trend(cluster.store, cluster.parallel, known.cluster_id, SCANS_READ)
-    if trend.skipped:
-        notes.append(f"{trend.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
-    garbage, bars = None, list[EpochBar]()
-    if scan is not None:
-        garbage = garbage_of(scan, watermark, runs, price_gb_month)
-        left = garbage.left_objects / max(1, garbage.eligible_objects)
-        bars = epoch_bars(rows_left(scan.rows, watermark, left), watermark)
-    behind, others, others_lag = lags(epoch, [r.summary for r in journals.readings])
-    shared = {name: getattr(known, name) for name in Overview.__struct_fields__}
-    if known.external_log:
-        shared["held_back_by"] = _held_in_scan(scan, watermark)
-    facts = ReportFacts(
-        **shared | {"lag_ms": lag_of(known, garbage), "runs": runs[-SHOWN_RUNS:]},
+    o = read_overview(cluster, price_gb_month, runs=RUNS_READ)
+    past = read_trend(cluster.store, cluster.parallel, o.cluster_id, SCANS_READ)
+    if past.skipped:
+        o.notes.append(
+            f"{past.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without"
+        )
+    bars = list[EpochBar]()
+    if o.scan is not None and o.garbage is not None:
+        left = o.garbage.left_objects / max(1, o.garbage.eligible_objects)
+        bars = epoch_bars(rows_left(o.scan.rows, o.watermark, left), o.watermark)
+    behind, others, others_lag = lags(o.cluster_epoch, [r.summary for r in o.logs.readings])
+    left_bytes = o.garbage.left_bytes if o.garbage is not None else 0
+    report = Report(
+        overview=o,
         url=url,
         endpoint_url=endpoint_url,
-        published_ms=known.published_ms if known.published_ms >= 0 else None,
-        lag_epochs=max(0, known.lag_epochs) if known.published_ms >= 0 and epoch >= 0 else None,
         behind=behind,
         others_behind=others,
         others_lag=others_lag,
-        by_topic=[] if known.external_log else by_topic(epoch, journals),
-        given_up=journals.given_up(SHOWN_HOLES),
-        garbage=garbage,
+        by_topic=[] if o.external_log else by_topic(o.logs),
+        given_up=o.logs.given_up(SHOWN_HOLES),
         epochs=bars,
-        trend=thinned(trend.scans),
-        sweeps=sweeps_since(runs, trend.scans[0].taken_ms) if trend.scans else [],
-        saved=saved(runs, price_gb_month),
-        forecast=forecast(trend.scans, runs, garbage.left_bytes if garbage is not None else 0, price_gb_month),
-        runs_total=runs_total,
-        deleted=deleted_bars(runs),
+        trend=trend_points(thinned(past.scans), sweeps_of(o.runs)),
+        saved=saved(o.runs, price_gb_month),
+        forecast=forecast(past.scans, o.runs, left_bytes, price_gb_month),
+        deleted=deleted_bars(o.runs),
         findings=findings and msgspec.structs.replace(findings, findings=findings.findings[:SHOWN_FINDINGS]),
-        notes=notes,
     )
-    return msgspec.structs.replace(facts, verdict=verdict(facts))
+    report.verdict = verdict(o, findings)
+    return report
 
 
-def verdict(f: ReportFacts) -> Verdict:
+def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
     """How the cluster stands (pure).
 
     It decides nothing anew: causes and remedies are those of `causes.py`, which `status` shows. It adds whether somebody
     has to act. A cause that the next runs of `l0gc gc` end is waiting; one that has waited for longer than a day, and any
     that no run ends, needs a person.
     """
-    causes, lag_ms, garbage = f.causes, f.lag_ms, f.garbage
-    acute = next((c for c in causes if c.cause not in _WAITS_FOR), None)
+    acute = next((c for c in o.causes if c.cause not in WAITS_FOR), None)
     if acute is not None:
-        return Verdict(NEEDS_YOU, _sentence(acute, len(causes)), acute.cause)
-    if f.findings is not None and f.findings.total:
+        return Verdict(NEEDS_YOU, _sentence(acute, len(o.causes)), acute.cause)
+    if findings is not None and findings.total:
         return Verdict(
-            NEEDS_YOU, f"l0gc verify has {count(f.findings.total, 'finding')}; what is damaged is named below."
+            NEEDS_YOU, f"l0gc verify has {count(findings.total, 'finding')}; what is damaged is named below."
         )
-    if causes and causes[0].cause != PAUSED and lag_ms is not None and lag_ms > LATE_MS:
-        return Verdict(
-            NEEDS_YOU, f"M has stood for {span(lag_ms)}: {_sentence(causes[0], len(causes))}", causes[0].cause
-        )
-    if f.warnings:
-        warning = f.warnings[0]
+    first = o.causes[0] if o.causes else None
+    if first is not None and first.cause != PAUSED and o.lag_ms is not None and o.lag_ms > LATE_MS:
+        return Verdict(NEEDS_YOU, f"M has stood for {span(o.lag_ms)}: {_sentence(first, len(o.causes))}", first.cause)
+    if o.warnings:
+        warning = o.warnings[0]
         return Verdict(NEEDS_YOU, f"nothing is held back, but {warning.detail}.", warning.cause)
-    if causes:
-        first = causes[0]
-        return Verdict(WAITING, f"for {_WAITS_FOR[first.cause]}: {_sentence(first, len(causes))}", first.cause)
-    if f.watermark < 0:
+    if first is not None:
+        return Verdict(WAITING, f"for {WAITS_FOR[first.cause]}: {_sentence(first, len(o.causes))}", first.cause)
+    if o.watermark < 0:
         return Verdict(WAITING, "for the first M: none is published yet, so nothing may go.")
-    if garbage is None:
+    if o.garbage is None:
         return Verdict(HEALTHY, "M follows the cluster epoch. What the bucket holds is not known: no scan is there.")
-    if not garbage.left_objects:
-        held = f"{count(garbage.held_objects, 'object')} may still be needed" if garbage.held_objects else "L0 is empty"
-        return Verdict(HEALTHY, f"no garbage is left; {held}.")
-    left = f"{count(garbage.left_objects, 'object')} ({size(garbage.left_bytes)})"
-    since_sweep_ms = f.as_of_ms - f.runs[-1].started_ms if f.runs else None
+    if not o.left_objects:
+        held = o.garbage.held_objects
+        rest = f"{count(held, 'object')} may still be needed" if held else "L0 is empty"
+        return Verdict(HEALTHY, f"no garbage is left; {rest}.")
+    left = f"{count(o.left_objects, 'object')} ({size(o.garbage.left_bytes)})"
+    since_sweep_ms = o.as_of_ms - o.runs[-1].started_ms if o.runs else None
     if since_sweep_ms is None or since_sweep_ms > LATE_MS:
         last = "none is on record" if since_sweep_ms is None else f"the last one began {span(since_sweep_ms)} ago"
         return Verdict(WAITING, f"for l0gc sweep: {left} may go, and {last}.")
@@ -281,61 +303,10 @@ def _sentence(cause: Cause, total: int) -> str:
     return f"{cause.detail}.{more}"
 
 
-def lag_of(known: Status, garbage: GarbageFigures | None) -> int | None:
-    """How long M has stood. Where the log has forgotten, the oldest object that is held says more: it is above M (pure)."""
-    if not known.lag_at_least or known.lag_ms is None or garbage is None or garbage.oldest_held_ms is None:
-        return known.lag_ms
-    return max(known.lag_ms, known.as_of_ms - garbage.oldest_held_ms)
+# -- partitions and topics ----------------------------------------------------------------------------------------------
 
 
-def _held_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[Held]:
-    """Which partition of an external log M waits for, as the newest scan has it."""
-    held = next((r for r in scan.epochs if r.held_by), None) if scan is not None else None
-    if held is None:
-        return []
-    topic, _, partition = held.held_by.rpartition("/")
-    number = int(partition) if partition.isdecimal() else -1
-    return [Held(topic, number, watermark, REPORTED, _HELD_BY_EXTERNAL_LOG)]
-
-
-def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> GarbageFigures:
-    """What a scan says by the M of now, and by what was deleted since (pure)."""
-    eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
-    held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
-    objects, size = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
-    deleted = deleted_since(runs, scan.totals.taken_ms)
-    left_bytes = max(0, size - deleted.bytes)
-    held_bytes = sum(r.bytes for r in held)
-    totals = msgspec.structs.replace(
-        scan.totals,
-        watermark=watermark,
-        eligible_objects=objects,
-        eligible_bytes=size,
-        oldest_eligible_ms=oldest_ms(eligible),
-        oldest_held_ms=oldest_ms(held),
-    )
-    return GarbageFigures(
-        **msgspec.structs.asdict(totals),
-        deleted_objects=deleted.objects,
-        deleted_bytes=deleted.bytes,
-        left_objects=max(0, objects - deleted.objects),
-        left_bytes=left_bytes,
-        dollars_month=round(dollars_month(left_bytes, price_gb_month), 6),
-        held_objects=sum(r.objects for r in held),
-        held_bytes=held_bytes,
-        held_dollars_month=round(dollars_month(held_bytes, price_gb_month), 6),
-    )
-
-
-def _runs(cluster: Handles, notes: list[str]) -> tuple[list[RunEntry], int]:
-    try:
-        return list_runs(cluster.store, RUNS_READ, parallel=cluster.parallel)
-    except (CorruptObjectError, ObjectNotFoundError) as e:
-        notes.append(f"no run is shown: {e}")
-        return [], 0
-
-
-def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[PartitionLag], int, int]:
+def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[Holder], int, int]:
     """The partitions with the most lag, how many others there are, and the most that one of those lags (pure)."""
     low = sorted((h for u in units for h in u.lowest if h.topic), key=lambda h: (h.gc_epoch, h.topic, h.partition))
     shown = low[:SHOWN_BEHIND]
@@ -343,20 +314,18 @@ def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[Partiti
     for u in units:
         rest.update(u.gc_epochs)
     rest.subtract(h.gc_epoch for h in shown)
-    others = [gc_epoch for gc_epoch, n in rest.items() if n > 0]
-    found = [PartitionLag(**msgspec.structs.asdict(h), lag_epochs=cluster_epoch - h.gc_epoch) for h in shown]
-    return found, sum(n for n in rest.values() if n > 0), cluster_epoch - min(others, default=cluster_epoch)
+    rest = +rest
+    return shown, rest.total(), cluster_epoch - min(rest, default=cluster_epoch)
 
 
-def by_topic(cluster_epoch: int, journals: Journals) -> list[TopicFacts]:
+def by_topic(journals: Journals) -> list[TopicFacts]:
     """The topics with the most unreconciled records (pure)."""
-    found = []
+    facts = []
     for topic in journals.snapshot.topics.values():
         read = [(run, s) for run in topic.runs() if (s := journals.readings[run.journal].state) is not None]
         totals = [s.topic(topic.revision).totals() for _, s in read]
         low = [s.lowest(topic.revision, run.first, run.count, 1)[0].gc_epoch for run, s in read]
-        gc_epoch = min(low, default=-1)
-        found.append(
+        facts.append(
             TopicFacts(
                 topic.name,
                 topic.partitions,
@@ -365,8 +334,156 @@ def by_topic(cluster_epoch: int, journals: Journals) -> list[TopicFacts]:
                 sum(t.records for t in totals),
                 sum(t.unreconciled_records for t in totals),
                 sum(t.l1_objects for t in totals),
-                gc_epoch,
-                cluster_epoch - gc_epoch,
+                min(low, default=-1),
             )
         )
-    return sorted(found, key=lambda t: (-t.unreconciled_records, t.topic))[:SHOWN_TOPICS]
+    return sorted(facts, key=lambda t: (-t.unreconciled_records, t.topic))[:SHOWN_TOPICS]
+
+
+# -- bars and lines -----------------------------------------------------------------------------------------------------
+
+
+def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[ScanRow]:
+    """The rows, where of what may go this share is left: runs say how many objects they deleted, not at which epochs."""
+
+    def of(r: ScanRow) -> ScanRow:
+        if r.epoch is None or r.epoch > watermark:
+            return r
+        return msgspec.structs.replace(r, objects=round(r.objects * left), bytes=round(r.bytes * left))
+
+    return [r for r in map(of, rows) if r.objects]
+
+
+def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -> list[EpochBar]:
+    """The rows of L0 objects as at most `most` bars, lowest epoch first; all of them span as many epochs.
+
+    Args:
+        rows: by epoch, rising; those without one are left out.
+        watermark: the M to use.
+        most: two at least, one for each side of M.
+    """
+    epochs = [(r.epoch, r) for r in rows if r.epoch is not None]
+    if not epochs:
+        return []
+    low, high = epochs[0][0], epochs[-1][0]
+    # How many epochs a bar spans: the fewest with which there are no more than `most` bars, on both sides of M.
+    width = 1 + bisect_left(
+        range(1, high - low + 1), True, key=lambda w: (high - watermark - 1) // w - (low - watermark - 1) // w < most
+    )
+    bars: dict[int, EpochBar] = {}
+    for e, r in epochs:
+        # Counted from M + 1, which therefore begins a bar.
+        number = (e - watermark - 1) // width
+        first = number * width + watermark + 1
+        so_far = bars.get(number) or EpochBar(
+            max(low, first), min(high, first + width - 1), 0, 0, e <= watermark, r.oldest_ms
+        )
+        bars[number] = msgspec.structs.replace(
+            so_far,
+            objects=so_far.objects + r.objects,
+            bytes=so_far.bytes + r.bytes,
+            oldest_ms=min(so_far.oldest_ms, r.oldest_ms),
+            held_by=so_far.held_by or r.held_by,
+            holders=max(so_far.holders, r.holders),
+        )
+    return list(bars.values())
+
+
+def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
+    """What the runs deleted, oldest first: a bar for each run that ended, or for each of the last days, also one without."""
+    ended = [(r.started_ms, r.summary) for r in runs if r.summary is not None]
+    if len(ended) <= RUNS_ONE_BY_ONE:
+        return [DeletedBar(at, s.deleted, s.bytes, 1, False) for at, s in ended]
+    days: dict[int, DeletedBar] = {}
+    for at, s in ended:
+        day = day_of(at)
+        so_far = days.get(day) or DeletedBar(day, 0, 0, 0, True)
+        days[day] = DeletedBar(day, so_far.objects + s.deleted, so_far.bytes + s.bytes, so_far.runs + 1, True)
+    last = max(days)
+    first = max(min(days), last - (MOST_DAYS - 1) * _DAY_MS)
+    return [days.get(day) or DeletedBar(day, 0, 0, 0, True) for day in range(first, last + 1, _DAY_MS)]
+
+
+def day_of(ms: int) -> int:
+    """When the day (UTC) of a moment began."""
+    return ms - ms % _DAY_MS
+
+
+def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTotals]:
+    """At most `most` of the scans, oldest first: of each stretch of time the one with the most garbage, and the newest."""
+    if len(scans) <= most:
+        return list(scans)
+    first, last = scans[0].taken_ms, scans[-1].taken_ms
+    stretch = (last - first) // (most - 1) + 1
+    peaks: dict[int, ScanTotals] = {}
+    for scan in scans[:-1]:
+        number = (scan.taken_ms - first) // stretch
+        if number not in peaks or scan.eligible_bytes > peaks[number].eligible_bytes:
+            peaks[number] = scan
+    return [*peaks.values(), scans[-1]]
+
+
+def sweeps_of(runs: Iterable[RunEntry]) -> list[RunSummary]:
+    """The sweeps that ended and deleted anything of L0, oldest first; a vacuum deletes other things."""
+    return sorted((s for s in _deletions(runs) if s.command == SWEEP), key=lambda s: s.started_ms)
+
+
+def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
+    return [r.summary for r in runs if r.summary is not None and r.summary.deleted]
+
+
+def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
+    """What all of the runs deleted, of L0 and of the rest; None if that is nothing."""
+    deletions = sorted(_deletions(runs), key=lambda s: s.started_ms)
+    if not deletions:
+        return None
+    total = sum(s.bytes for s in deletions)
+    cost = round(dollars_month(total, price_gb_month), 6)
+    overlap = any(after.started_ms < before.ended_ms for before, after in pairwise(deletions))
+    return Saved(deletions[0].started_ms, len(deletions), sum(s.deleted for s in deletions), total, cost, overlap)
+
+
+def forecast(
+    scans: Sequence[ScanTotals], runs: Iterable[RunEntry], left_bytes: int, price_gb_month: float
+) -> Forecast | None:
+    """The pace at which garbage came in the last week, and where that leads.
+
+    The garbage that arose between two scans is its growth plus what was deleted between them.
+
+    Args:
+        scans: oldest first.
+        left_bytes: the garbage now.
+    """
+    near = [s for s in scans if s.taken_ms >= scans[-1].taken_ms - _PACE_MS]
+    if not near or (length := near[-1].taken_ms - near[0].taken_ms) < _LEAST_PACE_MS:
+        return None
+    swept = [s for s in sweeps_of(runs) if near[0].taken_ms <= s.started_ms < near[-1].taken_ms]
+    objects = near[-1].eligible_objects - near[0].eligible_objects + sum(s.deleted for s in swept)
+    growth = near[-1].eligible_bytes - near[0].eligible_bytes + sum(s.bytes for s in swept)
+    a_day = max(0, growth) * _DAY_MS // length
+    week = left_bytes + 7 * a_day
+    return Forecast(
+        near[0].taken_ms,
+        near[-1].taken_ms,
+        max(0, objects) * _DAY_MS // length,
+        a_day,
+        week,
+        round(dollars_month(week, price_gb_month), 6),
+    )
+
+
+def trend_points(scans: Sequence[ScanTotals], sweeps: Sequence[RunSummary]) -> list[TrendPoint]:
+    """Scans and the newest sweeps after the first of them on one line, oldest first.
+
+    A sweep leaves what the scan before it saw, less what it deleted.
+    """
+    points: list[TrendPoint] = []
+    moments: list[tuple[int, ScanTotals | RunSummary]] = [(t.taken_ms, t) for t in scans]
+    moments += [(s.started_ms, s) for s in sweeps[-MOST_SWEEPS:]]
+    for ms, seen in sorted(moments, key=lambda m: m[0]):
+        if isinstance(seen, ScanTotals):
+            points.append(TrendPoint(ms, seen.eligible_objects, seen.eligible_bytes))
+        elif points:
+            left = max(0, points[-1].objects - seen.deleted), max(0, points[-1].bytes - seen.bytes)
+            points.append(TrendPoint(ms, *left, seen.deleted, seen.bytes))
+    return points

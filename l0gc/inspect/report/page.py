@@ -1,49 +1,73 @@
 """The page: one HTML file with everything in it, no script, and nothing that a browser would fetch.
 
-What comes from the bucket (names of topics, reasons, keys) is text that somebody else wrote. The template engine escapes
-all of it, none is marked as safe, and the page's own policy lets a browser load and run nothing.
+What comes from the bucket (names of topics, reasons, keys) is text that somebody else wrote. The template engine
+escapes all of it, none is marked as safe, and the page's own policy lets a browser load and run nothing.
+
+`charts.html.j2` draws the charts as SVG. Where each mark stands is decided here: all coordinates are per cent of the
+chart's width and height, from the top left, so that a chart is as wide as the screen and its text keeps its size. None
+is below 0 or above 100.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from l0gc import __version__
-from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars, size, span
+from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
 from l0gc.inspect.causes import NORMAL_LAG, NOTHING
-from l0gc.inspect.report.charts import Chart, deleted_chart, epochs_chart, trend_chart
-from l0gc.inspect.report.facts import HEALTHY, NEEDS_YOU, WAITING, ReportFacts
-from l0gc.inspect.report.series import DeletedBar, EpochBar, TrendPoint, trend_points
+from l0gc.inspect.report.facts import HEALTHY, NEEDS_YOU, WAITING, DeletedBar, EpochBar, Report, TrendPoint
 
 SHOWN_ERRORS: Final = 20
 _COMMANDS: Final = re.compile(r"l0gc [a-z-]+(?: [\w./-]+)*(?: && l0gc [a-z-]+(?: [\w./-]+)*)*$")
 
+_LEAST_HEIGHT: Final = 1.5
+"""Anything above zero is visible, however small compared with the rest."""
+_TICKS: Final = 5
+_DAYS_NAMED: Final = 8
+"""Below bars; a day's name is shorter than a moment's."""
+_GAP: Final = 0.15
+"""Of a bar's place."""
+_WIDEST: Final = 9.0
+"""Of a bar, per cent of the chart: one alone is a bar, not a wall."""
+_CHARACTER: Final = 1.1
+"""About half of a label's character, per cent of the chart, on the narrowest screen."""
+_UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_BINARY_UNITS: Final = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
+_MINUTE: Final = 60_000
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_STEPS: Final = [
+    _MINUTE,
+    *(n * _MINUTE for n in (2, 5, 10, 15, 30)),
+    *(n * _HOUR for n in (1, 2, 3, 6, 12)),
+    *(n * _DAY for n in (1, 2, 5, 10, 20, 50, 100)),
+]
 
-@dataclass(frozen=True, slots=True)
-class Report(Outcome):
-    """What is known of a cluster, and the page that shows it."""
 
-    facts: ReportFacts
-    html: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The facts; the page is made of them."""
-        return self.facts.to_json()
-
-
-def render(facts: ReportFacts) -> str:
+def render(report: Report) -> str:
     """The page as HTML."""
-    where = {"export L0GC_URL": facts.url, "L0GC_ENDPOINT_URL": facts.endpoint_url}
-    template = _ENVIRONMENT.get_template("page.html.j2")
-    return template.render(
-        f=facts,
-        charts=_charts(facts),
+    o, points = report.overview, report.trend
+    charts: dict[str, Chart | None] = dict.fromkeys(("epochs", "garbage_objects", "garbage_bytes", "deleted"))
+    if report.epochs:
+        charts["epochs"] = epochs_chart(report.epochs, o.watermark, _epoch_title)
+    if points:
+        objects, bytes_ = "Eligible objects over time", "Eligible bytes over time"
+        charts["garbage_objects"] = trend_chart(objects, points, lambda p: p.objects, _objects_title)
+        charts["garbage_bytes"] = trend_chart(bytes_, points, lambda p: p.bytes, _bytes_title, binary=True)
+    if report.deleted:
+        charts["deleted"] = deleted_chart(report.deleted, _deleted_title)
+    where = {"export L0GC_URL": report.url, "L0GC_ENDPOINT_URL": report.endpoint_url}
+    return _ENVIRONMENT.get_template("page.html.j2").render(
+        r=report,
+        o=o,
+        charts=charts,
         version=__version__,
         standard_price=STANDARD_PRICE,
         shown_errors=SHOWN_ERRORS,
@@ -53,19 +77,188 @@ def render(facts: ReportFacts) -> str:
     )
 
 
-def _charts(f: ReportFacts) -> dict[str, Chart | None]:
-    """The charts of a page; None where there is nothing to show."""
-    points = trend_points(f.trend, f.sweeps)
-    charts: dict[str, Chart | None] = dict.fromkeys(("epochs", "garbage_objects", "garbage_bytes", "deleted"))
-    if f.epochs:
-        charts["epochs"] = epochs_chart(f.epochs, f.watermark, _epoch_title)
-    if points:
-        objects, bytes_ = "Eligible objects over time", "Eligible bytes over time"
-        charts["garbage_objects"] = trend_chart(objects, points, lambda p: p.objects, _objects_title)
-        charts["garbage_bytes"] = trend_chart(bytes_, points, lambda p: p.bytes, _bytes_title, binary=True)
-    if f.deleted:
-        charts["deleted"] = deleted_chart(f.deleted, _deleted_title)
-    return charts
+# -- charts -------------------------------------------------------------------------------------------------------------
+
+
+class AxisTick(NamedTuple):
+    """A place on an axis. `anchor` is SVG's text-anchor; every other tick is `minor`: a phone has no room for it."""
+
+    at: float
+    label: str
+    anchor: str = "middle"
+    minor: bool = False
+
+
+class Bar(NamedTuple):
+    """`kind` is a class of the style sheet: `eligible`, `held` or `deleted`."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    title: str
+
+
+class Point(NamedTuple):
+    """`kind` is a class of the style sheet: `dot` for a scan, `swept` for where a sweep left the line."""
+
+    x: float
+    y: float
+    title: str
+    kind: str = "dot"
+
+
+class Chart(NamedTuple):
+    """`label` says what is shown, for those who cannot see it; `line` is where M stands."""
+
+    label: str
+    y_ticks: list[AxisTick]
+    x_ticks: list[AxisTick]
+    bars: Sequence[Bar] = ()
+    points: Sequence[Point] = ()
+    line: AxisTick | None = None
+
+
+class Scale(NamedTuple):
+    """From values to per cent: `low` is at 0, `high` at 100. `high` is above `low`."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(100 * min(1.0, max(0.0, share)), 3)
+
+
+def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
+    """The smallest of 1, 2 and 5 times a power of ten (or of the powers of two) of which `most` reach over `span`."""
+    power = 1
+    while True:
+        for factor in (1,) if binary else (1, 2, 5):
+            if factor * power * most >= span:
+                return factor * power
+        power *= 2 if binary else 10
+
+
+def height_scale(values: Sequence[float], *, binary: bool = False) -> tuple[Scale, list[AxisTick]]:
+    """A scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
+    top = max(values, default=0)
+    step = nice_step(top, binary=binary)
+    steps = max(1, math.ceil(top / step))
+    scale, label = Scale(0, steps * step), short_size if binary else short_number
+    return scale, [AxisTick(100 - scale.at(n * step), label(n * step), "end") for n in range(steps + 1)]
+
+
+def short_number(n: int) -> str:
+    """`1.5M`, for an axis."""
+    unit, name = next(((u, name) for u, name in _UNITS if n >= u), (1, ""))
+    return f"{n / unit:g}{name}"
+
+
+def short_size(n: int) -> str:
+    """`1.5 MiB`, `2 MiB`, for an axis."""
+    unit, name = next((u, name) for u, name in _BINARY_UNITS if n >= u or u == 1)
+    return f"{n / unit:g}{name}"
+
+
+def _placed(places: Sequence[tuple[float, str]]) -> list[AxisTick]:
+    """Labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
+    ticks = []
+    for i, (at, label) in enumerate(places):
+        room = _CHARACTER * len(label)
+        anchor = "start" if at < room else "end" if at > 100 - room else "middle"
+        ticks.append(AxisTick(at, label, anchor, minor=bool(i % 2)))
+    return ticks
+
+
+def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str) -> Bar:
+    height = max(_LEAST_HEIGHT, scale.at(value)) if value > 0 else 0.0
+    return Bar(
+        round(x + width * _GAP / 2, 3), round(100 - height, 3), round(width * (1 - _GAP), 3), height, kind, title
+    )
+
+
+def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str]) -> Chart:
+    """Objects at each epoch, and where M stands between what may go and what stays."""
+    low, high = bars[0].first_epoch, bars[-1].last_epoch
+    across = Scale(low, high + 1)
+    up, y_ticks = height_scale([b.objects for b in bars])
+    marks = []
+    for b in bars:
+        x = across.at(b.first_epoch)
+        width = across.at(b.last_epoch + 1) - x
+        marks.append(_bar(x, width, up, b.objects, "eligible" if b.eligible else "held", title(b)))
+    step = nice_step(high - low)
+    first = -(-low // step) * step
+    x_ticks = _placed([(across.at(e + 0.5), str(e)) for e in range(first, high + 1, step)])
+    return Chart("L0 objects at each epoch", y_ticks, x_ticks, bars=marks, line=_m_line(across, low, high, watermark))
+
+
+def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
+    """M is behind its own epoch. Where the chart does not reach that far, it is at the edge, with an arrow."""
+    if watermark < 0:
+        return AxisTick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
+    at = across.at(watermark + 1)
+    if watermark + 1 < low:
+        return AxisTick(at, f"\N{LEFTWARDS ARROW} M = {watermark}", "start")
+    if watermark > high:
+        return AxisTick(at, f"M = {watermark} \N{RIGHTWARDS ARROW}", "end")
+    return AxisTick(at, f"M = {watermark}", "start" if at < 50 else "end")
+
+
+def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]) -> Chart:
+    """Objects deleted by each run or on each day, side by side over the whole width; the newest always has its label."""
+    up, y_ticks = height_scale([b.objects for b in bars])
+    place = 100 / len(bars)
+    width = min(place, _WIDEST)
+    marks = [
+        _bar(i * place + (place - width) / 2, width, up, b.objects, "deleted", title(b)) for i, b in enumerate(bars)
+    ]
+    step = -(-len(bars) // (_DAYS_NAMED if bars[0].is_day else _TICKS))
+    last = len(bars) - 1
+    labels = [
+        ((i + 0.5) * place, _axis_moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if (last - i) % step == 0
+    ]
+    what = "day" if bars[0].is_day else "run"
+    return Chart(f"L0 objects deleted by each {what}", y_ticks, _placed(labels), bars=marks)
+
+
+def trend_chart(
+    label: str,
+    points: Sequence[TrendPoint],
+    value: Callable[[TrendPoint], int],
+    title: Callable[[TrendPoint], str],
+    *,
+    binary: bool = False,
+) -> Chart:
+    """A line over time, oldest first, with a mark where a sweep was."""
+    low, high = points[0].ms, points[-1].ms
+    if low == high:
+        low, high = low - _HOUR, high + _HOUR
+    across = Scale(low, high)
+    up, y_ticks = height_scale([value(p) for p in points], binary=binary)
+    marks = [
+        Point(across.at(p.ms), round(100 - up.at(value(p)), 3), title(p), "swept" if p.deleted_objects else "dot")
+        for p in points
+    ]
+    return Chart(label, y_ticks, time_ticks(across), points=marks)
+
+
+def time_ticks(across: Scale) -> list[AxisTick]:
+    """Round moments (UTC) between the ends of a scale of milliseconds; at least the first of them, if none is round."""
+    low, high = int(across.low), int(across.high)
+    step = next((s for s in _STEPS if (high - low) / s <= _TICKS), nice_step((high - low) / _DAY) * _DAY)
+    first = -(-low // step) * step
+    moments = list(range(first, high + 1, step)) or [low]
+    return _placed([(across.at(ms), _axis_moment(ms, step >= _DAY)) for ms in moments])
+
+
+def _axis_moment(ms: int, is_day: bool) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):{'%-d %b' if is_day else '%-d %b %H:%M'}}"
+
+
+# -- text ---------------------------------------------------------------------------------------------------------------
 
 
 def _objects_title(p: TrendPoint) -> str:
@@ -108,10 +301,10 @@ def moment(ms: int) -> str:
 
 def commands_of(remedy: str) -> str:
     """The commands with which a remedy ends, to be copied; empty if it is words alone, or if nothing has to be done."""
-    found = _COMMANDS.search(remedy)
-    if found is None or remedy.startswith(NOTHING) or not (found.start() == 0 or remedy[found.start() - 1] == " "):
+    m = _COMMANDS.search(remedy)
+    if m is None or remedy.startswith(NOTHING) or not (m.start() == 0 or remedy[m.start() - 1] == " "):
         return ""
-    return found[0]
+    return m[0]
 
 
 def words_of(remedy: str) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from l0gc.errors import SafetyError
 from l0gc.formatting import Outcome, count
+from l0gc.inspect.causes import PUT_BACK
 from l0gc.streamlog.journal.topic import UnreconciledObject
 
 _RESTORE: Final = "restore it from a version or a backup"
@@ -51,6 +52,7 @@ class Kind(StrEnum):
     INDEX_UNREADABLE = "index_unreadable", "loss", f"{_RESTORE}: it names the partition's older L1 objects"
     LOG_UNREADABLE = "log_unreadable", "loss", "restore the named object from a version or a backup; M waits until then"
     LOG_GAP = "log_gap", "danger", f"{_STOP}; {_RESTORE_LOG}"
+    JOURNAL_SET_BACK = "journal_set_back", "danger", f"{_STOP}; {PUT_BACK}"
     STATE_BROKEN = "state_broken", "danger", f"{_STOP}; {_RESTORE_LOG}"
     CHECKPOINT_DIFFERS = "checkpoint_differs", "danger", f"{_STOP}; {_RESTORE_LOG}, and keep both for a bug report"
     BOUNDARY_BROKEN = "boundary_broken", "danger", f"{_STOP}; {_RESTORE_LOG}, boundary.json included"

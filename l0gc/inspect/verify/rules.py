@@ -14,12 +14,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.inspect.journals import unclosed_text
+from l0gc.inspect.overview import ahead_text, misplacement, set_back_text, unclosed_text
 from l0gc.inspect.verify.findings import Kind, Suspect
 from l0gc.keys import KeyLayout, L1Key, PartitionId, journal_log
 from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+from l0gc.watermark.publication import PublishedWatermark, watermark_of
+from l0gc.watermark.source import UnitSummary
 
 LIVE: Final = "live"
 DELETED: Final = "deleted"
@@ -31,6 +34,7 @@ DOUBTFUL: Final = frozenset(
     {
         Kind.LOG_UNREADABLE,
         Kind.LOG_GAP,
+        Kind.JOURNAL_SET_BACK,
         Kind.CHECKPOINT_DIFFERS,
         Kind.BOUNDARY_BROKEN,
         Kind.STATE_BROKEN,
@@ -45,16 +49,20 @@ DOUBTFUL: Final = frozenset(
 
 @dataclass(frozen=True)
 class Basis:
-    """M, and the controller's snapshot taken after it.
+    """What is published, and the controller's snapshot taken after it.
 
     L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal. The topics
     `to_be_closed` were deleted so long ago that each of their journals has closed them.
     """
 
     state: ControllerState
-    watermark: int
+    published: PublishedWatermark | None
     young_after_ms: int
     to_be_closed: Sequence[Topic] = ()
+
+    @property
+    def watermark(self) -> int:
+        return watermark_of(self.published)
 
     @cached_property
     def layout(self) -> KeyLayout:
@@ -118,15 +126,18 @@ class Placed(NamedTuple):
 def placed(copy: JournalCopy, basis: Basis) -> list[Placed]:
     """The live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
     held = ((basis.of(state.revision, state.topic_id)[1], state) for state in copy.state.topics.values())
-    return [Placed(t, state) for t, state in held if t is not None and not _misplaced(copy.journal, t, state)]
+    return [Placed(t, state) for t, state in held if t is not None and not misplacement(copy.journal, t, state)]
 
 
 def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
     """All that is wrong with a journal by its log alone."""
     found = [Suspect(kind, copy.journal, key=copy.folder, detail=text) for kind, text in copy.faults]
     if (epoch := copy.state.max_applied_epoch) > basis.state.epoch:
-        text = f"its window {copy.state.window} is above the cluster epoch {basis.state.epoch}"
+        text = ahead_text(f"its window {copy.state.window}", epoch, basis.state.epoch)
         found.append(Suspect(Kind.EPOCH_AHEAD, copy.journal, key=copy.folder, expected=epoch, detail=text))
+    end = UnitSummary(unit=f"journal {copy.journal}", gc_epochs={}, lowest=[], end=(copy.state.set_backs, copy.offset))
+    if text := set_back_text(basis.published, end):  # what its partitions need and M does not allow is found below
+        found.append(Suspect(Kind.JOURNAL_SET_BACK, copy.journal, key=copy.folder, detail=text))
     found += check_places(copy.journal, copy.state, basis)
     for p in placed(copy, basis):
         if text := _object_fault(copy, p.state):
@@ -155,40 +166,14 @@ def check_places(journal: int, state: JournalState, basis: Basis) -> Iterator[Su
     """What a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have ended."""
     folder = journal_log(journal)
     for t in state.topics.values():
-        kind, topic = basis.of(t.revision, t.topic_id)
-        if kind in {DELETED, LATER}:
-            continue
-        if topic is None:
-            text = (
-                f"it holds a topic with revision {t.revision} and id {t.topic_id!r} that the controller never created"
-            )
+        if text := unknown_topic(basis.state, "it", [(t.revision, t.topic_id)]):
             yield Suspect(Kind.TOPIC_UNKNOWN, journal, revision=t.revision, key=folder, detail=text)
-        elif text := _misplaced(journal, topic, t):
-            yield Suspect(Kind.TOPIC_MISPLACED, journal, topic.name, topic.revision, key=folder, detail=text)
+        elif (topic := basis.live.get(t.revision)) is not None and (text := misplacement(journal, topic, t)):
+            yield Suspect(Kind.TOPIC_MISPLACED, journal, topic.name, topic.revision, key=folder, detail=f"it {text}")
     for topic, _ in basis.state.topics_of(journal):
         if state.closed(topic.revision):
             text = f"topic {topic.name!r} has ended there, though it exists"
             yield Suspect(Kind.STATE_BROKEN, journal, topic.name, topic.revision, key=folder, detail=text)
-
-
-def _misplaced(journal: int, topic: Topic, state: TopicState) -> str:
-    """Why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
-    run = topic.run_in(journal)
-    if run is None:
-        return f"it holds topic {topic.name!r}, which the controller has placed in {_names(topic.journals)}"
-    held = state.partitions
-    if len(held) and (held[0] < run.first or held[-1] >= run.first + run.count):
-        outside = held[0] if held[0] < run.first else held[-1]
-        return (
-            f"it holds partition {outside} of topic {topic.name!r}, and the controller has placed partitions {run.first} to "
-            f"{run.first + run.count - 1} there"
-        )
-    return ""
-
-
-def _names(journals: tuple[int, ...]) -> str:
-    some = ", ".join(str(j) for j in journals[:5])
-    return f"journal{'s' if len(journals) > 1 else ''} {some}{' and others' if len(journals) > 5 else ''}"
 
 
 # -- when its objects landed ---------------------------------------------------------------------------------------------

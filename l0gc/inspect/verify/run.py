@@ -25,8 +25,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import ClusterMismatchError, CorruptObjectError, SafetyError
+from l0gc.errors import CorruptObjectError, SafetyError
+from l0gc.inspect.overview import ahead_text
+from l0gc.inspect.reading import published_m
 from l0gc.inspect.verify.confirm import confirm
 from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
 from l0gc.inspect.verify.listings import Cut, InDoubt, Seen, compare, l0_references, l1_references
@@ -36,7 +37,6 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LOCAL, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.watermark.publication import read_published
 
 MAX_FINDINGS: Final = 1000
 _OBJECTS_A_TASK: Final = 500_000
@@ -75,15 +75,18 @@ def verify(
     """
     started = time.monotonic()
     now_ms = cluster.store.now_ms()
-    of_m, watermark, listed, state = _published(cluster)
+    # M, then the controller: what is compared with M is read after it.
+    published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
-    basis = Basis(shown, watermark, now_ms - min_age_ms, state.to_be_closed_by(now_ms))
-    suspects = [*of_m]
+    basis = Basis(shown, published, now_ms - min_age_ms, state.to_be_closed_by(now_ms))
+    suspects = list(_watermark_suspects(basis, watermark_error))
     suspects += [Suspect(kind, key=CONTROLLER_LOG, detail=text) for kind, text in controller_faults(cluster, deep=deep)]
     for folder in unknown_journals(cluster.store, state.journals):
         text = f"the controller knows journals 0 to {state.journals - 1} alone"
         suspects.append(Suspect(Kind.JOURNAL_UNKNOWN, key=folder, detail=text))
 
+    listed = published.listed_objects if published is not None else -1
     slots = max(workers.slots, listed // _OBJECTS_A_TASK)
     readers = 1 if workers.engine == LOCAL else min(slots, state.journals)
     cut = Cut(basis, slots, 1 if workers.engine == LOCAL else slots)
@@ -101,7 +104,7 @@ def verify(
     first = heapq.nsmallest(max_findings, (s for p in parts for s in p.findings), key=_order)
     result = VerifyResult(
         state.epoch,
-        watermark,
+        basis.watermark,
         deep,
         findings=[finding_of(s) for s in first],
         total=counts.total(),
@@ -114,26 +117,15 @@ def verify(
     return result
 
 
-def _published(cluster: Handles) -> tuple[list[Suspect], int, int, ControllerState]:
-    """What is wrong with the published M, M, how many objects were listed then, and the controller, read after it."""
-    cluster_id = cluster.controller.snapshot().cluster_id
-    try:
-        published, _ = read_published(cluster.store, cluster_id)
-    except (ClusterMismatchError, CorruptObjectError) as e:
-        unreadable = Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=str(e))
-        return [unreadable], NO_WATERMARK, -1, cluster.controller.snapshot()
-    state = cluster.controller.snapshot()
-    if published is None:
-        return [], NO_WATERMARK, -1, state
-    said = max(published.watermark, published.cluster_epoch)
-    if said <= state.epoch and published.watermark <= published.cluster_epoch:
-        return [], published.watermark, published.listed_objects, state
-    text = (
-        f"M = {published.watermark} is published with cluster epoch {published.cluster_epoch}, and the cluster epoch is "
-        f"{state.epoch}"
-    )
-    ahead = Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
-    return [ahead], published.watermark, published.listed_objects, state
+def _watermark_suspects(basis: Basis, error: tuple[str, str] | None) -> Iterator[Suspect]:
+    """What is wrong with the published M."""
+    if error is not None:
+        yield Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=error[1])
+    p = basis.published
+    if p is not None and (max(p.watermark, p.cluster_epoch) > basis.state.epoch or p.watermark > p.cluster_epoch):
+        where = f"M = {p.watermark}, which is published with cluster epoch {p.cluster_epoch},"
+        text = ahead_text(where, max(p.watermark, p.cluster_epoch), min(p.cluster_epoch, basis.state.epoch))
+        yield Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
 
 
 # -- the first stage: journals ---------------------------------------------------------------------------------------------

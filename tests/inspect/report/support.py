@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
+from hypothesis import strategies as st
 
 from l0gc.collect.record import RunSummary
 from l0gc.collect.runs import RunEntry
-from l0gc.watermark.scans import ScanTotals
+from l0gc.watermark.scans import ScanRow, ScanTotals
 from l0gc.watermark.source import UNRECONCILED, Holder, UnitSummary
 
 DAY_MS = 86_400_000
@@ -56,3 +57,13 @@ def unit(topic: str, gc_epochs: Mapping[int, int], shown: int) -> UnitSummary:
     each = [m for m, n in sorted(gc_epochs.items()) for _ in range(n)]
     lowest = [Holder(topic, p, m, UNRECONCILED, f"from epoch {m + 1} on", 1) for p, m in enumerate(each[:shown])]
     return UnitSummary(unit="journal 0", gc_epochs=gc_epochs, lowest=lowest)
+
+
+epochs = st.one_of(st.integers(0, 500), st.integers(0, 2**62))
+
+
+@st.composite
+def scan_rows(draw: st.DrawFn) -> list[ScanRow]:
+    found = sorted(draw(st.sets(epochs, min_size=1, max_size=60)))
+    amounts = st.integers(1, 10**12)
+    return [ScanRow(e, draw(amounts), draw(amounts), draw(amounts)) for e in found]

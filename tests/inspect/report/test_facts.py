@@ -1,4 +1,5 @@
-"""What the report gathers: from journals, scans and records, with what is missing or damaged named and not raised."""
+"""What the report gathers: what is missing or damaged is named and not raised; sums lose nothing and add nothing; the
+verdict says whether somebody has to act, and for what or why."""
 
 from __future__ import annotations
 
@@ -7,26 +8,45 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import NotInitialisedError, UsageError
+from l0gc.inspect import causes as codes
+from l0gc.inspect.overview import Cause
+from l0gc.inspect.reading import garbage_of, read_overview
 from l0gc.inspect.report import facts as facts_of
 from l0gc.inspect.report.facts import (
+    HEALTHY,
+    LATE_MS,
+    MOST_DAYS,
+    MOST_POINTS,
+    NEEDS_YOU,
+    RUNS_ONE_BY_ONE,
     SHOWN_BEHIND,
     SHOWN_TOPICS,
-    ReportFacts,
-    garbage_of,
+    WAITING,
+    Report,
+    Verdict,
+    day_of,
+    deleted_bars,
+    epoch_bars,
+    forecast,
     gather,
-    lag_of,
     lags,
     read_findings,
+    rows_left,
+    saved,
+    sweeps_of,
+    thinned,
+    trend_points,
+    verdict,
 )
 from l0gc.inspect.report.page import render
-from l0gc.inspect.report.series import saved, sweeps_since
-from l0gc.inspect.status import status
-from l0gc.inspect.verify.findings import Kind, Suspect, finding_of
+from l0gc.inspect.verify.findings import Kind, Suspect, VerifyResult, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
@@ -34,14 +54,15 @@ from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
-from tests.inspect.report.support import run_entry, summary, totals, unit
+from tests.inspect.report.support import DAY_MS, run_entry, scan_rows, summary, totals, unit
 from tests.support.memory_store import external_cluster, memory_cluster, publish_m, store_of, topic_in_memory
 from tests.support.verify import lift, put
 
 NOW = 1_700_000_000_000
+HOUR = 3_600_000
 
 
-def gathered(cluster: Handles) -> ReportFacts:
+def gathered(cluster: Handles) -> Report:
     """What another process sees; it changes nothing, and what it sees can be shown."""
     before = dict(store_of(cluster).objects)
     facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
@@ -57,10 +78,11 @@ def scan(cluster: Handles, taken_ms: int, rows: list[ScanRow], **changes: object
 
 def test_an_empty_cluster_has_nothing_to_report() -> None:
     facts = gathered(memory_cluster())
-    assert (facts.cluster_epoch, facts.watermark, facts.published_ms, facts.lag_epochs) == (0, -1, None, None)
-    assert (facts.garbage, facts.epochs, facts.trend, facts.runs, facts.behind) == (None, [], [], [], [])
-    assert (facts.errors, facts.notes, facts.held_back_by, facts.by_topic) == ([], [], [], [])
-    assert (facts.as_of_ms, facts.url) == (NOW, "s3://b/p/")
+    o = facts.overview
+    assert (o.cluster_epoch, o.watermark, o.published_ms) == (0, -1, -1)
+    assert (o.garbage, facts.epochs, facts.trend, facts.runs, facts.behind) == (None, [], [], [], [])
+    assert (o.errors, o.notes, o.held_back_by, facts.by_topic) == ([], [], [], [])
+    assert (o.as_of_ms, facts.url) == (NOW, "s3://b/p/")
 
 
 def test_without_a_cluster_there_is_no_report() -> None:
@@ -76,14 +98,17 @@ def test_lag_and_what_holds_m_come_from_the_journals() -> None:
         housekeep(cluster)
     publish_m(cluster, 0, at_ms=NOW - 60_000)
     facts = gathered(cluster)
-    assert (facts.cluster_epoch, facts.watermark, facts.computable_watermark, facts.lag_epochs) == (5, 0, 0, 5)
-    assert [(p.partition, p.gc_epoch, p.lag_epochs, p.unreconciled_records) for p in facts.behind] == [
-        (0, 0, 5, 1), (1, 0, 5, 1), (2, 3, 2, 0),
-    ]  # fmt: skip
+    o = facts.overview
+    assert (o.cluster_epoch, o.watermark, o.computable_watermark, o.lag_epochs) == (5, 0, 0, 5)
+    assert [(p.partition, p.gc_epoch, p.unreconciled_records) for p in facts.behind] == [
+        (0, 0, 1),
+        (1, 0, 1),
+        (2, 3, 0),
+    ]
     assert "l0gc reconcile" in facts.behind[0].reason
-    assert [(h.partition, h.gc_epoch) for h in facts.held_back_by] == [(0, 0), (1, 0)]
-    assert facts.held_partitions == 2
-    assert facts.next.startswith("l0gc reconcile")
+    assert [(h.partition, h.gc_epoch) for h in o.held_back_by] == [(0, 0), (1, 0)]
+    assert o.held_partitions == 2
+    assert o.next.startswith("l0gc reconcile")
 
 
 def test_holes_are_listed_from_the_log_start_on_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +122,14 @@ def test_holes_are_listed_from_the_log_start_on_and_all_are_counted(monkeypatch:
         give_up(cluster, "events", partition, records, "ann")
     delete_records(cluster, "events", 2, before_offset=1)
     facts = gathered(cluster)
+    o = facts.overview
     assert [(h.topic, h.partition, h.first_offset, h.last_offset, h.records) for h in facts.given_up] == [
         ("events", 0, 0, 1, 2), ("events", 2, 1, 3, 3), ("events", 2, 4, 7, 4),
     ]  # fmt: skip
-    assert (facts.holes, facts.lost_records) == (3, 9)
+    assert (o.holes, o.lost_records) == (3, 9)
     monkeypatch.setattr(facts_of, "SHOWN_HOLES", 2)
     few = gathered(cluster)
-    assert (few.given_up, few.holes) == (facts.given_up[:2], 3)
+    assert (few.given_up, few.overview.holes) == (facts.given_up[:2], 3)
 
 
 def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -> None:
@@ -114,22 +140,24 @@ def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -
     lift(cluster, "busy")
     put(cluster, {1: 2, 2: 1}, "busy")
     facts = gathered(cluster)
-    assert (facts.records, facts.unreconciled_records) == (10, 3)
+    o = facts.overview
+    assert (o.records, o.unreconciled_records) == (10, 3)
     assert [
-        (t.topic, t.partitions, t.journals, t.records, t.unreconciled_records, t.l1_objects, t.gc_epoch, t.lag_epochs)
+        (t.topic, t.partitions, t.journals, t.records, t.unreconciled_records, t.l1_objects, t.gc_epoch)
         for t in facts.by_topic
-    ] == [("busy", 4, 2, 10, 3, 2, 1, 1), ("idle", 4, 1, 0, 0, 0, 0, 2)]
+    ] == [("busy", 4, 2, 10, 3, 2, 1), ("idle", 4, 1, 0, 0, 0, 0)]
     for n in range(SHOWN_TOPICS):
         cluster.controller.create_topic(f"t-{n}", 1)
     facts = gathered(cluster)
-    assert (len(facts.by_topic), facts.topics) == (SHOWN_TOPICS, SHOWN_TOPICS + 2)
+    o = facts.overview
+    assert (len(facts.by_topic), o.topics) == (SHOWN_TOPICS, SHOWN_TOPICS + 2)
     assert "And 2 others with fewer unreconciled records" in render(facts)
 
 
 def test_the_page_shows_the_partitions_with_the_most_lag_and_counts_the_others() -> None:
     found, others, lag = lags(200, [unit("t", {5: 3, 7: 20}, shown=4), unit("u", {6: 1, 9: 2}, shown=3)])
-    assert [(p.topic, p.gc_epoch, p.lag_epochs) for p in found] == [
-        ("t", 5, 195), ("t", 5, 195), ("t", 5, 195), ("u", 6, 194), ("t", 7, 193), ("u", 9, 191), ("u", 9, 191),
+    assert [(p.topic, p.gc_epoch) for p in found] == [
+        ("t", 5), ("t", 5), ("t", 5), ("u", 6), ("t", 7), ("u", 9), ("u", 9),
     ]  # fmt: skip
     assert (others, lag) == (19, 193)
     assert lags(200, []) == ([], 0, 0)
@@ -167,7 +195,7 @@ def test_a_vacuums_objects_were_not_l0_garbage_and_count_as_saved() -> None:
     vacuum = replace(sweep, summary=msgspec.structs.replace(sweep.summary, command=VACUUM, deleted=3, bytes=30))
     g = garbage_of(ScanSnapshot(totals(30_500), [ScanRow(1, 4, 40, 7)]), 2, [sweep, vacuum], 0.5)
     assert (g.deleted_objects, g.left_objects) == (1, 3)
-    assert len(sweeps_since([sweep, vacuum], 0)) == 1
+    assert len(sweeps_of([sweep, vacuum])) == 1
     found = saved([sweep, vacuum], 1.0)
     assert found is not None
     assert (found.objects, found.bytes) == (4, 40)
@@ -181,31 +209,27 @@ def test_scans_and_runs_become_bars_and_a_trend() -> None:
     for n in range(25):
         write_summary(store_of(cluster), summary(NOW - 10**7 + n * 1000, n, n))
     facts = gathered(cluster)
+    o = facts.overview
     assert [(b.first_epoch, b.objects, b.eligible) for b in facts.epochs] == [(0, 5, True), (3, 1, False)]
-    assert [t.eligible_objects for t in facts.trend] == [5, 5, 5]
-    assert ([len(facts.runs), facts.runs_total], [b.objects for b in facts.deleted]) == ([20, 25], list(range(25)))
-    assert facts.garbage is not None
-    assert facts.garbage.left_objects == 5
+    assert [t.objects for t in facts.trend] == [5, 5, 5]
+    assert ([len(facts.runs), o.runs_total], [b.objects for b in facts.deleted]) == (
+        [20, 25],
+        list(range(25)),
+    )
+    assert o.garbage is not None
+    assert o.garbage.left_objects == 5
     assert facts.saved is not None
-    assert (facts.saved.runs, facts.saved.objects, facts.sweeps) == (24, sum(range(25)), [])
+    assert (facts.saved.runs, facts.saved.objects) == (24, sum(range(25)))
     assert (facts.verdict.state, facts.verdict.cause) == ("healthy", "")
-
-
-def test_where_the_log_has_forgotten_the_oldest_held_object_says_how_long_m_has_stood() -> None:
-    known = msgspec.structs.replace(status(memory_cluster()), lag_ms=60_000, lag_at_least=True)
-    rows = [ScanRow(0, 1, 1, 1), ScanRow(1, 1, 1, known.as_of_ms - 90 * 60_000)]
-    garbage = garbage_of(ScanSnapshot(totals(NOW), rows), 0, [], 1.0)
-    assert lag_of(known, garbage) == 90 * 60_000
-    assert lag_of(msgspec.structs.replace(known, lag_at_least=False), garbage) == 60_000
-    assert lag_of(known, None) == 60_000
 
 
 def test_m_that_was_never_published_leaves_everything_held() -> None:
     cluster = memory_cluster()
     scan(cluster, NOW, [ScanRow(0, 5, 50, 1)], eligible_objects=5)
     facts = gathered(cluster)
-    assert facts.garbage is not None
-    assert (facts.garbage.eligible_objects, facts.garbage.held_objects) == (0, 5)
+    o = facts.overview
+    assert o.garbage is not None
+    assert (o.garbage.eligible_objects, o.garbage.held_objects) == (0, 5)
     assert "no M is published" in render(facts)
 
 
@@ -222,15 +246,16 @@ def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> No
     store.objects[damaged].body = b"no scan"
     store.put(summary_key("20260131T235959Z-0123abcd"), b"no record")
     facts = gathered(cluster)
-    assert [broken in e for e in facts.errors] == [True]
-    assert "damaged_journal" in [c.cause for c in facts.causes]
-    assert [w.cause for w in facts.warnings] == ["damaged_record"]
+    o = facts.overview
+    assert [broken in e for e in o.errors] == [True]
+    assert "damaged_journal" in [c.cause for c in o.causes]
+    assert [w.cause for w in o.warnings] == ["damaged_record"]
     assert "cannot be read" in facts.behind[0].reason
     assert [(t.topic, t.unread) for t in facts.by_topic] == [("events", 1), ("others", 0)]
-    assert facts.garbage is not None
-    assert facts.garbage.eligible_objects == 5
-    assert [damaged in facts.notes[1], "no run is shown" in facts.notes[0]] == [True, True]
-    assert "1 scan snapshot" in facts.notes[2]
+    assert o.garbage is not None
+    assert o.garbage.eligible_objects == 5
+    assert damaged in o.notes[0]
+    assert "1 scan snapshot" in o.notes[1]
 
 
 @pytest.mark.parametrize(("cause", "remedy"), [("foreign_watermark", "remove"), ("damaged_watermark", "restore")])
@@ -244,9 +269,10 @@ def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(caus
         store_of(cluster).objects.pop(PUBLISHED_WATERMARK)
         publish(cluster.store, cluster.runtime, published)
     facts = gathered(cluster)
-    assert (facts.watermark, facts.published_ms, facts.lag_epochs) == (-1, None, None)
-    assert [c.cause for c in facts.causes] == [cause]
-    assert facts.next.startswith(f"{remedy} l0gc/watermarks/published.json")
+    o = facts.overview
+    assert (o.watermark, o.published_ms) == (-1, -1)
+    assert [c.cause for c in o.causes] == [cause]
+    assert o.next.startswith(f"{remedy} l0gc/watermarks/published.json")
     assert cause in render(facts)
 
 
@@ -254,7 +280,8 @@ def test_only_scans_that_cannot_be_read_are_as_none() -> None:
     cluster = memory_cluster()
     store_of(cluster).put(f"{SCANS}{NOW:015}-00000000-0000-4000-8000-000000000000", b"no scan")
     facts = gathered(cluster)
-    assert facts.garbage is None
+    o = facts.overview
+    assert o.garbage is None
     assert facts.epochs == []
 
 
@@ -262,21 +289,24 @@ def test_a_pause_is_shown() -> None:
     cluster = memory_cluster()
     set_pause(cluster.store, "disk audit", "ann")
     facts = gathered(cluster)
-    assert facts.paused is not None
+    o = facts.overview
+    assert o.paused is not None
     assert "disk audit" in render(facts)
 
 
 def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> None:
     cluster = external_cluster()
     facts = gathered(cluster)
-    assert (facts.external_log, facts.cluster_epoch) == (True, -1)
-    assert (facts.lag_epochs, facts.computable_watermark) == (None, None)
+    o = facts.overview
+    assert (o.external_log, o.cluster_epoch) == (True, -1)
+    assert o.computable_watermark is None
     publish_m(cluster, 40, 47, NOW - 60_000)
     scan(cluster, NOW, [ScanRow(40, 5, 50, 1), ScanRow(41, 1, 10, 1, "a/b/<i>/3", 2)])
     facts = gathered(cluster)
-    assert (facts.cluster_epoch, facts.watermark, facts.lag_epochs) == (47, 40, 7)
-    assert [(h.topic, h.partition, h.gc_epoch) for h in facts.held_back_by] == [("a/b/<i>", 3, 40)]
-    assert facts.next.startswith("l0gc compute-watermark --reports")
+    o = facts.overview
+    assert (o.cluster_epoch, o.watermark, o.lag_epochs) == (47, 40, 7)
+    assert [(h.topic, h.partition, h.gc_epoch) for h in o.held_back_by] == [("a/b/<i>", 3, 40)]
+    assert o.next == "l0gc sweep"
     assert "Partitions that are behind" not in render(facts)
 
 
@@ -298,3 +328,222 @@ def test_findings_are_what_verify_prints_and_nothing_else(tmp_path: Path) -> Non
         path.write_bytes(body)
         with pytest.raises(UsageError, match=r"f\.json is not what l0gc verify --json prints"):
             read_findings(path)
+
+
+# -- bars and lines ------------------------------------------------------------------------------------------------------
+
+
+@given(scan_rows(), st.one_of(st.integers(-1, 600), st.integers(-1, 2**62)), st.integers(2, 130))
+def test_bars_of_epochs_keep_the_totals_and_never_span_m(rows: list[ScanRow], m: int, most: int) -> None:
+    bars = epoch_bars(rows, m, most)
+    assert 1 <= len(bars) <= most
+    assert sum(b.objects for b in bars) == sum(r.objects for r in rows)
+    assert sum(b.bytes for b in bars) == sum(r.bytes for r in rows)
+    assert sum(b.objects for b in bars if b.eligible) == sum(
+        r.objects for r in rows if r.epoch is not None and r.epoch <= m
+    )
+    for b in bars:
+        assert b.last_epoch <= m if b.eligible else b.first_epoch > m
+        assert b.oldest_ms == min(
+            r.oldest_ms for r in rows if r.epoch is not None and b.first_epoch <= r.epoch <= b.last_epoch
+        )
+    ends = [e for b in bars for e in (b.first_epoch, b.last_epoch)]
+    assert ends == sorted(ends)
+    assert (ends[0], ends[-1]) == (rows[0].epoch, rows[-1].epoch)
+
+
+@given(scan_rows(), st.integers(-1, 600))
+def test_each_epoch_has_its_own_bar_where_there_is_room(rows: list[ScanRow], m: int) -> None:
+    span = (rows[-1].epoch or 0) - (rows[0].epoch or 0) + 1
+    bars = epoch_bars(rows, m, 120)
+    assert (len(bars) == len(rows)) or span > 120
+
+
+def test_a_bar_names_who_holds_it_and_leaves_out_what_is_no_l0_key() -> None:
+    rows = [ScanRow(1, 1, 1, 9), ScanRow(2, 2, 2, 8, "t/0", 1), ScanRow(3, 4, 4, 7, "t/0", 5), ScanRow(None, 8, 8, 1)]
+    held = epoch_bars(rows, 1, 2)[1]
+    assert (held.held_by, held.holders, held.objects, held.oldest_ms) == ("t/0", 5, 6, 7)
+    assert epoch_bars([ScanRow(None, 8, 8, 1)], 1) == []
+
+
+def test_few_runs_have_a_bar_each_and_many_share_their_days() -> None:
+    few = [run_entry(n * DAY_MS // 4, deleted=n) for n in range(RUNS_ONE_BY_ONE)]
+    killed = run_entry(5, deleted=None)
+    assert [b.objects for b in deleted_bars([*few, killed])] == list(range(RUNS_ONE_BY_ONE))
+    many = [run_entry(n * DAY_MS // 4, deleted=n) for n in range(RUNS_ONE_BY_ONE * 2)]
+    days = deleted_bars(many)
+    assert sum(b.objects for b in days) == sum(range(RUNS_ONE_BY_ONE * 2))
+    assert {b.runs for b in days} == {4}
+    assert [b.started_ms for b in days] == [n * DAY_MS for n in range(20)]
+    assert len(deleted_bars([run_entry(n * DAY_MS, deleted=1) for n in range(200)])) == MOST_DAYS
+
+
+def test_a_day_begins_at_midnight_utc() -> None:
+    assert day_of(DAY_MS * 20_000 + 1) == day_of(DAY_MS * 20_001 - 1) == DAY_MS * 20_000
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**13), st.integers(0, 10**15)), min_size=1, max_size=50, unique_by=lambda t: t[0]
+    ),
+    st.integers(2, 20),
+)
+def test_a_thinned_trend_keeps_the_newest_scan_and_the_highest_peak(points: list[tuple[int, int]], most: int) -> None:
+    scans = [totals(ms, eligible_bytes=size) for ms, size in sorted(points)]
+    kept = thinned(scans, most)
+    assert len(kept) <= most
+    assert kept[-1] == scans[-1]
+    assert max(t.eligible_bytes for t in kept) == max(t.eligible_bytes for t in scans)
+    times = [t.taken_ms for t in kept]
+    assert times == sorted(times)
+
+
+def test_a_short_trend_is_shown_as_it_is() -> None:
+    scans = [totals(ms) for ms in range(MOST_POINTS)]
+    assert thinned(scans) == scans
+
+
+def test_a_day_without_a_run_has_its_place() -> None:
+    days = [0, 1, 5]
+    bars = deleted_bars([run_entry(d * DAY_MS + n * 60_000, 2) for d in days for n in range(20)])
+    assert [(b.started_ms // DAY_MS, b.objects) for b in bars] == [(0, 40), (1, 40), (2, 0), (3, 0), (4, 0), (5, 40)]
+
+
+def test_a_sweep_leaves_what_the_scan_before_it_saw_less_what_it_deleted() -> None:
+    scans = [totals(10, eligible_objects=9, eligible_bytes=90), totals(30, eligible_objects=4, eligible_bytes=40)]
+    points = trend_points(scans, [summary(5, 1), summary(20, 7), summary(25, 5)])
+    assert [(p.ms, p.objects, p.bytes, p.deleted_objects) for p in points] == [
+        (10, 9, 90, 0), (20, 2, 20, 7), (25, 0, 0, 5), (30, 4, 40, 0),
+    ]  # fmt: skip
+
+
+def test_the_forecast_counts_what_was_deleted_as_what_had_come() -> None:
+    scans = [totals(n * DAY_MS, eligible_objects=10, eligible_bytes=100 << 30) for n in range(1, 4)]
+    runs = [run_entry(DAY_MS + 1, 5), run_entry(2 * DAY_MS, 5), run_entry(9 * DAY_MS, 50), run_entry(DAY_MS, None)]
+    found = forecast(scans, runs, 30, 1.0)
+    assert found is not None
+    assert (found.from_ms, found.to_ms, found.objects_day, found.bytes_day) == (DAY_MS, 3 * DAY_MS, 5, 50)
+    assert found.week_bytes == 30 + 7 * 50
+    assert forecast(scans[:1], runs, 0, 1.0) is None
+    assert forecast([], [], 0, 1.0) is None
+    assert forecast([totals(0), totals(3_000_000)], [], 0, 1.0) is None  # less than an hour
+
+
+def test_a_forecast_is_based_on_the_last_week() -> None:
+    scans = [totals(0, eligible_bytes=0), *(totals(n * DAY_MS, eligible_bytes=n * 7) for n in range(20, 31))]
+    found = forecast(scans, [], 0, 1.0)
+    assert found is not None
+    assert (found.from_ms, found.bytes_day) == (23 * DAY_MS, 7)
+
+
+def test_what_was_saved_is_all_that_the_runs_deleted() -> None:
+    assert saved([run_entry(0, None), run_entry(5, 0)], 1.0) is None
+    found = saved([run_entry(7_000, 1 << 30), run_entry(5_000, 0), run_entry(3_000, 1)], 2.0)
+    assert found is not None
+    assert (found.since_ms, found.runs, found.objects) == (3_000, 2, (1 << 30) + 1)
+    assert found.dollars_month == pytest.approx(20.0)
+
+
+def test_what_overlapping_runs_deleted_is_an_upper_bound() -> None:
+    one, other = run_entry(1_000, 5), run_entry(1_000, 4)
+    for runs, at_most in (([one], False), ([one, other], True)):
+        found = saved(runs, 1.0)
+        assert found is not None
+        assert found.at_most == at_most
+
+
+@given(scan_rows(), st.integers(-1, 600))
+def test_what_was_deleted_since_the_scan_is_in_no_bar(rows: list[ScanRow], m: int) -> None:
+    held = [r for r in rows if r.epoch is not None and r.epoch > m]
+    assert rows_left(rows, m, 0.0) == held
+    assert rows_left(rows, m, 1.0) == rows
+    half = rows_left(rows, m, 0.5)
+    assert [r for r in half if r in held] == held
+    assert sum(r.objects for r in half) <= sum(r.objects for r in rows)
+
+
+def test_of_very_many_sweeps_the_newest_are_marked() -> None:
+    sweeps = sweeps_of([run_entry(n * 1_000, 1) for n in range(300)])
+    marked = [p.ms for p in trend_points([totals(0), totals(50_500)], sweeps) if p.deleted_objects]
+    assert marked == [n * 1_000 for n in range(100, 300)]
+
+
+# -- the verdict ---------------------------------------------------------------------------------------------------------
+
+KNOWN = msgspec.structs.replace(read_overview(memory_cluster()), watermark=5, lag_ms=HOUR)
+GARBAGE = garbage_of(ScanSnapshot(totals(0), []), 0, [], 1.0)
+
+
+def of(
+    *causes: str,
+    warnings: tuple[str, ...] = (),
+    findings: int = 0,
+    left: tuple[int, int] | None = (0, 0),
+    held_objects: int = 0,
+    since_sweep_ms: int | None = HOUR,
+    **changes: object,
+) -> Verdict:
+    found = [Cause(c, f"what is with {c}", "l0gc gc") for c in causes]
+    warned = [Cause(c, f"what is with {c}", "x") for c in warnings]
+    known = {
+        "garbage": left
+        and msgspec.structs.replace(GARBAGE, left_objects=left[0], left_bytes=left[1], held_objects=held_objects),
+        "runs": [] if since_sweep_ms is None else [run_entry(KNOWN.as_of_ms - since_sweep_ms, 1)],
+    }
+    o = msgspec.structs.replace(KNOWN, causes=found, warnings=warned, **known, **changes)
+    return verdict(o, VerifyResult(1, 0, False, total=findings))
+
+
+WAITS = {codes.UNRECONCILED_DATA, codes.IDLE_WINDOW, codes.NOT_COMPUTED, codes.PAUSED}
+WARNS = {codes.LOCAL_CLOCK, codes.DAMAGED_RECORD}
+
+
+@pytest.mark.parametrize("cause", sorted(set(codes.CODES) - WARNS))
+def test_what_the_next_runs_end_waits_and_everything_else_needs_a_person(cause: str) -> None:
+    found = of(cause)
+    assert (found.state, found.cause) == (WAITING if cause in WAITS else NEEDS_YOU, cause)
+    assert f"what is with {cause}." in found.sentence
+
+
+def test_the_acute_cause_is_named_before_those_that_wait_and_the_others_are_counted() -> None:
+    found = of(codes.UNRECONCILED_DATA, codes.DAMAGED_OBJECT)
+    assert found == Verdict(NEEDS_YOU, "what is with damaged_object. And 1 other cause, below.", codes.DAMAGED_OBJECT)
+
+
+def test_what_waits_for_more_than_a_day_needs_a_person_but_a_pause_is_meant() -> None:
+    late = LATE_MS + HOUR
+    found = of(codes.UNRECONCILED_DATA, lag_ms=late)
+    assert (found.state, found.sentence) == (NEEDS_YOU, "M has stood for 25 h: what is with unreconciled.")
+    assert of(codes.PAUSED, lag_ms=late).state == WAITING
+    assert of(codes.PAUSED, lag_ms=late).sentence.startswith("for l0gc resume: ")
+
+
+def test_a_finding_and_a_warning_need_a_person_though_nothing_is_held() -> None:
+    assert of(findings=2).sentence.startswith("l0gc verify has 2 findings")
+    assert of(findings=2).state == NEEDS_YOU
+    warned = of(warnings=(codes.LOCAL_CLOCK,))
+    assert (warned.state, warned.sentence) == (NEEDS_YOU, "nothing is held back, but what is with local_clock.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "sentence"),
+    [
+        ({}, HEALTHY, "no garbage is left; L0 is empty."),
+        ({"held_objects": 3}, HEALTHY, "no garbage is left; 3 objects may still be needed."),
+        ({"left": (2, 2048)}, HEALTHY, "the next sweep may delete 2 objects (2.0 KiB)."),
+        ({"left": None}, HEALTHY, "M follows the cluster epoch. What the bucket holds is not known: no scan is there."),
+        ({"watermark": -1}, WAITING, "for the first M: none is published yet, so nothing may go."),
+        (
+            {"left": (1, 1), "since_sweep_ms": None},
+            WAITING,
+            "for l0gc sweep: 1 object (1 B) may go, and none is on record.",
+        ),
+        (
+            {"left": (1, 1), "since_sweep_ms": 3 * LATE_MS},
+            WAITING,
+            "for l0gc sweep: 1 object (1 B) may go, and the last one began 3 d ago.",
+        ),
+    ],
+)
+def test_without_a_cause_the_garbage_decides(changes: dict[str, object], state: str, sentence: str) -> None:
+    assert of(**changes) == Verdict(state, sentence)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -14,74 +15,97 @@ from hypothesis import strategies as st
 
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
-from l0gc.inspect.journals import Cause, Held, HoleFacts, PinHeld
 from l0gc.inspect.laggards import Laggards
-from l0gc.inspect.report.charts import short_number, short_size
+from l0gc.inspect.overview import Cause, DatedHolder, HoleFacts, Overview, PinCost
+from l0gc.inspect.reading import garbage_of
 from l0gc.inspect.report.facts import (
     HEALTHY,
     NEEDS_YOU,
     WAITING,
-    PartitionLag,
-    ReportFacts,
+    DeletedBar,
+    EpochBar,
+    Report,
     TopicFacts,
+    TrendPoint,
     Verdict,
-    garbage_of,
+    deleted_bars,
+    epoch_bars,
+    forecast,
     lags,
+    saved,
+    sweeps_of,
+    thinned,
+    trend_points,
 )
-from l0gc.inspect.report.page import render
-from l0gc.inspect.report.series import DeletedBar, deleted_bars, epoch_bars, forecast, saved, sweeps_since, thinned
+from l0gc.inspect.report.page import (
+    Chart,
+    Scale,
+    commands_of,
+    deleted_chart,
+    epochs_chart,
+    height_scale,
+    nice_step,
+    render,
+    short_number,
+    short_size,
+    time_ticks,
+    trend_chart,
+)
 from l0gc.inspect.verify.findings import Finding, VerifyResult
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
-from l0gc.watermark.source import UNRECONCILED
-from tests.inspect.report.support import DAY_MS, run_entry, summary, totals, unit
+from l0gc.watermark.source import UNRECONCILED, Holder
+from tests.inspect.report.support import DAY_MS, run_entry, scan_rows, summary, totals, unit
 
 NOW = 1_795_000_000_000
 VOID = {"meta"}
 HOSTILE = "<script>alert(1)</script>'\"><img src=http://evil.example onerror=x>{{ 7 * 191 }}&amp;"
 
 
-def lag(topic: str, partition: int, gc_epoch: int, epochs: int, records: int, reason: str) -> PartitionLag:
-    return PartitionLag(topic, partition, gc_epoch, UNRECONCILED, reason, records, lag_epochs=epochs)
+def lag(topic: str, partition: int, gc_epoch: int, records: int, reason: str) -> Holder:
+    return Holder(topic, partition, gc_epoch, UNRECONCILED, reason, records)
 
 
-def facts(**changes: object) -> ReportFacts:
+def facts(**changes: object) -> Report:
     """A cluster of which everything is known."""
     rows = [ScanRow(e, e * 10, e << 20, NOW - e, "t/0" if e > 6 else "", 2 if e > 6 else 0) for e in range(1, 9)]
     scan = ScanSnapshot(totals(NOW - 5 * 60_000, unparsable=2, unparsable_samples=["level_zero/data/README"]), rows)
     runs = [run_entry(NOW - DAY_MS + n * 3_600_000, 100 + n) for n in range(5)]
     scans = [totals(NOW - n * DAY_MS, eligible_objects=n, eligible_bytes=n << 30) for n in range(5, 0, -1)]
-    plain = ReportFacts(
-        verdict=Verdict(NEEDS_YOU, "journal 1 cannot be read: entry 3 is damaged. And 1 other cause, below.", "damaged"),
-        cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", url="s3://b/p/", as_of_ms=NOW, external_log=False,
-        cluster_epoch=9, topics=1, partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6,
-        lag_epochs=3, lag_ms=2 * 3_600_000, lag_at_least=True,
+    o = Overview(
+        cluster_id="01d33ec7-e55d-4ecd-a6e1-ff4a6936e0f0", as_of_ms=NOW, external_log=False, cluster_epoch=9, topics=1,
+        partitions=2, watermark=6, published_ms=NOW - 60_000, computable_watermark=6, lag_ms=2 * 3_600_000,
+        lag_at_least=True,
         causes=[Cause("unreconciled", "t/0 at 6: 7 records are not in L1 yet", "l0gc reconcile && l0gc compute-watermark")],
         warnings=[Cause("local_clock", "this machine's clock is 99 s behind", "set the clock (NTP)")],
         next="l0gc reconcile && l0gc compute-watermark", paused=Pause("disk audit", "ann@ops1", NOW - DAY_MS),
-        held_back_by=[Held("t", n, 6, UNRECONCILED, "7 unreconciled records") for n in (0, 1)],
-        records=41, unreconciled_records=7, held_partitions=12,
-        by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6, 3), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6, 3)],
-        lost_records=70, holes=3, given_up=[HoleFacts("t", 1, 1200, 1249), HoleFacts("u", 0, 0, 9)],
+        held_back_by=[DatedHolder("t", n, 6, UNRECONCILED, "7 unreconciled records") for n in (0, 1)],
+        records=41, unreconciled_records=7, held_partitions=12, lost_records=70, holes=3,
         laggards=Laggards(
             partitions=1, garbage_bytes=1 << 30,
             sentence="t/0 has lagged for 30 d, keeps 1 GiB: l0gc reconcile && l0gc compute-watermark",
         ),
         pins=[
-            PinHeld("backup", 6, NOW, NOW + DAY_MS, "<b>nightly</b>", -1, 3 << 20),
-            PinHeld("audit", None, NOW, NOW + 1, "", 0, 0),
+            PinCost("backup", 6, NOW, NOW + DAY_MS, "<b>nightly</b>", -1, 3 << 20),
+            PinCost("audit", None, NOW, NOW + 1, "", 0, 0),
         ],
-        behind=[lag("t", 0, 6, 3, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
-        price_gb_month=0.023, garbage=garbage_of(scan, 6, runs, 0.023), epochs=epoch_bars(rows, 6),
-        trend=scans, sweeps=sweeps_since(runs, NOW - 5 * DAY_MS), saved=saved(runs, 0.023),
-        forecast=forecast(scans, runs, 5 << 30, 0.023),
-        runs=[*runs, run_entry(NOW, None)], runs_total=9,
-        deleted=deleted_bars(runs),
+        garbage=garbage_of(scan, 6, runs, 0.023), runs=[*runs, run_entry(NOW, None)], runs_total=9,
+        errors=["journal 1 cannot be read: entry 3 is damaged"], notes=["3 scans cannot be read"],
+    )  # fmt: skip
+    report = Report(
+        overview=o, url="s3://b/p/",
+        verdict=Verdict(NEEDS_YOU, "journal 1 cannot be read: entry 3 is damaged. And 1 other cause, below.", "damaged"),
+        by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6)],
+        given_up=[HoleFacts("t", 1, 1200, 1249), HoleFacts("u", 0, 0, 9)],
+        behind=[lag("t", 0, 6, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
+        epochs=epoch_bars(rows, 6), trend=trend_points(scans, sweeps_of(runs)), saved=saved(runs, 0.023),
+        forecast=forecast(scans, runs, 5 << 30, 0.023), deleted=deleted_bars(runs),
         findings=VerifyResult(
             8, 6, True, [Finding("l1_missing", "loss", 0, "t", 0, "level_one/data/k", 0, "gone", "restore it")], 3
         ),
-        errors=["journal 1 cannot be read: entry 3 is damaged"], notes=["3 scans cannot be read"],
     )  # fmt: skip
-    return msgspec.structs.replace(plain, **changes)
+    for name, value in changes.items():
+        setattr(report if name in Report.__struct_fields__ else o, name, value)
+    return report
 
 
 class Reader(HTMLParser):
@@ -217,7 +241,7 @@ def test_the_page_names_each_pin_and_what_it_keeps() -> None:
 
 
 def test_partitions_with_a_normal_lag_are_folded_away() -> None:
-    late, fine = lag("t", 0, 4, 5, 7, "late"), lag("t", 1, 7, 2, 0, "fine")
+    late, fine = lag("t", 0, 4, 7, "late"), lag("t", 1, 7, 0, "fine")
     page = render(facts(behind=[late, fine], others_behind=30, others_lag=1))
     folded = page.index("<summary>31 partitions with a normal lag</summary>")
     assert page.index(">late<") < folded < page.index(">fine<")
@@ -250,7 +274,7 @@ def hostile(x: object) -> object:
 
 def test_no_text_from_the_bucket_is_taken_for_html() -> None:
     f = hostile(facts())
-    assert isinstance(f, ReportFacts)
+    assert isinstance(f, Report)
     page = render(f)
     check_alone(page)
     assert "<script" not in page
@@ -262,7 +286,7 @@ def test_no_text_from_the_bucket_is_taken_for_html() -> None:
 @given(st.text(max_size=40))
 @settings(max_examples=25)
 def test_the_page_is_whole_with_any_name_of_a_pause_or_a_topic(text: str) -> None:
-    behind = [lag(text, 0, 1, 1, 0, text)]
+    behind = [lag(text, 0, 1, 0, text)]
     check_alone(render(facts(paused=Pause(text, text, 0), behind=behind, url=text, notes=[text])))
 
 
@@ -270,7 +294,7 @@ def test_the_page_is_whole_with_any_name_of_a_pause_or_a_topic(text: str) -> Non
     "changes",
     [
         {"garbage": None, "epochs": [], "trend": [], "runs": [], "deleted": [], "findings": None, "paused": None},
-        {"behind": [], "by_topic": [], "held_back_by": [], "watermark": -1, "published_ms": None, "lag_epochs": None},
+        {"behind": [], "by_topic": [], "held_back_by": [], "watermark": -1, "published_ms": -1},
         {"external_log": True, "cluster_epoch": -1, "computable_watermark": None, "held_back_by": []},
         {"findings": VerifyResult(1, 0, False), "errors": [f"e{n}" for n in range(100)]},
         {"epochs": []},
@@ -291,9 +315,9 @@ def test_a_large_cluster_makes_a_small_page() -> None:
         facts(
             behind=behind,
             others_behind=others,
-            by_topic=[TopicFacts(name, 10**6, 10**4, 1, 10**15, 10**12, 10**9, 1, 200_000)] * 50,
+            by_topic=[TopicFacts(name, 10**6, 10**4, 1, 10**15, 10**12, 10**9, 1)] * 50,
             epochs=epoch_bars(rows, 50_000),
-            trend=thinned(scans),
+            trend=trend_points(thinned(scans), []),
             runs=[RunEntry("r" * 25, NOW, 1, summary(NOW, 1))] * 20,
             deleted=deleted_bars(runs),
             errors=["e" * 2000] * 10_000,
@@ -343,3 +367,147 @@ def _luminance(colour: str) -> float:
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "commands"),
+    [
+        ("l0gc reconcile && l0gc compute-watermark", "l0gc reconcile && l0gc compute-watermark"),
+        ("see to what it says, then l0gc housekeep --barrier", "l0gc housekeep --barrier"),
+        ("remove l0gc/watermarks/published.json, then l0gc compute-watermark", "l0gc compute-watermark"),
+        ("l0gc compute-watermark --reports PATH", "l0gc compute-watermark --reports PATH"),
+        ("set the clock (NTP)", ""),
+        ("nothing", ""),
+        ("nothing to do: 2 objects become garbage in about 9 min, or now with l0gc gc --barrier", ""),
+        ("wait until its reason is gone, then l0gc resume", "l0gc resume"),
+        ("remove that record; l0gc reconcile; rm -rf /", ""),
+        ("not-l0gc sweep", ""),
+    ],
+)  # fmt: skip
+def test_commands_to_copy_are_those_that_a_remedy_ends_with(remedy: str, commands: str) -> None:
+    assert commands_of(remedy) == commands
+
+
+# -- charts --------------------------------------------------------------------------------------------------------------
+
+numbers = st.one_of(st.integers(0, 1000), st.integers(0, 2**62))
+moments = st.integers(0, 4_000_000_000_000)
+
+
+def check_within(c: Chart) -> None:
+    """Bars may pass the edge by what rounding makes of it, and not by more."""
+    for t in [*c.x_ticks, *c.y_ticks, *([c.line] if c.line else [])]:
+        assert 0 <= t.at <= 100
+        assert t.anchor in {"start", "middle", "end"}
+    for b in c.bars:
+        assert b.x >= 0
+        assert b.y >= 0
+        assert b.width >= 0
+        assert b.height >= 0
+        assert b.x + b.width <= 100.01
+        assert b.y + b.height == pytest.approx(100, abs=0.01)
+    for p in c.points:
+        assert 0 <= p.x <= 100
+        assert 0 <= p.y <= 100
+    assert len(c.y_ticks) <= 6
+
+
+@given(scan_rows(), st.one_of(st.integers(-1, 600), st.integers(-1, 2**62)))
+def test_the_chart_of_epochs_stays_within_its_edges(rows: list[ScanRow], m: int) -> None:
+    bars = epoch_bars(rows, m)
+    c = epochs_chart(bars, m, lambda b: "")
+    check_within(c)
+    assert len(c.bars) == len(bars)
+    assert len(c.x_ticks) <= 7
+    assert c.line is not None
+    for mark, b in zip(c.bars, bars, strict=True):
+        assert mark.height > 0
+        # Each thousandth of a per cent may be rounded either way.
+        assert mark.x + mark.width <= c.line.at + 0.01 if b.eligible else mark.x >= c.line.at - 0.01
+
+
+@given(st.lists(numbers, min_size=1, max_size=120))
+def test_taller_bars_are_of_more_objects(amounts: list[int]) -> None:
+    bars = [DeletedBar(n * DAY_MS, amount, 0, 1, True) for n, amount in enumerate(amounts)]
+    c = deleted_chart(bars, lambda b: "")
+    check_within(c)
+    heights = sorted(zip(amounts, (b.height for b in c.bars), strict=True))
+    assert all(low[1] <= high[1] for low, high in pairwise(heights))
+    assert all((height > 0) == (amount > 0) for amount, height in heights)
+    assert len(c.x_ticks) <= 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 30, 120])
+def test_bars_of_deletions_spread_over_the_whole_width_and_the_newest_has_its_label(n: int) -> None:
+    c = deleted_chart([DeletedBar(i * DAY_MS, 5, 0, 1, True) for i in range(n)], lambda b: "")
+    left, right = c.bars[0].x, 100 - c.bars[-1].x - c.bars[-1].width
+    assert left == pytest.approx(right, abs=0.01)
+    assert max(b.width for b in c.bars) < 10
+    last = c.bars[-1]
+    assert c.x_ticks[-1].at == pytest.approx(last.x + last.width / 2, abs=0.01)
+
+
+def test_a_sweep_has_a_mark_on_the_line_of_its_own() -> None:
+    points = [TrendPoint(0, 9, 90), TrendPoint(10, 2, 20, 7, 70)]
+    c = trend_chart("a", points, lambda p: p.objects, lambda p: f"{p.deleted_objects} deleted")
+    assert [(p.kind, p.title) for p in c.points] == [("dot", "0 deleted"), ("swept", "7 deleted")]
+
+
+@given(st.lists(st.tuples(moments, numbers), min_size=1, max_size=50), st.booleans())
+def test_a_trend_goes_from_left_to_right_within_its_edges(values: list[tuple[int, int]], binary: bool) -> None:
+    points = [TrendPoint(ms, n, n) for ms, n in sorted(values)]
+    c = trend_chart("a", points, lambda p: p.bytes, lambda p: "", binary=binary)
+    check_within(c)
+    assert [p.x for p in c.points] == sorted(p.x for p in c.points)
+    assert 1 <= len(c.x_ticks) <= 6
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1, 1e12), st.lists(st.floats(-2e12, 2e12), min_size=2, max_size=9))
+def test_a_scale_rises_and_ends_at_its_ends(low: float, span: float, values: list[float]) -> None:
+    scale = Scale(low, low + span)
+    places = [scale.at(v) for v in sorted(values)]
+    assert places == sorted(places)
+    assert all(0 <= p <= 100 for p in places)
+    assert (scale.at(low), scale.at(low + span)) == (0, 100)
+
+
+@given(numbers, st.booleans())
+def test_a_step_is_round_and_the_smallest_that_is_enough(span: int, binary: bool) -> None:
+    step = nice_step(span, 5, binary=binary)
+    assert step * 5 >= span
+    assert step == 1 or step * 5 / (2 if binary else 2.5) < span
+    digits = str(step).rstrip("0")
+    assert step & (step - 1) == 0 if binary else digits in {"1", "2", "5"}
+
+
+def test_ticks_begin_at_zero_and_cover_the_highest_value() -> None:
+    _, ticks = height_scale([7, 93])
+    assert [(t.label, t.at) for t in ticks] == [("0", 100), ("20", 80), ("40", 60), ("60", 40), ("80", 20), ("100", 0)]
+    assert [t.label for t in height_scale([0])[1]] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("m", "label", "at"),
+    [
+        (-1, "\N{LEFTWARDS ARROW} no M is published", 0),
+        (3, "\N{LEFTWARDS ARROW} M = 3", 0),
+        (9, "M = 9", 0),
+        (14, "M = 14", 50),
+        (19, "M = 19", 100),
+        (30, "M = 30 \N{RIGHTWARDS ARROW}", 100),
+    ],
+)
+def test_m_stands_after_its_epoch_or_at_the_edge_with_an_arrow(m: int, label: str, at: float) -> None:
+    bars = [EpochBar(e, e, 1, 1, e <= m, 0) for e in range(10, 20)]
+    line = epochs_chart(bars, m, lambda b: "").line
+    assert line is not None
+    assert (line.label, line.at) == (label, at)
+
+
+def test_moments_on_the_axis_are_round_ones() -> None:
+    start = 20_000 * DAY_MS
+    assert [t.label for t in time_ticks(Scale(start + 1, start + 4 * DAY_MS))] == ["5 Oct", "6 Oct", "7 Oct", "8 Oct"]
+    hours = time_ticks(Scale(start + 3_600_000, start + 5 * 3_600_000))
+    assert [t.label for t in hours] == [f"4 Oct 0{h}:00" for h in range(1, 6)]
+    assert (hours[0].anchor, hours[-1].anchor) == ("start", "end")
+    assert [t.minor for t in hours] == [False, True, False, True, False]

@@ -15,6 +15,7 @@ from l0gc.keys import CONTROLLER_LOG, journal_log, level_one
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import index_key
+from l0gc.watermark.publication import PublishedWatermark
 from tests.support.memory_store import Call, another_process, store_of
 from tests.support.verify import events_of, handle_of, l1_of, lift, loaded_cluster, object_of, put, state_of, topic_of
 
@@ -23,7 +24,8 @@ JOURNAL = journal_log(0)
 
 
 def basis(cluster: Handles, watermark: int = -1) -> Basis:
-    return Basis(cluster.controller.snapshot(), watermark, cluster.store.now_ms())
+    published = PublishedWatermark("", watermark, watermark, 0)
+    return Basis(cluster.controller.snapshot(), published, cluster.store.now_ms())
 
 
 def found(cluster: Handles, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:

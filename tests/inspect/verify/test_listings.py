@@ -13,6 +13,7 @@ from l0gc.inspect.verify.rules import DELETED, FOREIGN, LATER, LIVE, Basis
 from l0gc.inspect.verify.run import check_log_is_ours
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
+from l0gc.watermark.publication import PublishedWatermark
 
 P = PartitionId("events", 3, 7)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -28,7 +29,7 @@ def basis() -> Basis:
     state = ControllerState("ours", 4, epoch=9, journals=6)
     state.topics = {"events": EVENTS, "events-3.b": Topic("events-3.b", 5, 1, (0,), "id-b")}
     state.deleted = [DeletedTopic(GONE, 8)]
-    return Basis(state, 4, 1000)
+    return Basis(state, PublishedWatermark("ours", 4, 9, 0), 1000)
 
 
 def test_an_external_log_is_not_compared_with() -> None:

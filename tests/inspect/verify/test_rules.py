@@ -24,6 +24,7 @@ from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
 from l0gc.streamlog.journal.entries import Advance, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
+from l0gc.watermark.publication import PublishedWatermark
 from tests.support.journal import LAYOUT, REVISION, TOPIC_ID, Journal, extents_of, key_of
 
 EVENTS = Topic("events", REVISION, 4, (0,), TOPIC_ID)
@@ -48,7 +49,7 @@ def basis(watermark: int = 4, epoch: int = 9, *topics: Topic) -> Basis:
     state = ControllerState("ours", LAYOUT.shards, epoch=epoch, journals=2)
     state.topics = {t.name: t for t in topics or (EVENTS,)}
     state.deleted = [DeletedTopic(GONE, 8)]
-    return Basis(state, watermark, 1000)
+    return Basis(state, PublishedWatermark("ours", watermark, watermark, 0), 1000)
 
 
 def check(state: JournalState, against: Basis | None = None, *, journal: int = 0, **faults: str) -> list[Suspect]:

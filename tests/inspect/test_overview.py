@@ -1,7 +1,8 @@
-"""Status: what M is, what holds it back, and what to do next; from the journals, and without a change."""
+"""The overview: what M is, what holds it back, and what to do next; the same in every view, and without a change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -9,18 +10,25 @@ import pytest
 
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.pause import set_pause
-from l0gc.collect.record import Removed, RunSummary, write_summary
+from l0gc.collect.record import RunSummary, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError
-from l0gc.inspect.status import status
+from l0gc.inspect import doctor
+from l0gc.inspect.explain import explain_epoch, explain_partition
+from l0gc.inspect.reading import read_overview
+from l0gc.inspect.report.facts import gather
+from l0gc.inspect.verify.run import verify
 from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
 from l0gc.watermark.source import IDLE, UNREADABLE, UNRECONCILED, Holder
-from tests.support.journal import extents_of
+from tests.inspect.report.support import totals
+from tests.support.journal import extents_of, of_topic
 from tests.support.memory_store import (
     Call,
     another_process,
@@ -35,17 +43,8 @@ from tests.support.verify import compute_and_publish, handle_of, lift, object_of
 EACH = {0: 2, 1: 2}
 
 
-def publish_counts(cluster: Handles, objects: int = -1, *, cluster_id: str = "") -> None:
-    """Publish M with what a listing found."""
-    s = status(cluster)
-    assert s.computable_watermark is not None
-    at = cluster.store.now_ms()
-    new = PublishedWatermark(cluster_id or s.cluster_id, s.computable_watermark, s.cluster_epoch, at, objects, objects)
-    publish(cluster.store, cluster.runtime, new)
-
-
 def causes(cluster: Handles) -> list[str]:
-    return [c.cause for c in status(cluster).causes]
+    return [c.cause for c in read_overview(cluster).causes]
 
 
 # -- M, what holds it, and what to do -----------------------------------------------------------------------------------
@@ -54,20 +53,20 @@ def causes(cluster: Handles) -> list[str]:
 def test_the_next_step_leads_from_an_upload_to_an_empty_l0() -> None:
     cluster = topic_in_memory(2)
     compute_and_publish(cluster)
-    assert status(cluster).next.startswith("nothing")
+    assert read_overview(cluster).next.startswith("nothing")
     put(cluster, EACH)
-    assert status(cluster).next.startswith("l0gc reconcile")
+    assert read_overview(cluster).next.startswith("l0gc reconcile")
     lift(cluster)
     for _ in range(3):
         cluster.controller.advance()
-    assert status(cluster).next.startswith("l0gc housekeep")
+    assert read_overview(cluster).next.startswith("l0gc housekeep")
     housekeep(cluster)
     housekeep(cluster, barrier=True)
-    assert status(cluster).next.startswith("l0gc compute-watermark")
+    assert read_overview(cluster).next.startswith("l0gc compute-watermark")
     compute_and_publish(cluster)
-    s = status(cluster)
-    assert s.next.startswith("nothing")
-    assert s.watermark == s.computable_watermark == s.cluster_epoch - 1
+    o = read_overview(cluster)
+    assert o.next.startswith("nothing")
+    assert o.watermark == o.computable_watermark == o.cluster_epoch - 1
 
 
 def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
@@ -76,11 +75,11 @@ def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
     put(cluster, EACH)
     lift(cluster)
     scan_and_publish(cluster)
-    s = status(cluster)
-    assert s.next == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --barrier"
+    o = read_overview(cluster)
+    assert o.next == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --barrier"
     housekeep(cluster, barrier=True)
     scan_and_publish(cluster)
-    assert status(cluster).next == "l0gc sweep"
+    assert read_overview(cluster).next == "l0gc sweep"
 
 
 def test_a_window_of_one_epoch_needs_two_ticks_and_says_so() -> None:
@@ -88,11 +87,13 @@ def test_a_window_of_one_epoch_needs_two_ticks_and_says_so() -> None:
     housekeep(cluster, barrier=True)
     observed = []
     for _ in range(2):
-        observed.append(status(cluster).held_back_by[0].reason.partition("; it moves with the ")[2].partition(" (")[0])
-        before = status(cluster).computable_watermark
+        observed.append(
+            read_overview(cluster).held_back_by[0].reason.partition("; it moves with the ")[2].partition(" (")[0]
+        )
+        before = read_overview(cluster).computable_watermark
         cluster.controller.advance()
         housekeep(cluster)
-        observed.append("moved" if status(cluster).computable_watermark != before else "stood")
+        observed.append("moved" if read_overview(cluster).computable_watermark != before else "stood")
     assert observed == ["second tick from now", "stood", "next tick", "moved"]
 
 
@@ -101,15 +102,15 @@ def test_counts_come_from_the_journals() -> None:
     put(cluster, {0: 3, 1: 4})
     lift(cluster)
     put(cluster, EACH)
-    s = status(another_process(cluster))
-    assert (s.topics, s.partitions, s.journals) == (1, 2, 1)
-    assert (s.records, s.unreconciled_records, s.cluster_epoch) == (11, 4, 1)
-    assert (s.watermark, s.eligible_objects, s.held_partitions) == (-1, -1, 2)
-    assert [(h.name, h.gc_epoch, h.kind, h.unreconciled_records) for h in s.held_back_by] == [
+    o = read_overview(another_process(cluster))
+    assert (o.topics, o.partitions, o.journals) == (1, 2, 1)
+    assert (o.records, o.unreconciled_records, o.cluster_epoch) == (11, 4, 1)
+    assert (o.watermark, o.garbage, o.held_partitions) == (-1, None, 2)
+    assert [(h.name, h.gc_epoch, h.kind, h.unreconciled_records) for h in o.held_back_by] == [
         ("events/0", 0, UNRECONCILED, 2),
         ("events/1", 0, UNRECONCILED, 2),
     ]
-    assert s.held_back_by[0].oldest_ms == store_of(cluster).objects[s.held_back_by[0].key].modified_ms
+    assert o.held_back_by[0].oldest_ms == store_of(cluster).objects[o.held_back_by[0].key].modified_ms
 
 
 def test_what_holds_m_is_what_m_is_computed_from() -> None:
@@ -118,25 +119,25 @@ def test_what_holds_m_is_what_m_is_computed_from() -> None:
     put(cluster, {1: 2})
     for _ in range(2):
         cluster.journal(0).advance(cluster.controller.advance())
-    s, computed = status(cluster), run_pipeline(cluster, JournalSource(cluster))
-    assert (s.computable_watermark, s.partitions) == (computed.watermark, computed.partitions)
-    assert [Holder(*msgspec.structs.astuple(h)[:-1]) for h in s.held_back_by] == computed.held_back_by
-    assert {h.kind for h in s.held_back_by} == {IDLE, UNRECONCILED}
+    o, computed = read_overview(cluster), run_pipeline(cluster, JournalSource(cluster))
+    assert (o.computable_watermark, o.partitions) == (computed.watermark, computed.partitions)
+    assert [Holder(*msgspec.structs.astuple(h)[:-1]) for h in o.held_back_by] == computed.held_back_by
+    assert {h.kind for h in o.held_back_by} == {IDLE, UNRECONCILED}
 
 
 def test_without_topics_m_is_the_epoch() -> None:
     cluster = memory_cluster()
     cluster.controller.advance()
-    s = status(cluster)
-    assert (s.computable_watermark, s.cluster_epoch, s.held_back_by, s.held_partitions) == (1, 1, [], 0)
+    o = read_overview(cluster)
+    assert (o.computable_watermark, o.cluster_epoch, o.held_back_by, o.held_partitions) == (1, 1, [], 0)
 
 
 def test_a_deleted_topic_holds_nothing() -> None:
     cluster = topic_in_memory(2)
     put(cluster, EACH)
     cluster.controller.delete_topic("events")
-    s = status(cluster)
-    assert (s.computable_watermark, s.records, s.held_back_by, s.errors) == (2, 0, [], [])
+    o = read_overview(cluster)
+    assert (o.computable_watermark, o.records, o.held_back_by, o.errors) == (2, 0, [], [])
 
 
 def test_a_topic_that_was_deleted_a_day_ago_and_is_not_closed_in_a_journal_is_a_warning() -> None:
@@ -144,15 +145,15 @@ def test_a_topic_that_was_deleted_a_day_ago_and_is_not_closed_in_a_journal_is_a_
     cluster = topic_in_memory(2)
     cluster.controller.delete_topic("events")
     store_of(cluster).clock.sleep(23 * 3600)
-    assert status(cluster).warnings == []
+    assert read_overview(cluster).warnings == []
     store_of(cluster).clock.sleep(2 * 3600)
-    (warning,) = status(cluster).warnings
+    (warning,) = read_overview(cluster).warnings
     assert warning.cause == "unclosed_topic"
     assert (
         "topic 'events' (revision 1) was deleted more than a day ago and is not closed in journal 0" in warning.detail
     )
     housekeep(cluster)
-    assert status(cluster).warnings == []
+    assert read_overview(cluster).warnings == []
 
 
 def test_the_age_of_m_is_that_of_the_epoch_after_it() -> None:
@@ -164,31 +165,38 @@ def test_the_age_of_m_is_that_of_the_epoch_after_it() -> None:
         housekeep(cluster)
     compute_and_publish(cluster)
     store.clock.sleep(60)
-    s = status(cluster)
+    o = read_overview(cluster)
     # M is 2 at epoch 4: epoch 3 began one tick and a minute ago.
-    assert (s.watermark, s.cluster_epoch, s.lag_ms, s.lag_at_least) == (2, 4, 660_000, False)
+    assert (o.watermark, o.cluster_epoch, o.lag_ms, o.lag_at_least) == (2, 4, 660_000, False)
     del store.objects[cluster.controller.replica.log.entry_key(3)]  # as a truncation would
-    s = status(cluster)
-    assert (s.lag_ms, s.lag_at_least) == (60_000, True)
+    o = read_overview(cluster)
+    assert (o.lag_ms, o.lag_at_least) == (60_000, True)
+    written_ms = o.as_of_ms - 90 * 60_000  # an object that is held is above M, so M has stood for longer
+    held = ScanSnapshot(
+        totals(o.as_of_ms, cluster_id=o.cluster_id), [ScanRow(2, 1, 1, 1), ScanRow(3, 1, 1, written_ms)]
+    )
+    write_scan(cluster.store, cluster.runtime, held)
+    o = read_overview(cluster)
+    assert (o.lag_ms, o.lag_at_least) == (90 * 60_000, True)
 
 
 def test_where_m_is_the_epoch_it_has_no_age() -> None:
     cluster = memory_cluster()
     compute_and_publish(cluster)
-    assert status(cluster).lag_ms == 0
+    assert read_overview(cluster).lag_ms == 0
 
 
 def test_looking_changes_nothing() -> None:
     cluster = topic_in_memory(2)
     put(cluster, EACH)
     before = dict(store_of(cluster).objects)
-    status(another_process(cluster))
+    read_overview(another_process(cluster))
     assert store_of(cluster).objects == before
 
 
 def test_without_a_cluster_there_is_no_status() -> None:
     with pytest.raises(NotInitialisedError, match="l0gc init"):
-        status(memory_cluster(bootstrap=False))
+        read_overview(memory_cluster(bootstrap=False))
 
 
 @pytest.mark.parametrize("partitions", [2, 100_000])
@@ -197,8 +205,8 @@ def test_the_cost_goes_with_the_journals(partitions: int) -> None:
     put(cluster, {0: 1, partitions // 2 - 1: 1})
     process = another_process(cluster)
     store_of(cluster).requests.clear()
-    s = status(process)
-    assert (s.partitions, s.journals) == (partitions, 2)
+    o = read_overview(process)
+    assert (o.partitions, o.journals) == (partitions, 2)
     assert store_of(cluster).requests.total() <= 3 * 16 + 20  # all 16 journals are looked at
 
 
@@ -212,28 +220,23 @@ def deleted_by(cluster: Handles, name_ms: int, swept_ms: int, objects: int) -> N
     write_summary(cluster.store, msgspec.structs.replace(some, run_id=name))
 
 
-def test_what_the_last_listing_found_is_repeated_and_what_was_deleted_since_is_not_garbage() -> None:
+def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> None:
     cluster = topic_in_memory(2)
-    publish_counts(cluster, 17)
+    put(cluster, EACH)
+    lift(cluster)
+    housekeep(cluster, barrier=True)
+    scan_and_publish(cluster)
     store_of(cluster).clock.sleep(60)
-    s = status(cluster)
-    published_ms = s.as_of_ms - 60_000
-    assert (s.eligible_objects, s.eligible_bytes, s.eligible_as_of_ms) == (17, 17, published_ms)
-    assert s.deleted_since == Removed()
-    deleted_by(cluster, published_ms - 60_000, published_ms - 50_000, 3)  # before anybody counted
-    deleted_by(cluster, published_ms + 30_000, published_ms + 30_000, 5)
-    s = status(cluster)
-    assert (s.deleted_since.objects, s.left_bytes, len(s.runs)) == (5, 12, 2)
-
-
-def test_objects_that_gc_deletes_after_its_own_scan_are_not_garbage() -> None:
-    """Issue 15.1: a run of `gc` has its name from before it computes M."""
-    cluster = topic_in_memory(2)
-    publish_counts(cluster, 17)
-    published_ms = store_of(cluster).clock.ms
-    deleted_by(cluster, published_ms - 40_000, published_ms, 17)
-    s = status(cluster)
-    assert (s.deleted_since.objects, s.left_bytes, s.next) == (17, 0, "nothing")
+    o = read_overview(cluster)
+    assert o.garbage is not None
+    assert (o.garbage.eligible_objects, o.left_objects, o.garbage.taken_ms) == (1, 1, o.as_of_ms - 60_000)
+    deleted_by(cluster, o.as_of_ms - 120_000, o.as_of_ms - 110_000, 3)  # before anybody counted
+    assert read_overview(cluster).garbage == o.garbage
+    # A run of `gc` has its name from before it computes M; its sweep begins after that.
+    deleted_by(cluster, o.as_of_ms - 90_000, o.as_of_ms - 60_000, 1)
+    o = read_overview(cluster)
+    assert o.garbage is not None
+    assert (o.garbage.deleted_objects, o.left_objects, len(o.runs), o.next[:7]) == (1, 0, 2, "nothing")
 
 
 # -- what is broken -----------------------------------------------------------------------------------------------------
@@ -245,12 +248,12 @@ def test_a_damaged_journal_comes_first_and_holds_m_at_its_topics_revision() -> N
     lift(cluster)
     key = min(k for k in store_of(cluster).objects if k.startswith(journal_log(0)))
     store_of(cluster).objects[key].body = b"not an entry"
-    s = status(another_process(cluster))
-    assert [key in e for e in s.errors] == [True]
-    assert (s.computable_watermark, [h.kind for h in s.held_back_by]) == (0, [UNREADABLE])
-    assert [c.cause for c in s.causes] == ["damaged_journal"]
-    assert s.causes[0].detail.startswith("journal 0 cannot be read: ")
-    assert "restore" in s.next
+    o = read_overview(another_process(cluster))
+    assert [key in e for e in o.errors] == [True]
+    assert (o.computable_watermark, [h.kind for h in o.held_back_by]) == (0, [UNREADABLE])
+    assert [c.cause for c in o.causes] == ["damaged_journal"]
+    assert o.causes[0].detail.startswith("journal 0 cannot be read: ")
+    assert "restore" in o.next
 
 
 def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> None:
@@ -258,10 +261,10 @@ def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> No
     cluster.controller.create_topic("other", 3)
     put(cluster, EACH)
     store_of(cluster).fault = failing(AccessDeniedError("not yours"), key=journal_log(1))
-    s = status(another_process(cluster))
-    assert (s.records, s.errors) == (4, ["journal 1 cannot be read: not yours"])
-    assert s.causes[0].cause == "unreadable_journal"
-    assert "restore" not in s.next
+    o = read_overview(another_process(cluster))
+    assert (o.records, o.errors) == (4, ["journal 1 cannot be read: not yours"])
+    assert o.causes[0].cause == "unreadable_journal"
+    assert "restore" not in o.next
 
 
 def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back() -> None:
@@ -273,7 +276,7 @@ def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back()
     store = store_of(cluster)
     for key in [k for k in store.objects if k.startswith(CONTROLLER_LOG) and k[-20:].isdigit() and int(k[-20:]) > 1]:
         del store.objects[key]
-    (cause,) = status(another_process(cluster)).causes
+    (cause,) = read_overview(another_process(cluster)).causes
     assert cause.cause == "old_controller"
     assert cause.detail.startswith("journal 0 is at epoch 4, above the cluster epoch 1: ")
 
@@ -282,7 +285,7 @@ def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> 
     """Hazard 10: the epoch has caught up since, so it alone shows nothing."""
     cluster = topic_in_memory(2)
     assert cluster.journal(5).append([extents_of(1, revision=1, topic_id="lost")]).error is None
-    (cause,) = status(another_process(cluster)).causes
+    (cause,) = read_overview(another_process(cluster)).causes
     assert cause.cause == "old_controller"
     assert cause.detail.startswith("journal 5 holds a topic with revision 1 and id ")
 
@@ -290,10 +293,10 @@ def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> 
 def test_another_clusters_watermark_is_a_cause() -> None:
     """Hazard 11: commands refuse it; status says so, and reports the rest."""
     cluster = topic_in_memory(2)
-    publish_counts(cluster, cluster_id="somebody else's")
-    s = status(cluster)
-    assert [c.cause for c in s.causes] == ["foreign_watermark"]
-    assert (s.watermark, s.computable_watermark) == (-1, 0)
+    publish(cluster.store, cluster.runtime, PublishedWatermark("somebody else's", 0, 1, cluster.store.now_ms()))
+    o = read_overview(cluster)
+    assert [c.cause for c in o.causes] == ["foreign_watermark"]
+    assert (o.watermark, o.computable_watermark) == (-1, 0)
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "changed"])
@@ -307,7 +310,7 @@ def test_an_object_that_is_not_what_the_log_says_is_a_cause(how: str) -> None:
         store.delete([key])
     else:
         store.put(key, changed[how])
-    (cause,) = [c for c in status(cluster).causes if c.cause == "damaged_object"]
+    (cause,) = [c for c in read_overview(cluster).causes if c.cause == "damaged_object"]
     damage = {"missing": "it is missing", "short": "it is too short", "changed": "it does not match the checksum"}
     assert f"reconcile fails on object {key}: {damage[how]}" in cause.detail
 
@@ -318,7 +321,7 @@ def test_both_ways_out_of_a_lost_object_are_named_and_giving_up_ends_it() -> Non
     cluster.store.delete([key])
     write_attempt(cluster.store, Attempt("reconcile", 3, f"{key} does not exist"))
     for partition in EACH:
-        known = status(cluster)
+        known = read_overview(cluster)
         assert known.next == known.causes[0].remedy
         assert "restore that object from a version or a backup, or give up its records" in known.next
         assert f"l0gc give-up events --partition {partition} --offsets 0-1 (docs" in known.next
@@ -352,16 +355,82 @@ def test_an_object_that_was_swept_since_the_reading_is_not_called_missing() -> N
 
 def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_published() -> None:
     cluster = external_cluster()
-    s = status(cluster)
-    assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.computable_watermark, s.lag_ms) == (-1, -1, 0, None, None)
-    publish(cluster.store, cluster.runtime, PublishedWatermark(s.cluster_id, 7, 12, s.as_of_ms))
+    o = read_overview(cluster)
+    assert (o.cluster_epoch, o.watermark, o.lag_epochs, o.computable_watermark, o.lag_ms) == (-1, -1, 0, None, None)
+    publish(cluster.store, cluster.runtime, PublishedWatermark(o.cluster_id, 7, 12, o.as_of_ms))
     store_of(cluster).clock.sleep(86_400)
-    s = status(cluster)
-    assert (s.cluster_epoch, s.watermark, s.lag_epochs, s.lag_ms) == (12, 7, 5, None)
-    assert (s.causes, s.next) == ([], "l0gc compute-watermark --reports PATH --partitions PATH")
+    o = read_overview(cluster)
+    assert (o.cluster_epoch, o.watermark, o.lag_epochs, o.lag_ms) == (12, 7, 5, None)
+    assert (o.causes, o.next) == ([], "l0gc compute-watermark --reports PATH --partitions PATH")
     set_pause(cluster.store, "disk audit", "ann")
-    s = status(cluster)
-    assert ([c.cause for c in s.causes], s.next) == (
+    o = read_overview(cluster)
+    assert ([c.cause for c in o.causes], o.next) == (
         ["paused"],
         "wait until its reason is gone, then l0gc resume",
     )
+
+
+# -- the same in every view ----------------------------------------------------------------------------------------------
+
+
+def set_back(cluster: Handles) -> None:
+    """Put the journal back to an older copy, which lost acknowledged records and looks whole (issue 39, item 11)."""
+    put(cluster, EACH)
+    handle = handle_of(cluster)
+    older = handle.replica.offset
+    put(cluster, EACH)
+    compute_and_publish(cluster)
+    cluster.store.delete([handle.replica.log.entry_key(n) for n in range(older + 1, handle.replica.offset + 1)])
+
+
+def controller_went_back(cluster: Handles) -> None:
+    for _ in range(3):
+        cluster.controller.advance()
+    put(cluster, EACH)
+    compute_and_publish(cluster)
+    cluster.store.delete([cluster.controller.replica.log.entry_key(n) for n in (3, 4)])
+
+
+def watermark_of_another(cluster: Handles) -> None:
+    publish(cluster.store, cluster.runtime, PublishedWatermark("somebody else's", 0, 1, cluster.store.now_ms()))
+
+
+def topic_elsewhere(cluster: Handles) -> None:
+    topic = topic_of(cluster)
+    assert cluster.journal(5).append([of_topic(topic, topic.revision)]).error is None
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(
+    ("happened", "cause", "finding"),
+    [
+        (set_back, "set_back_journal", "journal_set_back"),
+        (controller_went_back, "old_controller", "epoch_ahead"),
+        (watermark_of_another, "foreign_watermark", "watermark_unreadable"),
+        (topic_elsewhere, "old_controller", "topic_misplaced"),
+    ],
+)
+def test_what_went_back_is_seen_by_every_view_alike(
+    happened: Callable[[Handles], None], cause: str, finding: str, *, deep: bool
+) -> None:
+    cluster = topic_in_memory(2)
+    happened(cluster)
+    before = dict(store_of(cluster).objects)
+    first = read_overview(another_process(cluster)).causes[0]
+    assert first.cause == cause
+    for e in (explain_epoch(another_process(cluster), 1), explain_partition(another_process(cluster), "events/0")):
+        assert (e.explanation[-1], e.next) == (
+            f"Nothing is published or deleted by M until this is mended: {first.detail}.",
+            first.remedy,
+        )
+    checks = [
+        (c.name, c.text, c.remedy) for c in doctor.cluster(another_process(cluster)) if c.status == doctor.FAILURE
+    ]
+    assert checks == [(first.cause, first.detail, first.remedy)]
+    report = gather(another_process(cluster), "s3://b/")
+    assert (report.verdict.state, report.verdict.cause) == ("needs_you", cause)
+    process = another_process(cluster)
+    result = verify(process, LocalWorkers(process), deep=deep, min_age_ms=0)
+    assert finding in result.counts
+    assert result.problem is not None
+    assert store_of(cluster).objects == before

@@ -1,25 +1,42 @@
-"""The doctor's checks of a store: what is wrong is named, with a remedy, and nothing is left behind."""
+"""The doctor's checks: what is wrong is named, with a remedy, and nothing is left behind."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import boto3
 import pytest
 from moto import mock_aws
 
-from l0gc.errors import AccessDeniedError
-from l0gc.inspect.doctor import store as doctor
-from l0gc.inspect.doctor.checkup import FAILURE, OK, WARNING, Check
-from l0gc.keys import FORMAT
+from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.collect.pause import set_pause
+from l0gc.errors import AccessDeniedError, UnsupportedFormatError
+from l0gc.inspect import doctor
+from l0gc.inspect.doctor import FAILURE, OK, WARNING, Check, guarded
+from l0gc.keys import FORMAT, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.bucket import LifecycleRule, lifecycle
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, Written
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import remember_etags, write_format
-from tests.support.memory_store import FakeClock, IgnoresConditionalCreate, MemoryStore, TakesPlainEtags
+from l0gc.streamlog.journal.handle import JournalHandle
+from tests.support.journal import of_topic
+from tests.support.memory_store import (
+    FakeClock,
+    IgnoresConditionalCreate,
+    MemoryStore,
+    TakesPlainEtags,
+    another_process,
+    external_cluster,
+    memory_cluster,
+    publish_m,
+    store_of,
+)
+from tests.support.verify import handle_of, loaded_cluster, topic_of
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:
@@ -242,3 +259,162 @@ def test_a_clock_that_is_wrong_by_minutes_is_worth_a_warning(
     check = by_name(doctor.reachable(moto, Runtime(clock)))["clock"]
     assert check.status == status
     assert status == OK or ("behind" if behind_ms > 0 else "ahead of") in check.text
+
+
+# -- this machine --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.2" 2022-01-18', 17),
+        ('java version "1.8.0_292"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("no such thing", None),
+    ],
+)
+def test_javas_version_is_read_in_its_old_and_new_forms(text: str, version: int | None) -> None:
+    assert doctor.java_version(text) == version
+
+
+def a_java(folder: Path, text: str) -> None:
+    (folder / "bin").mkdir()
+    java = folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [('openjdk version "17.0.2"', OK), ('java version "1.8.0"', WARNING), ("nonsense", WARNING)]
+)
+def test_an_old_java_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: str) -> None:
+    a_java(tmp_path, text)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (check,) = doctor.java()
+    assert check.status == status
+
+
+def test_without_java_the_commands_that_need_it_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (check,) = doctor.java()
+    assert check.status == WARNING
+    assert "reconcile" in check.text
+    assert "JAVA_HOME" in check.remedy
+
+
+def test_spark_and_the_versions_are_reported() -> None:
+    (spark,) = doctor.spark()
+    (versions,) = doctor.versions()
+    assert spark.status == versions.status == OK
+    assert versions.text.startswith("l0gc ")
+
+
+# -- the cluster ---------------------------------------------------------------------------------------------------------
+
+
+def checks(cluster: Handles) -> dict[str, Check]:
+    """The checks of another process, which change nothing."""
+    before = dict(store_of(cluster).objects)
+    found = list(doctor.cluster(another_process(cluster)))
+    assert store_of(cluster).objects == before
+    return {c.name: c for c in found}
+
+
+def failures(cluster: Handles) -> list[Check]:
+    return [c for c in checks(cluster).values() if c.status == FAILURE]
+
+
+def test_a_bucket_without_a_cluster_is_a_warning_with_the_way_out() -> None:
+    (found,) = doctor.cluster(memory_cluster(bootstrap=False))
+    assert (found.status, found.remedy) == (WARNING, "l0gc init")
+
+
+def test_a_cluster_that_is_well_gives_four_lines() -> None:
+    found = checks(loaded_cluster())
+    assert {c.status for c in found.values()} == {OK}
+    assert "epoch 1, 1 topic with 3 partitions, 4 shards" in found["cluster"].text
+    assert found["journals"].text == "16 journals can be read, 1 in use"
+    assert found["format"].text == "version 2, with quoted ETags"
+    assert list(found) == ["cluster", "format", "journals", "watermark"]
+
+
+def test_a_bucket_of_a_format_that_this_l0gc_does_not_know_is_read_no_further() -> None:
+    cluster = loaded_cluster()
+    cluster.store.put(FORMAT, b'{"version":9,"min_reader_version":9,"min_writer_version":9}')
+    (found,) = guarded("cluster", lambda: doctor.cluster(another_process(cluster)), "restore it")
+    assert (found.status, found.exit_code) == (FAILURE, UnsupportedFormatError.exit_code)
+    assert "knows format 2" in found.text
+
+
+def test_a_journal_that_cannot_be_read_is_named_with_its_object() -> None:
+    cluster = loaded_cluster()
+    key = f"{journal_log(0)}log/{1:020}"
+    cluster.store.put(key, b"{")
+    found = checks(cluster)["damaged_journal"]
+    assert (found.status, found.exit_code) == (FAILURE, 4)
+    assert "journal 0 cannot be read" in found.text
+    assert key in found.text
+
+
+def forced(handle: JournalHandle, cluster: Handles, topic_id: str | None = None) -> None:
+    """Records of events in a journal that is not theirs, or of a topic that never was."""
+    topic = topic_of(cluster)
+    o = of_topic(topic, topic.revision)
+    if topic_id is not None:
+        o = type(o)(o.key, o.epoch, o.revision, topic_id, o.start, o.blocks, o.partitions, o.records)
+    assert handle.append([o]).error is None
+
+
+def test_a_topic_in_another_journal_than_its_own_is_a_failure() -> None:
+    cluster = loaded_cluster()
+    forced(cluster.journal(5), cluster)
+    (found,) = failures(cluster)
+    assert (found.name, "journal 5 holds topic 'events'" in found.text) == ("old_controller", True)
+
+
+def test_a_topic_that_the_controller_never_created_is_a_failure() -> None:
+    """Hazard 10: the controller log was restored from a backup, and gave the revision a second time."""
+    cluster = loaded_cluster()
+    forced(cluster.journal(5), cluster, "another")
+    assert [c.name for c in failures(cluster)] == ["old_controller"]
+
+
+def test_a_journal_above_the_cluster_epoch_is_a_failure() -> None:
+    """Hazard 10."""
+    cluster = loaded_cluster()
+    epoch = cluster.controller.advance()
+    handle_of(cluster).advance(epoch)
+    cluster.store.delete([f"l0gc/controller/log/{epoch:020}"])
+    (found,) = failures(cluster)
+    assert (found.name, found.exit_code) == ("old_controller", 4)
+    assert "journal 0 is at epoch 2, above the cluster epoch 1" in found.text
+
+
+def test_an_m_above_the_cluster_epoch_is_a_failure() -> None:
+    """Hazard 10; so is one that was published with an epoch which the cluster has not reached."""
+    for watermark in (7, 0):
+        cluster = memory_cluster()
+        publish_m(cluster, watermark, 9)
+        (found,) = failures(cluster)
+        assert found.text.startswith(
+            "what is in l0gc/watermarks/published.json is at epoch 9, above the cluster epoch 0"
+        )
+
+
+def test_what_the_next_runs_end_is_not_shown_and_a_run_that_failed_is_a_warning() -> None:
+    cluster = loaded_cluster()
+    for _ in range(5):
+        cluster.controller.advance()
+    set_pause(cluster.store, "audit", "ann")
+    assert {c.status for c in checks(cluster).values()} == {OK}
+    write_attempt(cluster.store, Attempt("housekeep", 1, "no space left"))
+    assert [name for name, c in checks(cluster).items() if c.status == WARNING] == ["housekeep_failed"]
+
+
+def test_of_an_external_log_the_epoch_is_the_one_that_was_published() -> None:
+    cluster = external_cluster()
+    assert [c.status for c in checks(cluster).values()] == [OK] * 3
+    publish_m(cluster, 40, 50)
+    found = checks(cluster)
+    assert "an external log, 4 shards" in found["cluster"].text
+    assert (found["watermark"].status, found["watermark"].text) == (OK, "M = 40")

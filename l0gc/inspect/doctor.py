@@ -1,49 +1,66 @@
-"""Checks of the bucket: may we do what the commands do, and does the store keep its promises under a race.
+"""Checks of this machine, of the bucket, and of the cluster in it: may we do what the commands do, and does the store
+keep its promises under a race.
 
-Permissions are tried by requests that cannot take effect: a read of a key that does not exist, a replace of a version that
-does not exist, a delete of a name that nobody writes. A store answers 403 to them if it would refuse the real one.
+A check tries the thing itself, below a separate folder or with a request that cannot take effect (a read of a key that
+does not exist, a replace of a version that does not exist, a delete of a name that nobody writes), and leaves nothing
+behind. A store answers 403 to such a request if it would refuse the real one. If a check cannot try something, it
+reports a warning, never ok. Of Java, Spark and the libraries, none is started but `java -version`. What is said of the
+cluster are the causes that every other view has (`causes.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Barrier
-from typing import Final
+from typing import Any, Final
 
+from l0gc import __version__
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
+    EndedError,
     L0gcError,
     NotFoundError,
+    NotInitialisedError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    SafetyError,
     StoreError,
     StoreUnfitError,
+    StoreUnreachableError,
+    ThrottledError,
 )
-from l0gc.inspect.doctor.checkup import Check, failure, ok, warning
+from l0gc.formatting import Outcome, count
+from l0gc.inspect.causes import LOCAL_CLOCK, SKEW_MS, UNSAFE, WAITS_FOR, clock_skew
+from l0gc.inspect.reading import read_overview
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage import bucket
-from l0gc.storage.bucket import (
-    ABORTS,
-    EXPIRES,
-    EXPIRES_MARKERS,
-    EXPIRES_OLD,
-    MOVES,
-    LifecycleRule,
-)
+from l0gc.storage.bucket import ABORTS, EXPIRES, EXPIRES_MARKERS, EXPIRES_OLD, MOVES, LifecycleRule
 from l0gc.storage.objectstore import ENABLED, OFF, ObjectStore
 from l0gc.storage.probe import probe
 from l0gc.storage.refusals import DENIED
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import QUOTED, check_format
 
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAILURE: Final = "failure"
+JAVA: Final = 17
+_LIBRARIES: Final = ("boto3", "obstore", "pyarrow", "msgspec")
 RACERS: Final = 8
 ROUNDS: Final = 2
-SKEW_S: Final = 60
-"""A local clock that is wrong by more than this is worth a word; S3 refuses signatures from 15 minutes on."""
 
 NEEDED: Final = {
     ("read", FORMAT): "every command",
@@ -68,10 +85,144 @@ NEEDED: Final = {
 """Which commands need which permission where."""
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor's: what was checked, how it is, and the remedy unless it is well.
+
+    `exit_code` is what a failure ends the command with: 6 where the store lacks something, else the error's own.
+    """
+
+    name: str
+    status: str
+    text: str
+    remedy: str = ""
+    exit_code: int = 6
+
+
+@dataclass(frozen=True)
+class DoctorResult(Outcome):
+    """All checks, in the order in which they were made."""
+
+    checks: list[Check]
+
+    @property
+    def problem(self) -> EndedError | None:
+        """The first failure, with its remedy, as the error that the command ends with."""
+        failed = next((c for c in self.checks if c.status == FAILURE), None)
+        return (
+            None if failed is None else EndedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The checks, and how many of them are a failure or a warning."""
+        statuses = [c.status for c in self.checks]
+        return super().to_json() | {"failures": statuses.count(FAILURE), "warnings": statuses.count(WARNING)}
+
+
+def ok(name: str, text: str) -> Check:
+    return Check(name, OK, text)
+
+
+def warning(name: str, text: str, remedy: str) -> Check:
+    return Check(name, WARNING, text, remedy)
+
+
+def failure(name: str, text: str, remedy: str, exit_code: int = 6) -> Check:
+    return Check(name, FAILURE, text, remedy, exit_code)
+
+
+def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> list[Check]:
+    """The check's lines, or what ended it as a failure with this remedy."""
+    try:
+        return list(check())
+    except (StoreUnreachableError, ThrottledError) as e:  # which is nobody's policy or setting
+        return [failure(name, str(e), "then run l0gc doctor again", e.exit_code)]
+    except L0gcError as e:
+        return [failure(name, str(e), remedy, e.exit_code)]
+
+
+def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -> DoctorResult:
+    """Make all checks; `progress` is called with the name of each part before."""
+    parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
+        ("java", java, "install Java 17 or newer"),
+        ("spark", spark, "pip install l0gc"),
+        ("versions", versions, "pip install l0gc"),
+        ("bucket", lambda: reachable(store, handles.runtime), "then run l0gc doctor again, for the rest"),
+        ("permissions", lambda: permissions(store, handles.runtime), "check the credentials' policy"),
+        ("settings", lambda: settings(store), "ask the owner of the bucket"),
+        ("store", lambda: promises(store, handles.runtime), "see what the store says above"),
+        ("cluster", lambda: cluster(handles), "see docs/operations.md, recovery"),
+    ]
+    checks: list[Check] = []
+    for name, check, remedy in parts:
+        progress(name)
+        lines = guarded(name, check, remedy)
+        checks += lines
+        if name == "bucket" and any(c.status == FAILURE for c in lines):
+            break  # without a bucket the rest says the same over and over
+    return DoctorResult(checks)
+
+
+# -- this machine --------------------------------------------------------------------------------------------------------
+
+
+def java_version(text: str) -> int | None:
+    """The major version in what `java -version` prints."""
+    m = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if m is None:
+        return None
+    return int(m[2]) if m[1] == "1" and m[2] else int(m[1])
+
+
+def java() -> Iterator[Check]:
+    """Java 17 or newer, for work on Spark."""
+    home = os.environ.get("JAVA_HOME")
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = "install one (apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    needs = (
+        "without it, reconcile, merge, compute-watermark, verify and gc run in this process, which suits small buckets"
+    )
+    if path is None or not Path(path).exists():
+        yield warning("java", f"not found; {needs}", remedy)
+        return
+    try:
+        answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        yield warning("java", f"{path} does not start ({e}); {needs}", remedy)
+        return
+    version = java_version(answer.stderr + answer.stdout)
+    if version is None or version < JAVA:
+        yield warning("java", f"{path} is version {version or 'unknown'}, below {JAVA}; {needs}", remedy)
+    else:
+        yield ok("java", f"{version} ({path})")
+
+
+def spark() -> Iterator[Check]:
+    """pyspark 4, as installed."""
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        yield failure("spark", "pyspark is not installed", "pip install 'pyspark>=4'")
+        return
+    if int(version.split(".")[0]) < 4:
+        yield failure("spark", f"pyspark {version} has no Python data sources", "pip install 'pyspark>=4'")
+    else:
+        yield ok("spark", f"pyspark {version}")
+
+
+def versions() -> Iterator[Check]:
+    """What to put into a bug report."""
+    libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
+    yield ok("versions", f"l0gc {__version__}, Python {platform.python_version()}, {libraries}")
+
+
+# -- the bucket ----------------------------------------------------------------------------------------------------------
+
+
 def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     """Credentials, the bucket, and the clocks."""
-    found = store.session.get_credentials()
-    if found is None:
+    credentials = store.session.get_credentials()
+    if credentials is None:
         yield failure(
             "credentials",
             f"no credentials for {store.config.url}",
@@ -79,19 +230,14 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             AccessDeniedError.exit_code,  # as every other command ends
         )
         return
-    yield ok("credentials", f"found ({found.method})")
+    yield ok("credentials", f"found ({credentials.method})")
     theirs = store.now_ms()
     yield ok("bucket", f"{store.config.url} answers")
-    skew = (runtime.clock.now_ms() - theirs) / 1000
-    if abs(skew) <= SKEW_S:
-        yield ok("clock", f"within {SKEW_S} s of the store's")
+    skew = clock_skew(runtime.clock.now_ms(), theirs)
+    if skew is None:
+        yield ok("clock", f"within {SKEW_MS // 1000} s of the store's")
     else:
-        yield warning(
-            "clock",
-            f"{abs(skew):,.0f} s {'ahead of' if skew > 0 else 'behind'} the store's",
-            "set the clock (NTP): deletion uses the store's, but records get this one's time, and S3 refuses "
-            "signatures that are 15 minutes off",
-        )
+        yield warning("clock", skew.detail, skew.remedy)
 
 
 def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
@@ -273,3 +419,32 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
         if versioned and not helps:
             text += "; none expires old versions either"
         yield ok("lifecycle", text)
+
+
+# -- the cluster ----------------------------------------------------------------------------------------------------------
+
+
+def cluster(handles: Handles) -> Iterator[Check]:
+    """The cluster in the bucket, if one is there: its format, and what its overview shows to be wrong."""
+    form = check_format(handles.store)
+    try:
+        o = read_overview(handles)
+    except NotInitialisedError:
+        yield warning("cluster", "not founded yet", "l0gc init")
+        return
+    topics = f"{count(o.topics, 'topic')} with {count(o.partitions, 'partition')}"
+    log = "an external log" if o.external_log else f"epoch {o.cluster_epoch}, {topics}"
+    yield ok("cluster", f"{o.cluster_id}, {log}, {count(o.layout.shards, 'shard')}")
+    if form is not None:
+        yield ok("format", f"version {form.version}, with {form.etags} ETags")
+    wrong = {c.cause for c in o.causes if c.cause in UNSAFE}
+    if not wrong:
+        if not o.external_log:
+            yield ok("journals", f"{count(o.logs.snapshot.journals, 'journal')} can be read, {o.journals} in use")
+        yield ok("watermark", f"M = {o.watermark}" if o.published_ms >= 0 else "nothing is published yet")
+    for c in o.causes:
+        if c.cause in wrong:  # the commands refuse to go on
+            yield failure(c.cause, c.detail, c.remedy, SafetyError.exit_code)
+        elif c.cause not in WAITS_FOR:
+            yield warning(c.cause, c.detail, c.remedy)
+    yield from (warning(w.cause, w.detail, w.remedy) for w in o.warnings if w.cause != LOCAL_CLOCK)

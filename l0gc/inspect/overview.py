@@ -1,0 +1,489 @@
+"""What a cluster is doing: the one value that status, explain, doctor, the report and the metrics show.
+
+`Journals` is what was read of the logs. `Overview` is what follows from them and from the rest of the bucket;
+`reading.py` fills it, and `causes.py` draws the conclusions. What a partition holds, and the sentence for it, is
+decided where M comes from (`journal/summary.py`). A journal that cannot be read is named, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from l0gc.collect.attempts import Attempt
+from l0gc.collect.pause import Pause
+from l0gc.collect.runs import RunEntry
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import CorruptObjectError, SetBackError
+from l0gc.formatting import STANDARD_PRICE, Outcome
+from l0gc.inspect.laggards import Laggards
+from l0gc.keys import KeyLayout
+from l0gc.streamlog.controller.entries import ALL_TOPICS
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Pin, Topic
+from l0gc.streamlog.epoch_source import pins_of, unknown_topic
+from l0gc.streamlog.journal.admission import EpochWindow
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.summary import summary_of
+from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject
+from l0gc.streamlog.level_one.plan import Window
+from l0gc.watermark.compute import Watermark, compute
+from l0gc.watermark.publication import PublishedWatermark, check_set_back
+from l0gc.watermark.scans import ScanSnapshot, ScanTotals
+from l0gc.watermark.source import Holder, UnitSummary
+
+# -- the journals -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One journal: its state, or why it cannot be read.
+
+    The state is shared with the process's handle on the journal: do not change it.
+    """
+
+    journal: int
+    summary: UnitSummary
+    state: JournalState | None
+
+    @property
+    def error(self) -> str:
+        """Why it cannot be read, with its name; empty if it can be."""
+        return f"{self.summary.unit} cannot be read: {self.summary.error}" if self.summary.error else ""
+
+
+@dataclass
+class Journals:
+    """All journals of a cluster, after its controller's snapshot; M = `published` was published before."""
+
+    snapshot: ControllerState
+    readings: list[Reading] = field(default_factory=list)
+    published: int = NO_WATERMARK
+
+    @cached_property
+    def watermark(self) -> Watermark:
+        """M as the journals and the pins have it, and the first few of those that hold it."""
+        return compute(self.snapshot.epoch, [*(r.summary for r in self.readings), *self._pins])
+
+    @cached_property
+    def _pins(self) -> Sequence[UnitSummary]:
+        return pins_of(self.snapshot, self.published).held
+
+    @property
+    def errors(self) -> list[str]:
+        """Why journals cannot be read."""
+        return [r.error for r in self.readings if r.error]
+
+    def states(self) -> Iterator[tuple[int, JournalState]]:
+        """The journals that could be read."""
+        return ((r.journal, r.state) for r in self.readings if r.state is not None)
+
+    def topics(self) -> Iterator[tuple[Topic, JournalRun, TopicState]]:
+        """What the journals that could be read hold of the topics that exist."""
+        for journal, state in self.states():
+            yield from ((topic, run, state.topic(topic.revision)) for topic, run in self.snapshot.topics_of(journal))
+
+    def windows(self) -> list[tuple[Window, JournalState]]:
+        """The journals that could be read, with the topics that there are."""
+        return [
+            (Window(journal, {t.revision: t for t, _ in self.snapshot.topics_of(journal)}), state)
+            for journal, state in self.states()
+        ]
+
+    def dropped_bytes(self, pin: Pin) -> int:
+        """The bytes of L1 that were dropped since the pin, which keeps them, and are still there."""
+        kept = 0
+        for _, state in self.states():
+            rows = state.dropped
+            rows = rows[(rows["revision"] == pin.topic) | (pin.topic == ALL_TOPICS)]
+            rows = rows[rows["dropped_epoch"] >= pin.revision]
+            kept += int(rows["bytes"].sum() + rows["row_bytes"].sum())
+        return kept
+
+    # -- what partitions hold
+
+    def holder(self, topic: Topic, partition: int) -> Holder:
+        """What one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
+        reading = self.readings[topic.journal_of(partition)]
+        if reading.state is None:
+            raise CorruptObjectError(reading.error)
+        run = JournalRun(reading.journal, partition, 1)
+        return summary_of(reading.journal, [(topic, run)], reading.state, -1).lowest[0]
+
+    def extent_of(self, holder: Holder) -> Extent | None:
+        """The extent that keeps a partition where it is, in the object that the holder names."""
+        topic = self.snapshot.topics[holder.topic]
+        state = self.readings[topic.journal_of(holder.partition)].state
+        extents = state.topic(topic.revision).extents(holder.partition) if state is not None and holder.key else []
+        return next((e for e in extents if e.key == holder.key), None)
+
+    def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
+        """Which journals refer to the L0 object `key`, for which of the topics that exist, and the extents."""
+        return [(run.journal, topic, o) for topic, run, state in self.topics() for o in state.objects if o.key == key]
+
+    def partitions_at(self, gc_epoch: int) -> int:
+        """How many partitions have this M(p)."""
+        return sum(r.summary.gc_epochs.get(gc_epoch, 0) for r in self.readings)
+
+    def partitions_below(self, epoch: int) -> int:
+        """How many partitions may still need `epoch`."""
+        return sum(n for r in self.readings for m, n in r.summary.gc_epochs.items() if m < epoch)
+
+    def holders_below(self, epoch: int) -> list[Holder]:
+        """Those with the lowest M(p) of the partitions that may still need `epoch`: the first few of each journal."""
+        holders = [h for r in self.readings for h in r.summary.lowest if h.gc_epoch < epoch]
+        return sorted(holders, key=lambda h: (h.gc_epoch, h.topic, h.partition))
+
+    def pins_below(self, epoch: int) -> list[Holder]:
+        """The pins that keep M below `epoch`."""
+        return [h for pin in self._pins for h in pin.lowest if h.gc_epoch < epoch]
+
+    def windows_at(self, gc_epoch: int) -> list[EpochWindow]:
+        """The windows of the journals with a partition that would stay at `gc_epoch`, were all of it reconciled."""
+        windows = []
+        for journal, state in self.states():
+            bounds = [max(topic.revision, state.window.oldest) for topic, _ in self.snapshot.topics_of(journal)]
+            if min(bounds, default=gc_epoch + 2) <= gc_epoch + 1:
+                windows.append(state.window)
+        return windows
+
+    def ticks_until_free(self, epoch: int, *, due: bool, journal: int | None = None) -> int:
+        """How many ticks from now no partition may still need `epoch`, once all of it is reconciled.
+
+        A journal leaves an epoch behind by its window, which slides with housekeeping: now, to the cluster epoch, and then
+        with each tick. 0 if the first of these is enough.
+
+        Args:
+            due: whether a tick is due now, so that the next housekeeping does both at once.
+            journal: the only one that matters.
+        """
+        most = 0
+        for number, state in self.states():
+            revisions = [topic.revision for topic, _ in self.snapshot.topics_of(number)]
+            if not revisions or journal not in (None, number):
+                continue
+            ticks, window = 0, state.window if due else state.window.slide(self.snapshot.epoch)
+            newest = max(self.snapshot.epoch, window.newest)  # it is above the epoch only where the log went back
+            while max(min(revisions), window.oldest) <= epoch:
+                ticks += 1
+                window = window.slide(newest + ticks)
+            most = max(most, ticks)
+        return most
+
+    def records(self) -> tuple[int, int, int, int]:
+        """How many records were ever uploaded into the topics there are, how many of them are not in L1, and how many were
+        given up, in how many holes."""
+        totals = [state.totals() for _, _, state in self.topics()]
+        counts = ((t.records, t.unreconciled_records, t.lost_records, t.holes) for t in totals)
+        records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
+        return records, unreconciled, lost, holes
+
+    def given_up(self, limit: int) -> list[HoleFacts]:
+        """The first holes, by topic, partition and offset, without what lies before the log starts."""
+        holes = []
+        for topic, _, state in self.topics():
+            rows = state.holes[:limit]
+            bases = np.maximum(rows["base"], state.values(state.log_start, rows["partition"], 0))
+            columns = (rows["partition"].tolist(), bases.tolist(), rows["last"].tolist())
+            holes += [HoleFacts(topic.name, *numbers) for numbers in zip(*columns, strict=True)]
+        return sorted(holes, key=lambda h: (h.topic, h.partition, h.first_offset))[:limit]
+
+    # -- what no sound cluster holds
+
+    def highest(self) -> tuple[int, str]:
+        """The highest epoch that a journal knows, and which one does."""
+        return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
+
+    def unclosed(self, now_ms: int) -> list[str]:
+        """The topics that were deleted long ago, and that a journal has not closed yet; as sentences."""
+        return [
+            unclosed_text(topic, r.journal)
+            for topic in self.snapshot.to_be_closed_by(now_ms)
+            for r in (self.readings[j] for j in topic.journals)
+            if r.state is not None and not r.state.closed(topic.revision)
+        ]
+
+    def forgotten(self) -> str:
+        """The topic that a journal holds and the controller log does not place there, as only a restored log can leave it;
+        as a sentence, or empty."""
+        live = {t.revision: t for t in self.snapshot.topics.values()}
+        for journal, state in self.states():
+            unit = f"journal {journal}"
+            topics = list(state.topics.values())
+            if text := unknown_topic(self.snapshot, unit, ((t.revision, t.topic_id) for t in topics)):
+                return text
+            for t in topics:
+                if t.revision in live and (text := misplacement(journal, live[t.revision], t)):
+                    return f"{unit} {text}"
+        return ""
+
+    def set_back(self, published: PublishedWatermark | None) -> str:
+        """Which journal was set back since that was published, and how that shows, as a sentence; or empty (hazard 38)."""
+        return next(filter(None, (set_back_text(published, r.summary) for r in self.readings)), "")
+
+
+def set_back_text(published: PublishedWatermark | None, summary: UnitSummary) -> str:
+    """How it shows that a journal was set back to an older copy of its log, as a sentence; empty if it was not."""
+    try:
+        check_set_back(published, summary)
+    except SetBackError as e:
+        return str(e)
+    return ""
+
+
+def unclosed_text(topic: Topic, journal: int) -> str:
+    """That a journal has not closed a topic that was deleted long ago."""
+    return (
+        f"topic {topic.name!r} (revision {topic.revision}) was deleted more than a day ago and is not closed in journal "
+        f"{journal}, so its L1 objects stay"
+    )
+
+
+def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
+    """Why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
+    run = topic.run_in(journal)
+    if run is None:
+        some = ", ".join(str(j) for j in topic.journals[:5]) + (" and others" if len(topic.journals) > 5 else "")
+        noun = "journal" if len(topic.journals) == 1 else "journals"
+        return f"holds topic {topic.name!r}, which the controller has placed in {noun} {some}"
+    numbers = state.partitions
+    if len(numbers) and (numbers[0] < run.first or numbers[-1] >= run.first + run.count):
+        outside = numbers[0] if numbers[0] < run.first else numbers[-1]
+        return (
+            f"holds partition {outside} of topic {topic.name!r}, and the controller has placed partitions {run.first} to "
+            f"{run.first + run.count - 1} there"
+        )
+    return ""
+
+
+def ahead_text(where: str, epoch: int, cluster_epoch: int) -> str:
+    """That something is at an epoch which the cluster has not reached (hazard 10)."""
+    return f"{where} is at epoch {epoch}, above the cluster epoch {cluster_epoch}"
+
+
+# -- the overview -------------------------------------------------------------------------------------------------------
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why something stands: a stable code, a sentence, and what to do."""
+
+    cause: str
+    detail: str
+    remedy: str
+
+
+class HoleFacts(msgspec.Struct, frozen=True):
+    """A range of a partition's records that were given up, both ends included."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+    @property
+    def records(self) -> int:
+        return self.last_offset + 1 - self.first_offset
+
+
+class DatedHolder(Holder, frozen=True):
+    """A partition that M cannot pass. `oldest_ms` is when the L0 object was written that holds it; -1 if none does."""
+
+    oldest_ms: int = -1
+
+
+class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
+    """What the newest scan saw, by the M that is published now.
+
+    Attributes:
+        deleted_objects: what sweeps that began since then have deleted.
+        left_objects: eligible and not known to be deleted since: the garbage now.
+        dollars_month: what that costs a month.
+        held_objects: L0 objects above M.
+    """
+
+    deleted_objects: int
+    deleted_bytes: int
+    left_objects: int
+    left_bytes: int
+    dollars_month: float
+    held_objects: int
+    held_bytes: int
+    held_dollars_month: float
+
+
+class PinCost(msgspec.Struct, frozen=True):
+    """What a pin keeps from being deleted, as far as it is known.
+
+    Attributes:
+        watermark: M does not pass it; None for a pin of L1 alone.
+        l0_bytes: of L0 objects that no partition needed and M did not pass when the bucket was listed last; -1 if unknown.
+        l1_bytes: of L1 that was dropped since.
+        table: the table whose snapshots it keeps; empty for another pin.
+    """
+
+    name: str
+    watermark: int | None
+    created_ms: int
+    expires_ms: int
+    why: str
+    l0_bytes: int
+    l1_bytes: int
+    table: str = ""
+
+
+class TableState(msgspec.Struct, frozen=True):
+    """A topic's table, and the L1 that its pins keep for readers of its snapshots.
+
+    Attributes:
+        pins: how many have taken effect and not ended. Without one, nothing keeps what the table names.
+        pinned_ms: when the newest was created, so about when the table was synced last; -1 without one.
+        expires_ms: when it ends, unless a sync follows; -1 without one.
+        l1_bytes: of L1 that was dropped since the oldest was created.
+        overdue: the table should have been synced long ago, or its topic was deleted.
+        sentence: all of it as text.
+        remedy: what ends that it is overdue; empty if it is not.
+    """
+
+    topic: str
+    table: str
+    catalog: str
+    pins: int = 0
+    pinned_ms: int = -1
+    expires_ms: int = -1
+    l1_bytes: int = 0
+    overdue: bool = False
+    sentence: str = ""
+    remedy: str = ""
+
+
+class _Evidence(msgspec.Struct, kw_only=True):
+    """What causes are found in, and the JSON does not show.
+
+    Attributes:
+        logs: the journals as they were read; none if the log is another system's.
+        scan: the newest scan snapshot that can be read.
+        runs_total: how many runs are on record; -1 where only the newest were looked for.
+        interval_ms: how often the cluster epoch should move.
+        local_ms: this machine's clock at `as_of_ms`.
+        watermark_error: the code of the cause if what is published cannot be used, with the sentence.
+        highest: the highest epoch in the published M or a journal, and in which of them.
+        forgotten: what a journal holds and the controller's log does not, as a sentence.
+        set_back: which journal was set back, and how that shows, as a sentence.
+        windows: those of the journals in which M would still stand there if all were reconciled.
+        damaged_journals: those of `Overview.errors` that come from what a journal holds, and not from the store.
+        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
+        giving_up: the command that gives up its records in the first partition that it holds.
+        damaged_record: why the record of a run cannot be read.
+        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
+        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
+    """
+
+    logs: Journals = msgspec.field(default_factory=lambda: Journals(ControllerState()))
+    scan: ScanSnapshot | None = None
+    runs_total: int = -1
+    layout: KeyLayout = KeyLayout()
+    local_ms: int = 0
+    interval_ms: int = 0
+    watermark_error: tuple[str, str] | None = None
+    highest: tuple[int, str] = (-1, "")
+    forgotten: str = ""
+    set_back: str = ""
+    windows: Sequence[EpochWindow] = []
+    damaged_journals: Sequence[str] = []
+    damaged: str = ""
+    giving_up: str = ""
+    damaged_record: str = ""
+    unclosed: Sequence[str] = []
+    held_objects: dict[int, int] = {}
+
+
+class Overview(_Evidence, Outcome, kw_only=True):
+    """The cluster as it is at `as_of_ms`.
+
+    All times are the store's clock, but `local_ms`. Epochs are -1 and times -1 if unknown.
+
+    Attributes:
+        cluster_epoch: read after everything that is compared with it; for a cluster with an external log, the one that was
+            published with M.
+        epoch_ms: when the cluster epoch began.
+        journals: how many journals keep the partitions.
+        published_ms: when M was published.
+        computable_watermark: M as the journals have it; None for a cluster with an external log.
+        lag_ms: how long ago the epoch after M began: what was uploaded since cannot go yet. None if unknown.
+        lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
+        held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
+        lost_records: records that were given up, in so many `holes`.
+        laggards: the partitions that lag, and what that costs; None where it is not known.
+        garbage: what the newest scan saw; None without one.
+        pins: who keeps a state of the cluster readable, and what that holds, oldest first.
+        tables: the topics' Iceberg tables, and what their pins hold.
+        errors: why journals cannot be read.
+        notes: what else could not be read, and is therefore missing.
+        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
+        next: the one thing to do now.
+        runs: the newest runs that left a record, the oldest of them first.
+        price_gb_month: dollars for a GB and month.
+    """
+
+    hidden: ClassVar[frozenset[str]] = frozenset(_Evidence.__struct_fields__)
+
+    cluster_id: str
+    external_log: bool
+    as_of_ms: int
+    cluster_epoch: int
+    epoch_ms: int = -1
+    topics: int
+    partitions: int
+    journals: int = 0
+    watermark: int
+    published_ms: int = -1
+    computable_watermark: int | None = None
+    lag_ms: int | None = None
+    lag_at_least: bool = False
+    records: int = 0
+    unreconciled_records: int = 0
+    lost_records: int = 0
+    holes: int = 0
+    held_back_by: list[DatedHolder] = []
+    held_partitions: int = 0
+    laggards: Laggards | None = None
+    garbage: Garbage | None = None
+    price_gb_month: float = STANDARD_PRICE
+    pins: list[PinCost] = []
+    tables: list[TableState] = []
+    errors: list[str] = []
+    notes: list[str] = []
+    attempts: list[Attempt] = []
+    runs: list[RunEntry] = []
+    paused: Pause | None = None
+    causes: list[Cause] = []
+    warnings: list[Cause] = []
+    next: str = ""
+
+    @property
+    def lag_epochs(self) -> int:
+        return self.cluster_epoch - self.watermark
+
+    @property
+    def left_objects(self) -> int:
+        """The objects that may go now, as far as it is known."""
+        return self.garbage.left_objects if self.garbage is not None else 0
+
+    def last(self, command: str) -> Attempt | None:
+        """The last run of a command, if one is on record."""
+        return next((a for a in self.attempts if a.command == command), None)
+
+    def failed(self, command: str) -> Attempt | None:
+        """The last run of a command, if it failed."""
+        return next((a for a in self.attempts if a.command == command and not a.ok), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and what follows from them."""
+        return super().to_json() | {
+            "lag_epochs": self.lag_epochs,
+            "attempts": [msgspec.to_builtins(a) | {"ok": a.ok} for a in self.attempts],
+        }

@@ -1,0 +1,371 @@
+"""Reads a cluster's overview. Changes nothing.
+
+The order of the reads makes it true of a cluster in use: what is published, then the controller's snapshot, then the
+journals, then the controller's epoch once more. So what was written in between is not taken for what another log has
+left here. All else (runs, attempts, the newest scan) informs, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from l0gc.collect.attempts import read_attempts
+from l0gc.collect.gc_steps import SWEEP
+from l0gc.collect.pause import read_pause
+from l0gc.collect.record import Removed
+from l0gc.collect.runs import RunEntry, list_runs, newest_runs
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
+from l0gc.formatting import STANDARD_PRICE, count, dollars_month, moment, size, span
+from l0gc.inspect.causes import (
+    DAMAGED_WATERMARK,
+    FOREIGN_WATERMARK,
+    NORMAL_LAG,
+    find_causes,
+    find_warnings,
+    next_step,
+)
+from l0gc.inspect.laggards import find_laggards, unpinned_below
+from l0gc.inspect.overview import DatedHolder, Garbage, Journals, Overview, PinCost, Reading, TableState
+from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
+from l0gc.storage.objectstore import Head, if_there
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.decisions import tick_is_due
+from l0gc.streamlog.controller.state import ControllerState, TopicTable
+from l0gc.streamlog.journal.holes import how_to_give_up
+from l0gc.streamlog.journal.summary import JournalTask, sum_up, tasks_of
+from l0gc.streamlog.journal.topic import Extent
+from l0gc.streamlog.tables import due_ms
+from l0gc.watermark.publication import PublishedWatermark, read_published
+from l0gc.watermark.scans import ScanSnapshot, list_scans, oldest_ms, read_scan
+from l0gc.watermark.source import REPORTED, UNRECONCILED, Holder
+
+RUNS_SHOWN: Final = 3
+TABLE_OVERDUE_MS: Final = 86_400_000
+"""A table whose newest pin should have been replaced so long ago is not synced any more."""
+_SCANS_TRIED: Final = 5
+_HELD_BY_EXTERNAL_LOG: Final = (
+    "by that system's report when M was computed; it moves when that reports a higher gc epoch"
+)
+
+
+def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, runs: int | None = None) -> Overview:
+    """Look at everything once.
+
+    Args:
+        price_gb_month: dollars for a GB and month.
+        runs: how many runs to read, while all are counted; by default the newest few, which are found with fewer requests.
+
+    Raises:
+        NotInitialisedError: no cluster exists here.
+        CorruptObjectError: the controller's log cannot be read, so nothing is known.
+    """
+    # What is published comes before what is compared with it: a topic that M was computed without is gone then.
+    published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    state = cluster.controller.snapshot()
+    now_ms = cluster.store.now_ms()
+    m = published or PublishedWatermark(state.cluster_id, NO_WATERMARK, -1, -1)
+    o = Overview(
+        cluster_id=state.cluster_id,
+        external_log=state.external_log,
+        as_of_ms=now_ms,
+        local_ms=cluster.runtime.clock.now_ms(),
+        cluster_epoch=m.cluster_epoch if state.external_log else state.epoch,
+        epoch_ms=-1 if state.external_log else state.time_ms,
+        interval_ms=int(cluster.epoch_interval_s * 1000),
+        layout=KeyLayout(state.key_template, state.shards),
+        topics=len(state.topics),
+        partitions=state.partition_count,
+        journals=len(state.journals_in_use()),
+        watermark=m.watermark,
+        watermark_error=watermark_error,
+        published_ms=m.published_at_ms,
+        attempts=list(read_attempts(cluster.store, cluster.parallel).values()),
+        paused=read_pause(cluster.store),
+        price_gb_month=price_gb_month,
+        logs=Journals(state),
+    )
+    try:
+        if runs is None:
+            o.runs = newest_runs(cluster.store, RUNS_SHOWN, now_ms)
+        else:
+            o.runs, o.runs_total = list_runs(cluster.store, runs, parallel=cluster.parallel)
+    except ObjectNotFoundError:
+        pass  # a record has expired since it was listed
+    except CorruptObjectError as e:
+        o.damaged_record = str(e)
+    o.scan = _newest_scan(cluster, o)
+    if o.scan is not None:
+        o.garbage = garbage_of(o.scan, o.watermark, o.runs, price_gb_month)
+    if state.external_log:
+        o.held_back_by = _holders_in_scan(o.scan, o.watermark)
+    else:
+        o.logs = read_journals(cluster, state, o.watermark)
+        _judge_journals(cluster, o, published)
+    o.pins, o.tables = _pins(o), _tables(o)
+    o.records, o.unreconciled_records, o.lost_records, o.holes = o.logs.records()
+    o.lag_ms, o.lag_at_least = _lag(cluster, o)
+    o.causes, o.warnings = find_causes(o), find_warnings(o)
+    if not (o.causes or o.external_log or o.left_objects) and published is not None:
+        o.held_objects = _held_objects(o)
+    o.next = next_step(o, o.causes)
+    return o
+
+
+def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
+    """What is published; or why that cannot be used, as the code of the cause and a sentence."""
+    try:
+        return read_published(cluster.store, cluster_id)[0], None
+    except ClusterMismatchError as e:
+        return None, (FOREIGN_WATERMARK, str(e))
+    except CorruptObjectError as e:
+        return None, (DAMAGED_WATERMARK, str(e))
+
+
+# -- what was scanned and deleted ---------------------------------------------------------------------------------------
+
+
+def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
+    """The newest scan that can be read, of the last few; the others are noted."""
+    try:
+        for key in list_scans(cluster.store)[: -_SCANS_TRIED - 1 : -1]:
+            try:
+                return read_scan(cluster.store, key, o.cluster_id)
+            except ObjectNotFoundError:
+                continue  # it has expired since it was listed
+            except (CorruptObjectError, ClusterMismatchError) as e:
+                o.notes.append(f"an older scan is shown, or none: {e}")
+    except (StoreError, NotFoundError) as e:
+        o.notes.append(f"no scan is shown: {e}")
+    return None
+
+
+def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
+    """What a scan says by the M of now, and by what was deleted since (pure)."""
+    eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
+    held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
+    objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
+    deleted = deleted_since(runs, scan.totals.taken_ms)
+    left_bytes, held_bytes = max(0, bytes_ - deleted.bytes), sum(r.bytes for r in held)
+    totals = msgspec.structs.replace(
+        scan.totals,
+        watermark=watermark,
+        eligible_objects=objects,
+        eligible_bytes=bytes_,
+        oldest_eligible_ms=oldest_ms(eligible),
+        oldest_held_ms=oldest_ms(held),
+    )
+    return Garbage(
+        **msgspec.structs.asdict(totals),
+        deleted_objects=deleted.objects,
+        deleted_bytes=deleted.bytes,
+        left_objects=max(0, objects - deleted.objects),
+        left_bytes=left_bytes,
+        dollars_month=round(dollars_month(left_bytes, price_gb_month), 6),
+        held_objects=sum(r.objects for r in held),
+        held_bytes=held_bytes,
+        held_dollars_month=round(dollars_month(held_bytes, price_gb_month), 6),
+    )
+
+
+def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
+    """The L0 objects deleted by sweeps that began at `since_ms` or later. Vacuums do not count.
+
+    A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
+    """
+    ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
+    swept = [r for r in ended if r.command == SWEEP]
+    return Removed(sum(r.deleted for r in swept), sum(r.bytes for r in swept))
+
+
+def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:
+    """Which partition of an external log M waits for, as the newest scan has it."""
+    row = next((r for r in scan.epochs if r.held_by), None) if scan is not None else None
+    if row is None:
+        return []
+    topic, _, partition = row.held_by.rpartition("/")
+    number = int(partition) if partition.isdecimal() else -1
+    return [DatedHolder(topic, number, watermark, REPORTED, _HELD_BY_EXTERNAL_LOG)]
+
+
+def _held_objects(o: Overview) -> dict[int, int]:
+    """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free."""
+    objects: dict[int, int] = {}
+    due = tick_is_due(o.as_of_ms - o.epoch_ms, o.interval_ms)
+    for r in o.scan.epochs if o.scan is not None else []:
+        if r.epoch is not None and r.epoch > o.watermark:
+            ticks = o.logs.ticks_until_free(r.epoch, due=due)
+            objects[ticks] = objects.get(ticks, 0) + r.objects
+    return objects
+
+
+def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
+    """How long M has stood; where the log has forgotten that, how long at least."""
+    if o.external_log or o.watermark > o.cluster_epoch:
+        return None, False
+    if o.watermark == o.cluster_epoch:
+        return 0, False
+    began_ms = None
+    with suppress(CorruptObjectError):
+        began_ms = cluster.controller.began_ms(o.watermark + 1)
+    if began_ms is not None:
+        return max(0, o.as_of_ms - began_ms), False
+    oldest_held_ms = o.garbage.oldest_held_ms if o.garbage is not None else None  # it is above M
+    moments = [o.epoch_ms, *([o.published_ms] if o.published_ms >= 0 else []), oldest_held_ms]
+    return max(0, o.as_of_ms - min(ms for ms in moments if ms is not None)), True
+
+
+# -- pins and tables ----------------------------------------------------------------------------------------------------
+
+
+def _pins(o: Overview) -> list[PinCost]:
+    """The pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than its M."""
+    state = o.logs.snapshot
+    costs = []
+    for p in sorted(state.pins.values(), key=lambda p: p.revision):
+        above = max(o.watermark, p.watermark)
+        l0 = 0 if p.level_one else -1
+        if o.scan is not None and not p.level_one:
+            free = (r for r in o.scan.epochs if r.epoch is not None and not r.holders)
+            l0 = sum(r.bytes for r in free if above < (r.epoch or 0) <= o.scan.totals.cluster_epoch)
+        watermark, l1 = None if p.level_one else above, o.logs.dropped_bytes(p)
+        table = next((t.table for t in state.tables.values() if p.name.startswith(t.pin_prefix)), "")
+        costs.append(PinCost(p.name, watermark, p.created_ms, p.end_ms, p.why, l0, l1, table))
+    return costs
+
+
+def _tables(o: Overview) -> list[TableState]:
+    """The tables, by topic."""
+    return [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
+
+
+def _table(o: Overview, t: TopicTable) -> TableState:
+    state = o.logs.snapshot
+    topic = state.topics.get(t.topic)
+    deleted = topic is None or topic.revision != t.revision
+    name = f"{t.table} of {'deleted ' if deleted else ''}topic {t.topic}"
+    remedy = f"l0gc table {'drop' if deleted else 'sync'} {t.topic}"
+    pins = sorted((p for p in state.pins_of(t).values() if p.in_effect), key=lambda p: p.revision)
+    if not pins:
+        none = f"{name} was not synced yet, or its pins have ended since: vacuum may delete what it names"
+        return TableState(t.topic, t.table, t.catalog, overdue=True, sentence=none, remedy=remedy)
+    newest, kept = pins[-1], o.logs.dropped_bytes(pins[0])
+    overdue = deleted or o.as_of_ms - due_ms(newest) > TABLE_OVERDUE_MS
+    sentence = (
+        f"{name} was synced about {span(o.as_of_ms - newest.created_ms)} ago and can be read until {moment(newest.end_ms)}: "
+        f"{count(len(pins), 'pin')} of it {'keeps' if len(pins) == 1 else 'keep'} {size(kept)} of dropped L1"
+    )
+    times = (newest.created_ms, newest.end_ms)
+    return TableState(
+        t.topic, t.table, t.catalog, len(pins), *times, kept, overdue, sentence, remedy if overdue else ""
+    )
+
+
+# -- the journals -------------------------------------------------------------------------------------------------------
+
+
+def read_journals(cluster: Handles, snapshot: ControllerState, published: int) -> Journals:
+    """Read all journals of a cluster, also those without a topic: what the controller has forgotten may lie in any of them.
+
+    Args:
+        published: the published M, which nothing is below; -1 for none.
+
+    Raises:
+        StoreUnreachableError: the store is gone, so nothing can be read.
+    """
+
+    def read(task: JournalTask) -> Reading:
+        return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica))
+
+    return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)), published)
+
+
+def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark | None) -> None:
+    """Complete the overview by what the journals hold."""
+    logs, m = o.logs, o.logs.watermark
+    o.computable_watermark = m.watermark
+    if m.watermark < m.cluster_epoch:
+        o.held_partitions = max(logs.partitions_at(m.watermark), len(m.held_back_by))
+        o.windows = logs.windows_at(m.watermark)
+    o.damaged_journals = [r.error for r in logs.readings if r.summary.damaged]
+    o.highest, o.forgotten, o.set_back = logs.highest(), logs.forgotten(), logs.set_back(published)
+    o.errors, o.unclosed = logs.errors, logs.unclosed(o.as_of_ms)
+    if published is not None:
+        newest = max(published.watermark, published.cluster_epoch)
+        o.highest = max(o.highest, (newest, f"what is in {PUBLISHED_WATERMARK}"))
+    # Read last, so that what was written since is not taken for what another log has left here.
+    now = cluster.controller.snapshot()
+    o.cluster_epoch, o.epoch_ms = now.epoch, now.time_ms
+
+    failed = o.failed("reconcile")
+    suspect = o.cluster_epoch - m.watermark > NORMAL_LAG or failed is not None
+    seen = see_objects(cluster, logs, m.held_back_by, suspect=suspect, named="" if failed is None else failed.error)
+    o.damaged, o.giving_up = seen.damaged, seen.giving_up
+    o.held_back_by = [
+        DatedHolder(**msgspec.structs.asdict(h), oldest_ms=seen.written.get(h.key, -1)) for h in m.held_back_by
+    ]
+    if not (o.errors or o.set_back):  # either holds M by itself
+        below = unpinned_below(logs.snapshot)
+        o.laggards = find_laggards(logs.windows(), below, lambda: o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
+
+
+class SeenObjects(NamedTuple):
+    """The L0 objects that hold partitions: when each was `written`; which is damaged, as a sentence, with the command that
+    gives up its records in the first partition that it holds."""
+
+    written: dict[str, int]
+    damaged: str = ""
+    giving_up: str = ""
+
+
+def see_objects(
+    cluster: Handles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
+) -> SeenObjects:
+    """Look at the objects that hold these partitions.
+
+    Args:
+        suspect: whether there is a reason to see if they are what the log says.
+        named: what reconcile failed on; see `_suspects`.
+    """
+    by_data = [h for h in holders if h.kind == UNRECONCILED]
+    extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
+    keys = list(dict.fromkeys(e.key for _, e in extents))
+    heads = dict(zip(keys, cluster.parallel.map(partial(if_there, cluster.store.head), keys), strict=True))
+    written = {key: head.modified_ms for key, head in heads.items() if head is not None}
+    for h, extent, text in _suspects(cluster, extents, heads, named) if suspect else ():
+        # It may have been reconciled and swept since: then the journal refers to it no more.
+        topic = journals.snapshot.topics[h.topic]
+        state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
+        if extent in state.extents(h.partition):
+            giving_up = how_to_give_up(state, h.topic, h.partition, extent.base_offset)
+            return SeenObjects(written, f"reconcile fails on object {extent.key}: {text}", giving_up)
+    return SeenObjects(written)
+
+
+def _suspects(
+    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | None], named: str
+) -> Iterator[tuple[Holder, Extent, str]]:
+    """The L0 objects that are not what the log says: all are checked by their size, and a block is read of one.
+
+    Args:
+        named: what reconcile failed on: that object is the one, or else the first.
+    """
+    from l0gc.streamlog.ingest.extents import decode_block  # with Arrow, which most calls need not load
+
+    for h, extent in extents:
+        head = heads[extent.key]
+        if head is None or head.size < extent.block.start + extent.block.length:
+            yield h, extent, "it is missing" if head is None else "it is too short"
+    for h, extent in ([(h, e) for h, e in extents if e.key in named] or extents)[:1]:
+        place = (extent.block.start, extent.block.length)
+        try:
+            decode_block(cluster.store.get_ranges(extent.key, [place])[0], extent.key, extent.block)
+        except ObjectNotFoundError:
+            yield h, extent, "it is missing"
+        except CorruptObjectError:
+            yield h, extent, "it does not match the checksum in the log"
