@@ -19,7 +19,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import SPARK, Workers
 from l0gc.streamlog.cluster import Handles, open_cluster
-from l0gc.streamlog.ingest.formats import AUTO
+from l0gc.streamlog.ingest.inputs import AUTO
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +151,7 @@ class DailyWork(Reads):
             format: `auto` unpacks gzip and zstd, and refuses anything but lines; `raw` takes any bytes as they are.
             progress: called after each batch that is committed, with all that is committed so far.
         """
-        from l0gc.streamlog.ingest.formats import plain_size
+        from l0gc.streamlog.ingest.inputs import plain_size
         from l0gc.streamlog.ingest.uploader import open_upload
         from l0gc.streamlog.journal.fence import sum_of
 

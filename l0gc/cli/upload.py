@@ -16,7 +16,7 @@ from l0gc.cli.signals import exit_code_of
 from l0gc.cli.units import HELD, size_up_to
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, moment, size
-from l0gc.streamlog.ingest.formats import AUTO, FORMATS
+from l0gc.streamlog.ingest.inputs import AUTO, FORMATS
 
 if TYPE_CHECKING:
     from l0gc.streamlog.ingest.result import UploadResult

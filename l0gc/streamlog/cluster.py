@@ -110,13 +110,6 @@ class Handles:
 
         return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime, as_of=as_of)
 
-    def write_l0(self, body: bytes, epoch: int) -> str:
-        """Write an L0 object, which no journal names yet, at an epoch of at most the cluster's; its key."""
-        layout, name = identity_of(self.controller.replica.state).layout, self.runtime.new_id()
-        key = layout.format(layout.shard_of(name), epoch, name)
-        self.store.put_bulk(key, body)
-        return key
-
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
         """The journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`."""
         from l0gc.streamlog.journal.summary import read_journal, sum_up, tasks_of

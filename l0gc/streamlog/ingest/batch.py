@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
-from l0gc import columns
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
 from l0gc.streamlog.ingest.placement import PlacedRecords
 from l0gc.streamlog.journal.entries import InputSpan
@@ -80,7 +78,6 @@ class Batch:
     sizes: list[Rows] = field(default_factory=list)
     times: list[Rows] = field(default_factory=list)
     """Create times, where the records have them."""
-    headers: pa.Array | None = None
     size: int = 0
 
     def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
@@ -100,8 +97,7 @@ class Batch:
         at: list[int] = order.tolist()
         values, keys = map(self.values.__getitem__, at), map(self.keys.__getitem__, at)
         times = np.concatenate(self.times)[order] if self.times else None
-        headers = None if self.headers is None else self.headers.take(columns.numbers(order))
-        return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys), times, headers)
+        return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys), times)
 
 
 class BatchBuilder:

@@ -1,9 +1,15 @@
 """Inputs: newline-delimited records from files or stdin, read in bounded memory, and known by their content.
 
-What makes a repeated upload safe: an input is identified by a hash over its content (what `formats.py` makes of the file)
-and over how its records are spread, never by its name. The hash has to be known before the first batch is sent; what can be
-read once only, stdin or a pipe, is therefore kept in a temporary file with a producer. No more is read than was hashed:
-what is added to a file later would be sent again by a repeat, which sees the longer file under another hash.
+By its first bytes and its name an input is lines, compressed lines, or something that upload must not take. gzip and zstd
+are decompressed as they are read. A UTF-8 byte order mark is dropped at the very beginning. A file without lines, which may
+hold newlines by chance, is refused before anything is sent. `RAW` takes any bytes as they are: cut at newlines, nothing
+dropped, nothing unpacked.
+
+What makes a repeated upload safe: an input is identified by a hash over its records' bytes, after this, and over how they
+are spread, never by its name. So the same file packed again, or not at all, is the same input, and lands nothing twice. The
+hash has to be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a
+temporary file with a producer. No more is read than was hashed: what is added to a file later would be sent again by a
+repeat, which sees the longer file under another hash.
 """
 
 from __future__ import annotations
@@ -17,12 +23,44 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, Final, cast
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest.formats import AUTO, BLOCK_BYTES, RAW, as_lines, file_pieces
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
+
+AUTO: Final = "auto"
+RAW: Final = "raw"
+FORMATS: Final = (AUTO, RAW)
+
+_HEAD_BYTES: Final = 8000
+"""So much is looked at to distinguish text from binary, as git does."""
+_LONGEST_MAGIC: Final = 16
+_BOM: Final = b"\xef\xbb\xbf"
+_PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""What is unpacked, by its first bytes. Arrow does it: unlike others it detects a stream that was cut short."""
+_BLOCK_BYTES: Final = 256 << 10
+"""How much is read at once."""
+
+_OTHERS: Final = (
+    (b"PAR1\x15", "Parquet"),
+    (b"Obj\x01", "Avro"),
+    (b"ARROW1\0", "an Arrow file"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"BZh91AY&SY", "bzip2"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+    (b"%PDF-", "PDF"),
+    (b"\x7fELF", "a program"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+)
+"""The first bytes of files without lines, and their kind. Only PDF's could begin a line of text or JSON."""
+_TABLES: Final = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro"}
+"""What a name says where the bytes cannot: any CSV is also lines, its heading the first of them."""
+_UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip archive": "unzip -p"}
+_SPARK: Final = {"CSV": "csv", "TSV": "csv", "Parquet": "parquet", "ORC": "orc", "Avro": "avro"}
 
 MAX_RECORD_BYTES: Final = 16 << 20
 """A longer line is refused: it would not fit the memory that everything else is bounded to."""
@@ -89,7 +127,7 @@ def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack,
     Args:
         spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
         stack: closes what is opened here.
-        form: what files hold, see `formats.py`; records of an iterable are what they are.
+        form: what files hold, `AUTO` or `RAW`; records of an iterable are what they are.
 
     Raises:
         UsageError: a file cannot be read, or is something else than lines; stdin is named twice; or there are more inputs
@@ -131,32 +169,32 @@ def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Calla
         path = Path(source)
         try:
             if path.is_file():
-                as_lines(_file(path), name, form)
-                return lambda: as_lines(_file(path), name, form)
-            pieces = file_pieces(stack.enter_context(path.open("rb")))
+                _as_lines(_file(path), name, form)
+                return lambda: _as_lines(_file(path), name, form)
+            pieces = _file_pieces(stack.enter_context(path.open("rb")))
             first = next(pieces, b"")
         except OSError as e:
             raise UsageError(f"cannot read {source}: {e.strerror}") from e
         pieces = chain([first], pieces)
     elif source == STDIN:
-        pieces = file_pieces(sys.stdin.buffer)
+        pieces = _file_pieces(sys.stdin.buffer)
     elif hasattr(source, "read"):
-        pieces = map(_binary, file_pieces(cast(BinaryIO, source)))
+        pieces = map(_binary, _file_pieces(cast(BinaryIO, source)))
     else:
         pieces, form = _joined(cast(Iterable[bytes], source)), RAW
     if not keep:
-        lines = as_lines(pieces, name, form)
+        lines = _as_lines(pieces, name, form)
         return lambda: lines
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
     kept.writelines(pieces)
     kept.flush()
-    as_lines(_file(Path(kept.name)), name, form)
-    return lambda: as_lines(_file(Path(kept.name)), name, form)
+    _as_lines(_file(Path(kept.name)), name, form)
+    return lambda: _as_lines(_file(Path(kept.name)), name, form)
 
 
 def _file(path: Path) -> Iterator[bytes]:
     with path.open("rb") as f:
-        yield from file_pieces(f)
+        yield from _file_pieces(f)
 
 
 def _binary(piece: object) -> bytes:
@@ -175,7 +213,7 @@ def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
         if b"\n" in line:
             raise UsageError(f"record {number} holds a newline, which is what ends a record")
         lines += line + b"\n"
-        if len(lines) >= BLOCK_BYTES:
+        if len(lines) >= _BLOCK_BYTES:
             yield bytes(lines)
             lines.clear()
     if lines:
@@ -189,3 +227,101 @@ def _digest(pieces: Iterable[bytes], spread: str) -> tuple[str, int]:
         h.update(piece)
         size += len(piece)
     return h.hexdigest(), size
+
+
+# -- what an input is -------------------------------------------------------------------------------------------------------
+
+
+def _as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
+    """Return the records' bytes, piece by piece; the first pieces have been looked at by then.
+
+    Args:
+        pieces: an input's bytes as they are.
+        name: of the input, for messages; its ending shows a table.
+        form: `AUTO`, or `RAW` for the bytes as they are.
+
+    Raises:
+        UsageError: it is something else than lines. While it is read: it is compressed and damaged, or cut short.
+    """
+    if form == RAW:
+        return pieces
+    head = b""
+    while len(head) < _LONGEST_MAGIC and (piece := next(pieces, b"")):
+        head += piece
+    suffix = PurePath(name).suffix.lower()
+    kind = next((kind for magic, kind in _OTHERS if head.startswith(magic)), _TABLES.get(suffix))
+    if kind:
+        raise UsageError(_refusal(name, kind))
+    packed = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
+    if packed is not None:
+        stem = name[: -len(suffix)] if suffix in {".gz", ".zst", ".zstd"} else name
+        return _as_lines(_unpacked(chain([head], pieces), name, packed), stem, form)
+    if b"\0" in head[:_HEAD_BYTES]:
+        raise UsageError(_refusal(name, "ORC" if head.startswith(b"ORC") else "binary data"))
+    return chain([head.removeprefix(_BOM)], pieces)
+
+
+def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file, from where it is."""
+    read = getattr(file, "read1", file.read)
+    while piece := read(_BLOCK_BYTES):
+        yield piece
+
+
+def plain_size(path: object, form: str) -> int | None:
+    """How many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a file."""
+    if not isinstance(path, str | os.PathLike):
+        return None
+    try:
+        if not Path(path).is_file():
+            return None
+        with Path(path).open("rb") as f:
+            packed = form != RAW and f.read(4).startswith(tuple(_PACKED))
+            return None if packed else os.fstat(f.fileno()).st_size
+    except OSError:
+        return None
+
+
+def _refusal(name: str, kind: str) -> str:
+    """One sentence: what it is, and what takes it."""
+    what = f"{name} is {kind}, and upload takes newline-delimited records: "
+    if kind in _UNPACK:
+        return f"{what}{_UNPACK[kind]} {name} | l0gc upload TOPIC - unpacks it"
+    if kind == "UTF-16 text":
+        return f"{what}iconv -f UTF-16 -t UTF-8 {name} | l0gc upload TOPIC - converts it"
+    if kind in _SPARK:
+        return (
+            f"{what}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (docs/spark.md), "
+            f"or --format {RAW} its bytes as they are"
+        )
+    return f"{what}write one record a line, or take its bytes as they are with --format {RAW}"
+
+
+class _Pieces:
+    """Pieces as Arrow reads a file."""
+
+    closed = False
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(piece)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _unpacked(pieces: Iterator[bytes], name: str, kind: str) -> Iterator[bytes]:
+    """What is in it, piece by piece."""
+    import pyarrow as pa  # here, since `l0gc upload --help` needs FORMATS alone
+
+    with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), kind) as stream:
+        try:
+            while piece := stream.read(_BLOCK_BYTES):
+                yield piece
+        except OSError as e:
+            raise UsageError(f"{name} is {kind}, and damaged or cut short ({e})") from e

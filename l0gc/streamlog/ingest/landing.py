@@ -29,7 +29,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
 )
 from l0gc.events import event
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Packed, PackedPart
 from l0gc.streamlog.ingest.result import L0Object, UploadResult
@@ -71,9 +71,16 @@ class WrittenObject:
 
 def write_object(cluster: Handles, topic: Topic, packed: Packed) -> WrittenObject:
     """Write packed records as an L0 object, at an epoch that is not below their topic."""
-    epoch = cluster.controller.epoch(at_least=topic.revision)
-    l0 = L0Object(cluster.write_l0(packed.body, epoch), epoch, len(packed.body))
+    l0 = put_l0(cluster, packed.body, cluster.controller.epoch(at_least=topic.revision))
     return WrittenObject(l0, topic.name, dict(packed.parts), packed.body)
+
+
+def put_l0(cluster: Handles, body: bytes, epoch: int) -> L0Object:
+    """Put an L0 object, which no journal names yet, at an epoch of at most the cluster's."""
+    layout, name = identity_of(cluster.controller.replica.state).layout, cluster.runtime.new_id()
+    key = layout.format(layout.shard_of(name), epoch, name)
+    cluster.store.put_bulk(key, body)
+    return L0Object(key, epoch, len(body))
 
 
 class Appender:
@@ -212,7 +219,7 @@ class Landing:
         def write(again: tuple[WrittenObject, int]) -> L0Object:
             o, epoch = again
             body = self._read_back(o) if o.body is None else o.body
-            o.object = L0Object(self._cluster.write_l0(body, epoch), epoch, len(body))
+            o.object = put_l0(self._cluster, body, epoch)
             return o.object
 
         late = [(o, epoch) for o, epoch in zip(objects, epochs, strict=True) if o.object.epoch < epoch]

@@ -29,8 +29,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_records
-from l0gc.streamlog.ingest.formats import AUTO
-from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.inputs import AUTO, Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
 from l0gc.streamlog.ingest.placement import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn, with_times
 from l0gc.streamlog.ingest.result import UploadResult
@@ -78,7 +77,7 @@ def open_upload(
     Args:
         stack: ends the threads and closes the inputs.
         producer: the name under which a repeated upload lands nothing twice.
-        form: what files hold, see `formats.py`.
+        form: what files hold, `AUTO` or `RAW`.
         progress: see `Uploader`.
 
     Raises:
@@ -239,14 +238,6 @@ class Uploader:
         self._queue.append(self._packers.submit(self._pack, batch))
         self._pending = [f for f in self._pending if not f.done()]
         self._pending.append(self._committer.submit(self._commit_packed))
-
-    def land(self, batch: Batch) -> None:
-        """Send a batch, and return when it is committed. Raises whatever stopped it, from then on at each call."""
-        self._send(batch)
-        for future in self._pending:
-            future.exception()
-        if self._error is not None:
-            raise self._error
 
     # -- packing, on the packers ------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from l0gc.inspect.verify.run import verify
 from l0gc.keys import L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
 from l0gc.storage.workers import SPARK, LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest.landing import put_l0
 from tests.support.memory_store import Call, memory_cluster, publish_m, store_of
 from tests.support.verify import handle_of, l1_of, lift, object_of, put, topic_of
 
@@ -64,7 +65,7 @@ def kinds(result: VerifyResult) -> list[str]:
 def test_a_healthy_bucket_is_counted() -> None:
     cluster = two_topics()
     cluster.store.put(f"{L0_DATA}foreign", b"x")
-    cluster.write_l0(b"1234", cluster.controller.epoch())
+    put_l0(cluster, b"1234", cluster.controller.epoch())
     result = verified(cluster, deep=True)
     checked = result.checked
     assert (result.total, result.counts, result.findings) == (0, {}, [])

@@ -17,8 +17,7 @@ import pytest
 from pyarrow import feather, orc
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest.formats import AUTO, RAW, plain_size
-from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.inputs import AUTO, RAW, Input, Source, open_inputs, plain_size
 
 LINES = b"".join(b'{"n":%d}\n' % n for n in range(50_000))
 BOM = b"\xef\xbb\xbf"
