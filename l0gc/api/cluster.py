@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked
 from l0gc.api.reading import Reads
 from l0gc.collect.attempts import recorded_attempt
+from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
@@ -215,31 +216,38 @@ class DailyWork(Reads):
         spark: SparkSession | Engine | None = None,
         topic: str | None = None,
         *,
+        up_to: int | None = None,
+        max_bytes: int | None = None,
         round_bytes: int = 4 << 30,
         progress: Progress = quiet,
     ) -> ReconcileResult:
-        """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all. As `l0gc reconcile`.
+        """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all, the oldest first. As `l0gc reconcile`.
 
         Args:
             spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
+            up_to: lift of each partition what lies at or below this epoch and what lies before that, and no more.
+            max_bytes: lift no more of L0 than this, but one log entry's objects at least.
             round_bytes: how much L0 is lifted and committed at once.
             progress: called with what is done next, and the number of `records` that are in L1.
         """
         from l0gc.streamlog.level_one.reconcile import reconcile
         from l0gc.streamlog.level_one.waiting import has_work, waiting_bytes
 
-        handles = self.handles()
+        handles, epoch = self.handles(), MAX_EPOCH if up_to is None else up_to
+        enough = BYTES_FOR_SPARK if max_bytes is None else min(max_bytes, BYTES_FOR_SPARK)
         work = Work(
-            lambda: waiting_bytes(handles, topic, BYTES_FOR_SPARK),
+            lambda: min(enough, waiting_bytes(handles, topic, enough, up_to=epoch)),
             "bytes of L0 not in L1",
             on_cluster=1,
             here=BYTES_FOR_SPARK,
-            needed=lambda: has_work(handles, topic),
+            needed=lambda: has_work(handles, topic, up_to=epoch),
         )
-        with recorded_attempt(handles, "reconcile", whole=topic is None):
+        whole = topic is None and up_to is None and max_bytes is None
+        with recorded_attempt(handles, "reconcile", whole=whole):
             progress("reading the journals")
             with self._workers(spark, work, progress) as (workers, _):
-                result = reconcile(handles, topic, round_bytes=round_bytes, workers=workers)
+                limits: dict[str, Any] = {"round_bytes": round_bytes, "up_to": up_to, "max_bytes": max_bytes}
+                result = reconcile(handles, topic, workers=workers, **limits)
             return checked(result)
 
     def merge(

@@ -25,6 +25,15 @@ _MOST_BYTES: Final = 1 << 40
 @click.command("reconcile")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @click.option(
+    "--up-to",
+    type=click.IntRange(0),
+    metavar="EPOCH",
+    help="Lift only what lies at or below this epoch, and what lies before that in its partition.",
+)
+@click.option(
+    "--max-bytes", type=size_up_to(_MOST_BYTES), help="Lift no more of L0 than this, the oldest epochs first."
+)
+@click.option(
     "--round-bytes",
     type=size_up_to(_MOST_BYTES),
     default="4GiB",
@@ -32,15 +41,16 @@ _MOST_BYTES: Final = 1 << 40
     help="L0 that is lifted and committed at once.",
 )
 @cluster_options(engine_options(), metrics_options)
-def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, round_bytes: int) -> None:
-    """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet.
+def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **limits: Any) -> None:
+    """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, the oldest epochs first.
 
     \b
     Example:
       l0gc reconcile
+      l0gc reconcile --up-to 4100 --max-bytes 10GiB     # what lags and holds M
       l0gc reconcile events --master spark://host:7077
     """
-    run_reconcile(out, partial(cluster.reconcile, engine, topic, round_bytes=round_bytes))
+    run_reconcile(out, partial(cluster.reconcile, engine, topic, **limits))
 
 
 def _reconciled(result: ReconcileResult) -> list[str]:
@@ -48,6 +58,8 @@ def _reconciled(result: ReconcileResult) -> list[str]:
     text += f"{count(result.l1_objects, 'L1 object')} ({size(result.bytes)})"
     if result.rounds > 1:
         text += f", in {count(result.rounds, 'round')}"
+    if result.limited:
+        text += "; --max-bytes left the rest"
     if result.lost:
         text += f"; {count(result.lost, 'partition')} left to another reconciler, which was first"
     return [text]

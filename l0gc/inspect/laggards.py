@@ -179,7 +179,9 @@ def find_laggards(
     )
     objects_text = count(best.released.objects, "object")
     then = f"; lifting {size(best.lifted)} releases {objects_text} with {size(best.garbage)} of it"
-    sentence = f"{_lag(found, now_ms)}{text}{_ending(then, f'{RECONCILE} && {COMPUTE}', giving_up)}"
+    sentence = (
+        f"{_lag(found, now_ms)}{text}{_ending(then, f'{RECONCILE} --up-to {best.epoch} && {COMPUTE}', giving_up)}"
+    )
     return msgspec.structs.replace(found, sentence=sentence)
 
 

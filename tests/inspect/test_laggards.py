@@ -70,12 +70,12 @@ def test_it_says_who_lags_since_when_and_what_lifting_that_then_releases() -> No
     assert found.garbage_bytes == found.released_bytes - found.lifted_bytes > 0
     assert found.sentence == (
         "paused-0/3 has lagged for 80 min and keeps 9.7 KiB of other partitions' garbage (listed 0 s ago); lifting 19 B "
-        "releases 7 objects with 9.7 KiB of it: l0gc reconcile && l0gc compute-watermark"
+        "releases 7 objects with 9.7 KiB of it: l0gc reconcile --up-to 8 && l0gc compute-watermark"
     )
     before = l0_of(cluster)
     Sweep(cluster).run()
     assert l0_of(cluster) == before
-    reconcile(cluster)
+    reconcile(cluster, up_to=found.up_to_epoch)
     scan_and_publish(cluster)
     Sweep(cluster).run()
     gone = [n for key, n in before.items() if key not in l0_of(cluster) and int(key.split("/")[3]) <= found.up_to_epoch]

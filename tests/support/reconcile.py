@@ -91,9 +91,11 @@ def put(cluster: Handles, topic: str, *objects: Records) -> list[str]:
 # -- runs -----------------------------------------------------------------------------------------------------------------
 
 
-def reconcile(cluster: Handles, topic: str | None = None, *, round_bytes: int = ROUND_BYTES) -> runs.ReconcileResult:
-    """Reconcile all there is; every partition and every removal is expected to go well."""
-    result = runs.reconcile(cluster, topic, round_bytes=round_bytes)
+def reconcile(
+    cluster: Handles, topic: str | None = None, *, round_bytes: int = ROUND_BYTES, **limits: Any
+) -> runs.ReconcileResult:
+    """Reconcile all there is, or what the limits allow; every partition and every removal is expected to go well."""
+    result = runs.reconcile(cluster, topic, round_bytes=round_bytes, **limits)
     assert not result.errors
     return result
 

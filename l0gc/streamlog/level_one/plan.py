@@ -1,10 +1,10 @@
 """What a reconciler takes in a round, and what it may commit (pure).
 
 A run lifts what was there when it began, in rounds, each committed before the next one begins, so that a run which is
-killed keeps what it lifted. A round takes whole log entries of a journal: those after the last round's cut, up to its own.
-It passes over a partition that still has something at or below the last cut (a damaged block, or another reconciler was
-first), by nothing but the journal's state. Whether a partition is where a commit begins is decided where that lands (hazard
-9).
+killed keeps what it lifted. A round takes the oldest epochs first, over all journals, so that M moves as early as it can.
+It takes whole log entries of a journal: those after the last round's cut, up to its own. It passes over a partition that
+still has something at or below the last cut (a damaged block, or another reconciler was first), by nothing but the
+journal's state. Whether a partition is where a commit begins is decided where that lands (hazard 9).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from l0gc.epoch import MAX_EPOCH
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.commits import divided, ranges_of
 from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
@@ -41,12 +42,16 @@ _SPREAD: Final = 0x9E3779B1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a journal that a round may take from: entries above `after`, up to `upto`, of these topics by revision."""
+    """The part of a journal that a round may take from: entries above `after`, up to `upto`, of these topics by revision.
+
+    Of each partition it takes what lies at or below `epoch`, and what lies before that: a partition is lifted in order.
+    """
 
     journal: int
     topics: Mapping[int, Topic]
     after: int = -1
     upto: int = MAX_OFFSET
+    epoch: int = MAX_EPOCH
 
 
 class Step(NamedTuple):
@@ -147,17 +152,31 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
     left = [o.extents["partition"] for o in topic.objects if o.log_offset <= window.after]
     waiting = distinct(np.concatenate(left)) if left else None
     holes = topic.waiting_holes()
+    ends = _ends(topic, window.epoch)
     for o in topic.objects:
         if not window.after < o.log_offset <= window.upto:
             continue
         if waiting is not None:
             free = o.extents[~np.isin(o.extents["partition"], waiting)]
             o = replace(o, extents=free)  # noqa: PLW2901
+        if ends is not None:
+            o = replace(o, extents=o.extents[ends[o.extents["partition"]] >= o.log_offset])  # noqa: PLW2901
         if len(holes):  # what is behind one can be committed once what is reconciled has passed it
             first = position(holes, o.extents["partition"], o.extents["base"])
             o = replace(o, extents=o.extents[first < 0])  # noqa: PLW2901
         if len(o.extents):
             yield revision, o
+
+
+def _ends(topic: TopicState, epoch: int) -> Rows | None:
+    """For each partition the log offset of the last of its extents at or below `epoch`; None if all of them lie there."""
+    if all(o.epoch <= epoch for o in topic.objects):
+        return None
+    ends = np.full(int(topic.partitions[-1]) + 1, -1, np.int64)
+    for o in topic.objects:
+        if o.epoch <= epoch:
+            ends[o.extents["partition"]] = o.log_offset
+    return ends
 
 
 def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Step], bool]:
@@ -180,25 +199,30 @@ def _together(a: Step, b: Step) -> Step:
     return Step(b.cut, min(a.epoch, b.epoch), a.objects + b.objects, a.bytes + b.bytes)
 
 
-def choose_steps(plans: Iterable[JournalPlan], budget: int) -> dict[int, Step]:
-    """Up to where a round goes in each journal: the steps of the lowest epochs first, up to `budget` bytes, one at least.
+def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = None) -> dict[int, Step]:
+    """Return up to where a round goes in each journal: what holds the lowest epochs goes first.
 
-    What is still to be taken of the lowest epochs is what holds M.
+    A step holds its own epoch and those behind it, since a journal is taken in order.
+
+    Args:
+        budget: so many bytes at most; but one step is taken at least.
+        first: if given, that step has so many bytes at most, or none is taken.
     """
     rest = {p.journal: p.steps for p in plans if p.steps}
+    held = {journal: [*accumulate((s.epoch for s in reversed(steps)), min)][::-1] for journal, steps in rest.items()}
     chosen: dict[int, Step] = {}
-    heap = [(steps[0].epoch, journal, 0) for journal, steps in rest.items()]
+    heap = [(epochs[0], journal, 0) for journal, epochs in held.items()]
     heapq.heapify(heap)
     total = 0
     while heap:
         _, journal, number = heapq.heappop(heap)
-        step = rest[journal][number]
-        if chosen and total + step.bytes > budget:
+        step, most = rest[journal][number], budget if chosen else first
+        if most is not None and total + step.bytes > most:
             break
         total += step.bytes
         chosen[journal] = _together(chosen[journal], step) if journal in chosen else step
         if number + 1 < len(rest[journal]):
-            heapq.heappush(heap, (rest[journal][number + 1].epoch, journal, number + 1))
+            heapq.heappush(heap, (held[journal][number + 1], journal, number + 1))
     return chosen
 
 
@@ -215,7 +239,7 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
     for w in windows:
         step = chosen.get(w.journal)
         if step is not None:
-            takes.append(Take(Window(w.journal, w.topics, w.after, step.cut), total, step.bytes))
+            takes.append(Take(replace(w, upto=step.cut), total, step.bytes))
             total += step.bytes
     if cores == 1:
         return Round(epoch, takes, total, 1, 1)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LocalWorkers, Stage, Workers
@@ -47,7 +48,8 @@ from l0gc.watermark.publication import refuse_if_set_back
 @dataclass(slots=True)
 class ReconcileResult(Outcome):
     """What a run did. `partitions` counts each partition once. `lost` counts those at which another reconciler was first,
-    or whose topic was deleted, once for each round; see `Committed`. `errors` says what could not be lifted, and why."""
+    or whose topic was deleted, once for each round; see `Committed`. `limited` is whether `max_bytes` left something that
+    could have been lifted. `errors` says what could not be lifted, and why."""
 
     records: int = 0
     l1_objects: int = 0
@@ -55,6 +57,7 @@ class ReconcileResult(Outcome):
     partitions: int = 0
     lost: int = 0
     rounds: int = 0
+    limited: bool = False
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
     unfinished: ClassVar[str] = "not everything could be lifted"
@@ -65,12 +68,16 @@ def reconcile(
     topic: str | None = None,
     *,
     round_bytes: int = ROUND_BYTES,
+    up_to: int | None = None,
+    max_bytes: int | None = None,
     workers: Workers[Handles] | None = None,
 ) -> ReconcileResult:
-    """Lift everything that is unreconciled now, in one topic or in all of them.
+    """Lift everything that is unreconciled now, in one topic or in all of them, the oldest epochs first.
 
     Args:
         round_bytes: about how much of L0 a round takes.
+        up_to: lift of each partition what lies at or below this epoch and what lies before that, and no more.
+        max_bytes: lift no more of L0 than this, but one log entry's objects at least.
         workers: who does it; by default this process.
 
     Raises:
@@ -83,15 +90,18 @@ def reconcile(
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     state = cluster.controller.snapshot()
-    windows = judged(windows_of(state, topic), unread)
+    windows = judged(windows_of(state, topic, MAX_EPOCH if up_to is None else up_to), unread)
     result.errors += unread.values()
-    lifted: dict[int, Rows] = {}
+    lifted, taken = dict[int, Rows](), 0
     while windows:
         workers.say(f"round {result.rounds + 1}, {count(result.records, 'record')} in L1", records=result.records)
-        planned = {p.journal: p for p in workers.map(functools.partial(_plan, round_bytes), windows)}
+        left = None if max_bytes is None else max_bytes - taken
+        budget = round_bytes if left is None else max(1, min(round_bytes, left))
+        planned = {p.journal: p for p in workers.map(functools.partial(_plan, budget), windows)}
         result.errors += [e for _, p in sorted(planned.items()) for e in p.errors]
-        chosen = choose_steps(planned.values(), round_bytes)
+        chosen = choose_steps(planned.values(), budget, left if taken else None)
         if not chosen:
+            result.limited = any(p.steps for p in planned.values())
             break
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions)
@@ -100,6 +110,7 @@ def reconcile(
             for revision, of_topic in committed.partitions.items():
                 lifted[revision] = np.union1d(lifted.get(revision, of_topic), of_topic)
         result.rounds += 1
+        taken += r.bytes
         windows = list(_left(windows, planned, {j: step.cut for j, step in chosen.items()}))
         if windows:
             state = cluster.controller.snapshot()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, by_journal
@@ -22,10 +23,10 @@ _LOOK_AT: Final = 8
 """So many journals are read at once, and are in memory, to see whether there is work."""
 
 
-def windows_of(state: ControllerState, topic: str | None) -> list[Window]:
-    """What a run may take: all of one topic, or of all of them. Raises `NotFoundError`."""
+def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH) -> list[Window]:
+    """What a run may take: all of one topic, or of all of them, that holds epochs up to `up_to`. Raises `NotFoundError`."""
     wanted = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
-    return [Window(journal, {t.revision: t for t in topics}) for journal, topics in wanted.items()]
+    return [Window(journal, {t.revision: t for t in topics}, epoch=up_to) for journal, topics in wanted.items()]
 
 
 def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
@@ -45,18 +46,21 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
         return JournalPlan(window.journal, -1, errors=[str(e)])
 
 
-def has_work(cluster: Handles, topic: str | None = None, *, looked: bool = False) -> bool:
+def has_work(cluster: Handles, topic: str | None = None, *, up_to: int = MAX_EPOCH, looked: bool = False) -> bool:
     """Whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
-    return waiting_bytes(cluster, topic, 1, looked=looked) > 0
+    return waiting_bytes(cluster, topic, 1, up_to=up_to, looked=looked) > 0
 
 
-def waiting_bytes(cluster: Handles, topic: str | None, enough: int, *, looked: bool = False) -> int:
+def waiting_bytes(
+    cluster: Handles, topic: str | None, enough: int, *, up_to: int = MAX_EPOCH, looked: bool = False
+) -> int:
     """How much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
 
     The journals are read here, a few at a time, and forgotten unless the process keeps them: this is to choose where the
     work is done.
 
     Args:
+        up_to: see `windows_of`.
         looked: this process has just found that no log went back; a run looks again before it lifts anything.
 
     Raises:
@@ -69,7 +73,7 @@ def waiting_bytes(cluster: Handles, topic: str | None, enough: int, *, looked: b
         return sum(max(1, step.bytes) for step in plan.steps) + len(plan.errors)
 
     total = 0 if looked else len(refuse_if_set_back(cluster, keep=False).unread)
-    for size in few_at_once(cluster, look, windows_of(cluster.controller.snapshot(), topic)):
+    for size in few_at_once(cluster, look, windows_of(cluster.controller.snapshot(), topic, up_to)):
         total += size
         if total > enough:
             break

@@ -95,6 +95,29 @@ def test_a_topic_that_the_controller_does_not_know_by_this_id_is_named_and_left(
     assert strangers(j.state, WINDOW) == []
 
 
+STEPS = st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 4), min_size=1)), min_size=1, max_size=12)
+
+
+@given(STEPS, st.integers(8, 16))
+def test_up_to_an_epoch_each_partition_is_taken_to_the_last_of_its_extents_there_and_no_further(
+    uploads: list[tuple[bool, set[int]]], epoch: int
+) -> None:
+    j, landed = Journal(), list[tuple[int, set[int]]]()
+    for n, (newer, partitions) in enumerate(uploads):
+        at = n if newer else max(0, n - 1)
+        e = max(j.state.window.oldest, 9 + at)
+        j.land(extents_of(e, dict.fromkeys(partitions, 1), key=f"{n:02}"))
+        landed.append((e, partitions))
+    last = {
+        p: max((n for n, (e, parts) in enumerate(landed) if p in parts and e <= epoch), default=-1) for p in range(5)
+    }
+    expected = [(f"{n:02}", sorted(p for p in parts if n <= last[p])) for n, (_, parts) in enumerate(landed)]
+    found = taken(j, Window(0, TOPICS, epoch=epoch))
+    assert [(key, partitions) for _, key, partitions in found] == [(key, parts) for key, parts in expected if parts]
+    steps, _ = steps_of(j.state, Window(0, TOPICS, epoch=epoch), 1 << 30)
+    assert sum(s.objects for s in steps) == len(found)
+
+
 # -- rounds ---------------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +165,28 @@ def test_a_round_takes_one_step_at_least_however_large() -> None:
     assert choose_steps([plan(0)], 1) == {}
 
 
+def test_what_lies_before_an_old_epoch_in_its_journal_goes_with_it() -> None:
+    plans = [plan(0, (5, 10), (5, 10)), plan(1, (9, 10), (4, 10), (9, 10))]
+    assert choose_steps(plans, 30) == {1: Step(1, 4, 2, 20), 0: Step(0, 5, 1, 10)}
+
+
+def test_a_first_step_beyond_what_is_left_is_not_taken() -> None:
+    plans = [plan(0, (5, 10), (6, 10)), plan(1, (7, 5))]
+    assert choose_steps(plans, 9, 9) == {}
+    assert choose_steps(plans, 15, 15) == choose_steps(plans, 15) == {0: Step(0, 5, 1, 10)}
+
+
 JOURNALS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=6), min_size=1, max_size=5)
+
+
+@given(JOURNALS, st.integers(1, 200))
+def test_m_moves_as_far_as_the_bytes_allow(journals: list[list[tuple[int, int]]], budget: int) -> None:
+    """Whatever it costs to lift all up to an epoch, a round that can afford it has lifted that."""
+    chosen = choose_steps([plan(n, *steps) for n, steps in enumerate(journals)], budget)
+    for epoch in range(10):
+        lasts = [max((n for n, (e, _) in enumerate(steps) if e <= epoch), default=-1) for steps in journals]
+        if sum(size for last, steps in zip(lasts, journals, strict=True) for _, size in steps[: last + 1]) <= budget:
+            assert all(last < 0 or chosen[journal].cut >= last for journal, last in enumerate(lasts))
 
 
 @given(JOURNALS, st.integers(1, 200))

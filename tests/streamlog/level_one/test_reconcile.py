@@ -139,6 +139,49 @@ def test_a_run_that_is_killed_keeps_the_rounds_before() -> None:
     assert contents(a) == [list(range(4))] * PARTITIONS
 
 
+def aged(epochs: int) -> Handles:
+    """A cluster with an object for all partitions at each of so many epochs, the first of which is 3."""
+    a = a_cluster()
+    for n in range(epochs):
+        upload(a, 1, first=n)
+        a.controller.advance()
+    return a
+
+
+def left(cluster: Handles) -> list[int]:
+    """The epochs of what is not in L1."""
+    states = [cluster.journal(j).catch_up() for j in cluster.controller.snapshot().journals_in_use()]
+    return sorted({o.epoch for s in states for t in s.topics.values() for o in t.objects})
+
+
+def test_up_to_an_epoch_no_more_is_lifted_and_m_passes_it() -> None:
+    a = aged(6)
+    first, *_, last = epochs = left(a)
+    result = reconcile(a, up_to=first + 2)
+    assert (result.records, result.rounds, result.limited) == (3 * PARTITIONS, 1, False)
+    assert left(a) == epochs[3:]
+    assert not has_work(a, up_to=first + 2)
+    assert reconcile(a, up_to=first + 2).rounds == 0
+    assert reconcile(a, up_to=last + 99).records == 3 * PARTITIONS
+    assert contents(another_process(a)) == [list(range(6))] * PARTITIONS
+
+
+def test_no_more_bytes_are_lifted_than_said_and_the_oldest_first() -> None:
+    a = aged(6)
+    epochs = left(a)
+    (part,) = {o.bytes for t in a.journal(0).state.topics.values() for o in t.objects}
+    size = len(a.controller.snapshot().journals_in_use()) * part
+    result = reconcile(a, max_bytes=2 * size + 1, round_bytes=size)
+    assert (result.records, result.rounds, result.limited) == (2 * PARTITIONS, 2, True)
+    assert left(a) == epochs[2:]
+    result = reconcile(a, max_bytes=1)
+    assert (result.records, result.limited) == (PARTITIONS * part // size, True), "one entry at least"
+    result = reconcile(a, up_to=epochs[3], max_bytes=2 * size)
+    assert (result.partitions, result.limited) == (PARTITIONS, False)
+    assert left(a) == epochs[4:]
+    assert contents(another_process(a)) == [list(range(4))] * PARTITIONS
+
+
 def test_a_run_ends_though_uploads_go_on() -> None:
     a = a_cluster()
     upload(a, 3)
