@@ -14,8 +14,7 @@ from l0gc.cli.output import Output
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
-from l0gc.streamlog.controller.entries import UNLIMITED
-from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.state import UNLIMITED, Topic
 from l0gc.streamlog.topics import PARTITIONS_SHOWN, PartitionOffsets, TopicDescription
 
 if TYPE_CHECKING:

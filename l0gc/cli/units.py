@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 from msgspec import UNSET, UnsetType
 
-from l0gc.streamlog.controller.entries import UNLIMITED
+from l0gc.streamlog.controller.state import UNLIMITED
 
 DEFAULT: Final = "default"
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -23,8 +23,7 @@ from l0gc.errors import CorruptObjectError, SetBackError
 from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.inspect.laggards import Laggards
 from l0gc.keys import KeyLayout
-from l0gc.streamlog.controller.entries import ALL_TOPICS
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Pin, Topic
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Pin, Topic
 from l0gc.streamlog.epoch_source import pins_of, unknown_topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.state import JournalState

@@ -1,8 +1,9 @@
 """A replicated state machine on a shared log: replay, catch up, propose.
 
 A decision is made against the state at the very offset where its entry lands: `propose` hands the state to `decide`,
-appends at the next offset, and on a conflict applies the winner's entry and asks `decide` again. The state holds only what
-has landed, so a checkpoint can never say more than the log (hazard 18).
+appends at the next offset, and on a conflict applies the winner's entry and asks `decide` again. Before it is appended, an
+entry is encoded, decoded and checked, so nothing lands that a reader refuses (hazard 31). The state holds only what has
+landed, so a checkpoint can never say more than the log (hazard 18).
 
 An exception of any kind may come between any two steps: Ctrl-C, a timeout, too little memory. So the state counts as broken
 from before the first change of an entry until after the last, and is replayed before it is used again (hazard 29).
@@ -16,7 +17,17 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
-from l0gc.errors import L0gcError, LogConflictError, LogOvertakenError, ObjectNotFoundError, ProtocolError
+import msgspec
+
+from l0gc.errors import (
+    CorruptObjectError,
+    L0gcError,
+    LogConflictError,
+    LogOvertakenError,
+    ObjectNotFoundError,
+    ProtocolError,
+    UsageError,
+)
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.boundary import Folder
@@ -56,6 +67,10 @@ class StateMachine(Protocol[S]):
 
     def initial(self) -> S:
         """The state before offset 0."""
+
+    def check(self, state: S, offset: int, payload: bytes) -> None:
+        """Raise what a caller is told if `payload`, as it will be read, may not land at `offset`. Raises
+        `CorruptObjectError` if it cannot be read."""
 
     def apply(self, state: S, entry: Landed) -> None:
         """Change `state` by an entry; deterministic. Raises `CorruptObjectError`, before any change."""
@@ -149,13 +164,27 @@ class Replica(Generic[S]):
 
     # -- changing the state -------------------------------------------------------------------------------------------
 
-    def propose(self, decide: Callable[[S, int], bytes | None]) -> int | None:
-        """Append what `decide(state, offset)` returns, at that offset; None if it returns None.
+    def payload(self, entry: object) -> bytes:
+        """Encode an entry, and check what a reader would decode against the state as it is now (hazard 31).
+
+        Raises:
+            UsageError: a value is of the wrong type, or out of range.
+            Whatever the machine's `check` raises.
+        """
+        try:
+            payload = msgspec.msgpack.encode(entry)
+            self._machine.check(self.state, self.offset + 1, payload)
+        except (CorruptObjectError, OverflowError, TypeError, UnicodeEncodeError) as e:
+            raise UsageError(f"{type(entry).__name__} cannot be recorded, and nothing was written: {e}") from e
+        return payload
+
+    def propose(self, decide: Callable[[S, int], object | None]) -> int | None:
+        """Append the entry that `decide(state, offset)` returns, at that offset; None if it returns None.
 
         Raises:
             AppendOutcomeUnknownError: see `SharedLog.append`; the state is replayed before it is used again.
             ProtocolError: other writers were always first, or the entry is too large.
-            Whatever `decide` raises to refuse.
+            Whatever `decide` raises to refuse, and `payload`.
         """
         assert self._as_of is None
         clock = self._runtime.clock
@@ -169,9 +198,10 @@ class Replica(Generic[S]):
                 elif clock.monotonic() - self._read_at > READ_AGAIN_S:
                     self.catch_up()
                 offset = self.offset + 1
-                payload = decide(self._state, offset)
-                if payload is None:
+                entry = decide(self._state, offset)
+                if entry is None:
                     return None
+                payload = self.payload(entry)
                 began = clock.monotonic()
                 if self._append(offset, payload):
                     self._order.measured(clock.monotonic() - began)

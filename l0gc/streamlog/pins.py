@@ -26,8 +26,7 @@ from l0gc.errors import AccessDeniedError, L0gcError, StoreError
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.entries import ALL_TOPICS
-from l0gc.streamlog.controller.state import ControllerState, Pin
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, Pin
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
 from l0gc.watermark.source import UnitSummary
@@ -87,7 +86,7 @@ def create_pin(
         topic: with `level_one`, the revision of the only topic of which it is kept.
 
     Raises:
-        UsageError: see `decide_create_pin`.
+        UsageError: see `CreatePin.check`.
         SafetyError: a log was set back, or a journal is damaged.
         StoreError: a journal cannot be read.
         NotFoundError: it ended before it took effect.

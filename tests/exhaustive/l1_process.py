@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+import msgspec
+
 from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
@@ -117,12 +119,12 @@ class Replica:
         self.first = self.log if self.first < 0 else self.first
         return self.peek()
 
-    def propose(self, decide: Callable[[JournalState, int], bytes | None]) -> int | None:
+    def propose(self, decide: Callable[[JournalState, int], object | None]) -> int | None:
         while True:
-            payload = decide(self.state, 0)
-            if payload is None:
+            entry = decide(self.state, 0)
+            if entry is None:
                 return None
-            answer = self._view.ask("append", self.log, self._view.looked, payload)
+            answer = self._view.ask("append", self.log, self._view.looked, msgspec.msgpack.encode(entry))
             self.log, self._view.looked = answer.log, answer.epoch
             if answer.done:
                 return 0

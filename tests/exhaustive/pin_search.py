@@ -30,9 +30,8 @@ from l0gc.storage.entry import Landed
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.streamlog import epoch_source, pins
 from l0gc.streamlog.controller import entries
-from l0gc.streamlog.controller.decisions import decide_create_pin, decide_delete_pin
 from l0gc.streamlog.controller.machine import ControllerMachine
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.watermark import publication
 from l0gc.watermark.compute import compute
@@ -97,7 +96,7 @@ class World(NamedTuple):
 
     def listed(self, topic: int) -> frozenset[int]:
         """What the journal names in L1 of a topic, or of all."""
-        return frozenset(o.name for o in self.l1 if o.dropped < 0 and topic in {o.topic, entries.ALL_TOPICS})
+        return frozenset(o.name for o in self.l1 if o.dropped < 0 and topic in {o.topic, ALL_TOPICS})
 
     def named(self) -> World:
         """After a change: what the journal names now is promised by every pin in effect."""
@@ -173,15 +172,16 @@ class Actor:
 class Pin(Actor):
     """Creates a pin as `create_pin` does, step by step."""
 
-    def __init__(self, name: str, *, level_one: bool = False, topic: int = entries.ALL_TOPICS) -> None:
+    def __init__(self, name: str, *, level_one: bool = False, topic: int = ALL_TOPICS) -> None:
         super().__init__(name)
         self._level_one, self._topic = level_one, topic
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         match at.step:
             case 0:
+                entry = entries.CreatePin(self.name, TTL_MS, self._level_one, topic=self._topic)
                 try:
-                    entry = decide_create_pin(w.state, self.name, TTL_MS, level_one=self._level_one, topic=self._topic)
+                    entry.check(w.state)
                 except UsageError:
                     return
                 after = w.appended(entry)
@@ -213,22 +213,20 @@ class Pin(Actor):
                 yield "reads the journal", w, Node(5, (-1 if self._level_one else m, promise))
             case 5:
                 m, promise = at.read
+                effect = entries.PinTookEffect(self.name, promise.revision, m, [(0, promise.end)])
                 try:
-                    decide_delete_pin(w.state, self.name, promise.revision)
+                    effect.check(w.state)
                 except NotFoundError:
                     return
-                after = w._replace(promises=(*w.promises, promise)).appended(
-                    entries.PinTookEffect(self.name, promise.revision, m, [(0, promise.end)])
-                )
-                yield "has taken effect", after, ENDED
+                yield "has taken effect", w._replace(promises=(*w.promises, promise)).appended(effect), ENDED
 
 
 class Unpin(Actor):
     """Deletes whatever has the name."""
 
     def act(self, w: World, at: Node) -> Iterator[After]:
-        if self.name in w.state.pins:
-            yield "deletes the pin", w.appended(decide_delete_pin(w.state, self.name, None)), ENDED
+        if (pin := w.state.pins.get(self.name)) is not None:
+            yield "deletes the pin", w.appended(entries.DeletePin(self.name, pin.revision)), ENDED
 
 
 class Computer(Actor):

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -196,12 +197,12 @@ def nobody_asks_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_state_has_what_is_only_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def propose(self: Replica[JournalState], decide: Callable[[JournalState, int], bytes | None]) -> int | None:
-        def early(state: JournalState, offset: int) -> bytes | None:
-            payload = decide(state, offset)
-            if payload is not None:
-                self._machine.apply(state, Landed(offset, 0, payload, 0))
-            return payload
+    def propose(self: Replica[JournalState], decide: Callable[[JournalState, int], object | None]) -> int | None:
+        def early(state: JournalState, offset: int) -> object | None:
+            entry = decide(state, offset)
+            if entry is not None:
+                self._machine.apply(state, Landed(offset, 0, msgspec.msgpack.encode(entry), 0))
+            return entry
 
         return real(self, early)
 

@@ -34,6 +34,9 @@ class Count:
     def initial(self) -> list[int]:
         return []
 
+    def check(self, state: list[int], offset: int, payload: bytes) -> None:
+        pass
+
     def apply(self, state: list[int], entry: Landed) -> None:
         state.append(entry.offset)
 
@@ -104,7 +107,7 @@ class Race:
                 clock.sleep(begins[n])
                 while clock.now < self.seconds and (most is None or self.landed[n] < most[n]):
                     began = clock.now
-                    assert replica.propose(lambda state, offset: b"x") is not None
+                    assert replica.propose(lambda state, offset: "x") is not None
                     self.landed[n] += 1
                     self.waits.setdefault(n, []).append(clock.now - began)
                     if pause_s:
@@ -164,7 +167,7 @@ def test_writers_that_have_ended_hold_nobody_up() -> None:
     def last() -> None:
         replica.catch_up()
         for _ in range(20):
-            replica.propose(lambda state, offset: b"x")
+            replica.propose(lambda state, offset: "x")
             done.append(clock.now - began)
 
     clock.run(last)

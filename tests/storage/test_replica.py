@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from l0gc.errors import (
     ProtocolError,
     SafetyError,
     StoreError,
+    UsageError,
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, Landed, decode_entry, encode_entry
@@ -38,8 +40,12 @@ class Names:
     def initial(self) -> list[str]:
         return []
 
+    def check(self, state: list[str], offset: int, payload: bytes) -> None:
+        if not isinstance(msgspec.msgpack.decode(payload), str):
+            raise CorruptObjectError(f"entry {offset} is not a name")
+
     def apply(self, state: list[str], entry: Landed) -> None:
-        name = json.loads(entry.payload)
+        name = msgspec.msgpack.decode(entry.payload)
         if name == "bad":
             raise CorruptObjectError(f"entry {entry.offset} is bad")
         assert len(state) == entry.offset
@@ -60,7 +66,7 @@ def a_replica(store: MemoryStore, seed: int = 0) -> Replica[list[str]]:
 
 
 def propose(replica: Replica[list[str]], name: str) -> int:
-    offset = replica.propose(lambda state, offset: json.dumps(name).encode())
+    offset = replica.propose(lambda state, offset: name)
     assert offset is not None
     return offset
 
@@ -101,9 +107,9 @@ def test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands(store: Mem
     propose(b, "b1")
     seen: list[tuple[list[str], int]] = []
 
-    def decide(state: list[str], offset: int) -> bytes:
+    def decide(state: list[str], offset: int) -> str:
         seen.append((list(state), offset))
-        return b'"a2"'
+        return "a2"
 
     assert a.propose(decide) == 2
     assert seen == [(["a0"], 1), (["a0", "b1"], 2)]
@@ -113,7 +119,7 @@ def test_a_decision_may_be_to_do_nothing_after_a_conflict(store: MemoryStore) ->
     a, b = a_replica(store), a_replica(store, seed=1)
     _ = a.state
     propose(b, "only")
-    assert a.propose(lambda state, offset: None if state else b'"only"') is None
+    assert a.propose(lambda state, offset: None if state else "only") is None
     assert a.state == ["only"]
 
 
@@ -145,6 +151,18 @@ def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_read(sto
     store.fault = lambda call: None
     assert a.state == ["a0", "a1"]
     assert propose(a, "a2") == 2
+
+
+@pytest.mark.parametrize("entry", [3, 2**64, "\udc80", object()])
+def test_what_a_reader_would_refuse_is_not_appended(store: MemoryStore, entry: object) -> None:
+    """Hazard 31: an entry is judged as it will be read, whoever built it."""
+    a = a_replica(store)
+    propose(a, "a0")
+    before = dict(store.objects)
+    with pytest.raises(UsageError, match="cannot be recorded, and nothing was written"):
+        a.propose(lambda state, offset: entry)
+    assert store.objects == before
+    assert propose(a, "a1") == 1
 
 
 def test_a_refusal_leaves_the_log_as_it_was(store: MemoryStore) -> None:
@@ -197,7 +215,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
 def test_an_entry_that_cannot_be_applied_stops_the_replica_and_is_named(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "e0")
-    store.put(a.log.entry_key(1), encode_entry(a.log.entry_key(1), Entry("x", 0, b'"bad"')))
+    store.put(a.log.entry_key(1), encode_entry(a.log.entry_key(1), Entry("x", 0, b"\xa3bad")))
     for replica in (a, a_replica(store, seed=1)):
         for _ in range(2):
             with pytest.raises(CorruptObjectError, match="entry 1 is bad"):

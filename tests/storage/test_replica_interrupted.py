@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from l0gc.errors import CorruptObjectError
@@ -41,7 +42,7 @@ class Scene:
         for entry in entries[: last + 1]:
             if entry.offset == last and last:
                 writer.write_checkpoint()
-            self.payload = entry.payload
+            self.payload = msgspec.Raw(entry.payload)
             assert writer.propose(lambda state, offset: self.payload) == entry.offset
         self.state = self.machine.encode(writer.state)
         self.last = last

@@ -281,7 +281,7 @@ def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Handles) ->
         ("backup", 0, "", "ends by itself, after at most 366 d; 0 s is not possible"),
         ("backup", -HOUR_MS, "", "is not possible"),
         ("backup", MAX_PIN_MS + 1000, "", "is not possible"),
-        ("backup", HOUR_MS, "x" * 201, "the reason for pin 'backup' must have at most 200"),
+        ("backup", HOUR_MS, "x" * 201, "the reason for pin 'backup'.*must have 1 to 200"),
     ],
 )
 def test_a_pin_that_cannot_be_is_refused(cluster: Handles, name: str, ttl_ms: int, why: str, message: str) -> None:
@@ -396,11 +396,6 @@ def test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others(clus
     end(cluster, pin)
     assert vacuum(cluster).problem is None
     assert not kept & l1(cluster)
-
-
-def test_only_a_pin_of_l1_is_of_one_topic(cluster: Handles) -> None:
-    with pytest.raises(UsageError, match="not of its L1 alone"):
-        create_pin(cluster, "table", HOUR_MS, topic=1)
 
 
 def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Handles) -> None:

@@ -62,7 +62,8 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
-    decide_create_table(state, wanted)  # or a table without a topic would stay in the catalog
+    if (entry := decide_create_table(state, wanted)) is not None:
+        entry.check(state)  # or a table without a topic would stay in the catalog
     create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
     cluster.controller.create_table(wanted)
 

@@ -1,19 +1,37 @@
-"""The entries of the controller's log: what each one says, and how it is written down.
+"""The entries of the controller's log: what each one says, when it may land, and what it does to the state (pure).
 
 MessagePack, each entry an array that opens with its kind. A field is only ever added at the end and with a default, so a
-newer l0gc reads what an older one wrote. What no l0gc wrote is refused where it is read.
+newer l0gc reads what an older one wrote.
+
+`check` is the only judge of an entry, and raises what a user is told. A writer asks it before it appends, about the entry as
+it will be read; `ControllerMachine.apply` asks it about each entry that it reads, so an entry that it refuses is damage. It
+changes nothing, and `take` changes the state of the checked entry. What a checkpoint holds is checked by the same rules for
+names, numbers and texts.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from l0gc.decoding import decoded
+from l0gc.epoch import HIGHEST_JUMP, NO_WATERMARK
 from l0gc.errors import UsageError
-from l0gc.formatting import span
+from l0gc.formatting import count, moment, span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
+from l0gc.streamlog.controller.state import (
+    ALL_TOPICS,
+    UNLIMITED,
+    ControllerState,
+    DeletedTopic,
+    Jump,
+    LastTick,
+    Pin,
+    Producer,
+    Topic,
+    TopicTable,
+)
 
 DEFAULT_JOURNALS: Final = 16
 MAX_JOURNALS: Final = 9_999
@@ -25,16 +43,20 @@ MAX_PRODUCER_ID: Final = 1 << 53
 MAX_TEXT: Final = 200
 """Characters of a name, of an id or of the caller that advances the epoch."""
 MAX_TEMPLATE: Final = 500
-UNLIMITED: Final = -1
-"""A retention that keeps everything, as Kafka writes it."""
 MAX_RETENTION: Final = 2**62
 """Milliseconds, or bytes."""
 MAX_PIN_MS: Final = 366 * 24 * 3_600_000
 """The longest life of a pin: what it holds is garbage to everybody else."""
 MAX_PINS: Final = 1_000
 """Each keeps an offset for each journal in the controller's state."""
-ALL_TOPICS: Final = -1
-"""In place of a topic's revision, where a pin keeps what is in L1 of every topic."""
+
+
+class LogPlace(NamedTuple):
+    """Where an entry lands: its offset, the epoch that it begins, and the log's time then."""
+
+    offset: int
+    epoch: int
+    now_ms: int
 
 
 class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -49,6 +71,13 @@ class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     key_template: str = DEFAULT_TEMPLATE
     external_log: bool = False
     journals: int = DEFAULT_JOURNALS
+
+    def check(self, state: ControllerState) -> None:
+        check_cluster_settings(self.cluster_id, self.shards, self.key_template, self.journals)
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.cluster_id, state.shards, state.key_template = self.cluster_id, self.shards, self.key_template
+        state.external_log, state.journals = self.external_log, self.journals
 
 
 class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
@@ -65,6 +94,22 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     retention_ms: int | None = None
     retention_bytes: int | None = None
 
+    def check(self, state: ControllerState) -> None:
+        check_topic(self.name, self.partitions, self.topic_id)
+        check_retention(self.retention_ms, self.retention_bytes)
+        if self.name in state.topics:
+            raise UsageError(f"topic {self.name!r} exists")
+        if not 1 <= self.journals <= min(self.partitions, state.journals):
+            raise UsageError(
+                f"{count(self.partitions, 'partition')} cannot lie in {self.journals} journals: this cluster has "
+                f"{state.journals}, and each of them takes one partition or more"
+            )
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        retention = self.retention_ms, self.retention_bytes
+        journals = state.place(self.journals)
+        state.topics[self.name] = Topic(self.name, at.epoch, self.partitions, journals, self.topic_id, *retention)
+
 
 class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """Gives a topic these retention settings, see `state.Topic`."""
@@ -74,6 +119,15 @@ class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     retention_ms: int | None
     retention_bytes: int | None
 
+    def check(self, state: ControllerState) -> None:
+        check_retention(self.retention_ms, self.retention_bytes)
+        state.topic(self.name, self.revision)
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.topics[self.name] = msgspec.structs.replace(
+            state.topics[self.name], retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
+        )
+
 
 class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Gives the cluster these retention settings, for topics without their own; -1 for unlimited."""
@@ -81,16 +135,36 @@ class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     retention_ms: int
     retention_bytes: int
 
+    def check(self, state: ControllerState) -> None:
+        check_retention(self.retention_ms, self.retention_bytes)
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.retention_ms, state.retention_bytes = self.retention_ms, self.retention_bytes
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    name: str
+    revision: int
+
+    def check(self, state: ControllerState) -> None:
+        state.topic(self.name, self.revision)
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.deleted.append(DeletedTopic(state.topics.pop(self.name), at.epoch))
+
 
 class ForgetTopics(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     """Deleted topics, by revision, of which nothing is left anywhere."""
 
     revisions: list[int]
 
+    def check(self, state: ControllerState) -> None:
+        deleted = {d.topic.revision for d in state.deleted}
+        if not self.revisions or len(set(self.revisions)) != len(self.revisions) or not deleted >= set(self.revisions):
+            raise UsageError(f"the topics with revisions {self.revisions[:5]} were not deleted, or are named twice")
 
-class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    name: str
-    revision: int
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.deleted = [d for d in state.deleted if d.topic.revision not in self.revisions]
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
@@ -102,6 +176,20 @@ class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     expected: int = -1
     caller: str = ""
     to: int = -1
+
+    def check(self, state: ControllerState) -> None:
+        if self.caller:
+            check_line("the name of the caller that advances the epoch", self.caller)
+        if self.to != -1 and not state.epoch < self.to <= HIGHEST_JUMP:
+            raise UsageError(
+                f"the cluster epoch, {state.epoch}, cannot be advanced to {self.to}; give an epoch above it and up to "
+                f"{HIGHEST_JUMP}"
+            )
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        if self.to >= 0:
+            state.epoch, state.jump = self.to, Jump(at.offset, self.to)
+        state.last_tick = LastTick(self.expected, self.caller)
 
 
 class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
@@ -117,6 +205,31 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     last_epoch: int
     run: str
 
+    def check(self, state: ControllerState) -> None:
+        check_producer(self.name, self.producer_id, self.run)
+        if not self._is_bump(state):
+            raise UsageError(f"producer {self.name!r} cannot go to epoch {self.epoch} of id {self.producer_id}")
+
+    def _is_bump(self, state: ControllerState) -> bool:
+        """Whether the producer's epoch and id may follow what the state has.
+
+        A new id is taken for a name that is known, too: the writer of the entry may have had a shorter `NAME_EXPIRY_MS`.
+        """
+        known = state.producers.get(self.name)
+        if known is not None and self.producer_id == known.producer_id:
+            if self.last_epoch == -1:  # it may go above what a journal has seen, which the log has forgotten
+                return known.epoch < self.epoch <= state.epoch + 1 and self.run != known.run
+            return self.epoch == known.epoch + 1 and self.last_epoch == known.epoch and self.run != known.run
+        taken = any(p.producer_id == self.producer_id for p in state.producers.values())
+        return not taken and (self.epoch, self.last_epoch) == (0, -1)
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        known = state.producers.pop(self.name, None)  # so that it is the last one again
+        last_run = known.run if known is not None and self.last_epoch >= 0 else ""
+        state.producers[self.name] = Producer(
+            self.producer_id, self.epoch, self.last_epoch, at.now_ms, self.run, last_run
+        )
+
 
 class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     """Creates a pin that ends automatically, so many milliseconds after the log's time at this entry.
@@ -130,6 +243,22 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     why: str = ""
     topic: int = ALL_TOPICS
 
+    def check(self, state: ControllerState) -> None:
+        check_pin(self.name, self.ttl_ms, self.why)
+        if self.topic != ALL_TOPICS and not (self.level_one and self.topic >= 0):
+            raise UsageError(f"pin {self.name!r} is of one topic: a pin of a topic keeps its L1 alone")
+        if (pin := state.pins.get(self.name)) is not None:
+            raise UsageError(
+                f"pin {self.name!r} exists, and ends at {moment(pin.end_ms)}; delete it with l0gc pin delete, or use "
+                "another name"
+            )
+        if len(state.pins) >= MAX_PINS:
+            raise UsageError(f"{MAX_PINS:,} pins exist, and more are not possible: delete some with l0gc pin delete")
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        times = at.now_ms, at.now_ms + self.ttl_ms
+        state.pins[self.name] = Pin(self.name, at.epoch, at.offset, *times, self.level_one, self.why, topic=self.topic)
+
 
 class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     """The pin that the epoch `revision` created has taken effect: see `state.Pin`.
@@ -142,10 +271,25 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     watermark: int
     ends: list[tuple[int, int]]
 
+    def check(self, state: ControllerState) -> None:
+        pin = state.pin(self.name, self.revision)
+        if pin.in_effect:
+            raise UsageError(f"pin {self.name!r} has taken effect before")
+        check_pin_effect(state, msgspec.structs.replace(pin, watermark=self.watermark, ends=self.ends))
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.pins[self.name] = msgspec.structs.replace(state.pins[self.name], watermark=self.watermark, ends=self.ends)
+
 
 class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
     name: str
     revision: int
+
+    def check(self, state: ControllerState) -> None:
+        state.pin(self.name, self.revision)
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        del state.pins[self.name]
 
 
 class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
@@ -156,12 +300,32 @@ class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
     catalog: str
     table: str
 
+    def check(self, state: ControllerState) -> None:
+        check_table(self.topic, self.catalog, self.table)
+        state.topic(self.topic, self.revision)
+        for table in state.tables.values():
+            if table.topic == self.topic or (table.catalog, table.table) == (self.catalog, self.table):
+                raise UsageError(
+                    f"topic {table.topic!r} (revision {table.revision}) has table {table.table} in catalog "
+                    f"{table.catalog!r}; end that with l0gc table drop {table.topic}"
+                )
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        state.tables[self.topic] = TopicTable(self.topic, self.revision, self.catalog, self.table)
+
 
 class DropTable(msgspec.Struct, frozen=True, array_like=True, tag="j"):
     """The topic `topic`, of that revision, has no table any more."""
 
     topic: str
     revision: int
+
+    def check(self, state: ControllerState) -> None:
+        if (table := state.table(self.topic)).revision != self.revision:
+            raise UsageError(f"the table of topic {self.topic!r} is of revision {table.revision}, not {self.revision}")
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        del state.tables[self.topic]
 
 
 ControllerEntry = (
@@ -184,19 +348,22 @@ _ENTRY: Final[msgspec.msgpack.Decoder[ControllerEntry]] = msgspec.msgpack.Decode
 
 
 def decode_controller_entry(offset: int, payload: bytes) -> ControllerEntry:
-    """The entry that the log holds at `offset`. Raises `CorruptObjectError` if it cannot be decoded."""
+    """Return the entry that the log holds at `offset`. Raises `CorruptObjectError` if it cannot be decoded."""
     return decoded(_ENTRY, payload, f"controller log entry {offset} cannot be read")
 
 
-def is_text(value: str) -> bool:
-    """Whether `value` can be a name or an id: 1 to 200 characters that can be shown on a line."""
-    return 0 < len(value) <= MAX_TEXT and value.isprintable()
+# -- what an entry and a checkpoint may hold ---------------------------------------------------------------------------
 
 
-def check_founded(cluster_id: str, shards: int, key_template: str, journals: int) -> None:
-    """Raises `UsageError`: no cluster can be so."""
-    if not is_text(cluster_id):
-        raise UsageError(f"a cluster's id has 1 to {MAX_TEXT} printable characters, unlike {cluster_id[:50]!r}")
+def check_line(what: str, value: str) -> None:
+    """Raise `UsageError` unless `value` can be a name or an id: 1 to 200 characters that can be shown on a line."""
+    if not (0 < len(value) <= MAX_TEXT and value.isprintable()):
+        raise UsageError(f"{what}, {value[:50]!r}, must have 1 to {MAX_TEXT} printable characters")
+
+
+def check_cluster_settings(cluster_id: str, shards: int, key_template: str, journals: int) -> None:
+    """Raise `UsageError` unless a cluster can have these settings."""
+    check_line("a cluster's id", cluster_id)
     if not 1 <= journals <= MAX_JOURNALS:
         raise UsageError(f"a cluster has 1 to {MAX_JOURNALS} journals, not {journals}")
     if len(key_template) > MAX_TEMPLATE:
@@ -205,38 +372,55 @@ def check_founded(cluster_id: str, shards: int, key_template: str, journals: int
 
 
 def check_topic(name: str, partitions: int, topic_id: str) -> None:
-    """Raises `UsageError`: no topic can be so."""
+    """Raise `UsageError` unless a topic can have this name, number of partitions and id."""
     check_topic_name(name)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
-    if not is_text(topic_id):
-        raise UsageError(f"the id of topic {name!r} cannot be one")
+    check_line(f"the id of topic {name!r}", topic_id)
 
 
-def check_retention(*settings: int | None) -> None:
-    """Raises `UsageError`: a number cannot be."""
-    for value in settings:
+def check_retention(ms: int | None, size: int | None) -> None:
+    """Raise `UsageError` unless a topic or the cluster can have this retention; None where a topic has no setting."""
+    for name, value in (("retention-ms", ms), ("retention-bytes", size)):
         if value is not None and not UNLIMITED <= value <= MAX_RETENTION:
-            raise UsageError(f"a retention of {value} cannot be")
+            raise UsageError(
+                f"--{name} {value} cannot be; give a number from 0 to {MAX_RETENTION}, or -1 for unlimited"
+            )
+
+
+def check_producer(name: str, producer_id: int, run: str) -> None:
+    """Raise `UsageError` unless a producer can have this name, id and run."""
+    check_line("a producer name", name)
+    check_line(f"the run of producer {name!r}", run)
+    if not 0 <= producer_id < MAX_PRODUCER_ID:
+        raise UsageError(f"the id of producer {name!r}, {producer_id}, must be from 0 to {MAX_PRODUCER_ID - 1}")
 
 
 def check_pin(name: str, ttl_ms: int, why: str) -> None:
-    """Raises `UsageError`: no pin can be so."""
-    if not is_text(name):
-        raise UsageError(f"pin name {name[:50]!r} must have 1 to {MAX_TEXT} printable characters")
+    """Raise `UsageError` unless a pin can have this name, life and reason."""
+    check_line("a pin name", name)
     if not 0 < ttl_ms <= MAX_PIN_MS:
         raise UsageError(
             f"a pin ends by itself, after at most {span(MAX_PIN_MS)}; {span(ttl_ms)} is not possible: use for example 1d"
         )
-    if why and not is_text(why):
-        raise UsageError(f"the reason for pin {name!r} must have at most {MAX_TEXT} printable characters")
+    if why:
+        check_line(f"the reason for pin {name!r}", why)
+
+
+def check_pin_effect(state: ControllerState, pin: Pin) -> None:
+    """Raise `UsageError` unless a pin can have taken effect with this M and these ends of journals."""
+    if not NO_WATERMARK <= pin.watermark <= (NO_WATERMARK if pin.level_one else state.epoch):
+        raise UsageError(f"pin {pin.name!r} holds M at {pin.watermark}, which cannot be")
+    ends = pin.ends or []
+    journals = [journal for journal, _ in ends]
+    if journals != sorted(set(journals)) or not all(0 <= j < state.journals and end >= 0 for j, end in ends):
+        raise UsageError(f"pin {pin.name!r} names ends of journals that cannot be")
 
 
 def check_table(topic: str, catalog: str, table: str) -> None:
-    """Raises `UsageError`: no topic can have such a table."""
+    """Raise `UsageError` unless a topic can have this table."""
     check_topic_name(topic)
-    for what, name in (("catalog", catalog), ("table", table)):
-        if not is_text(name):
-            raise UsageError(f"{what} name {name[:50]!r} must have 1 to {MAX_TEXT} printable characters")
+    check_line("a catalog name", catalog)
+    check_line("a table name", table)
     if not all(table.split(".")) or "." not in table:
         raise UsageError(f"table name {table!r} must look like namespace.name")

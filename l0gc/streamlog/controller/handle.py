@@ -3,7 +3,7 @@
 The epoch may be served from a cache: a stale one costs a refused append and a second upload at worst, never safety, since
 every journal decides admission against its own window. A snapshot that a watermark is computed from is never cached.
 
-Check first, write after. Nothing is appended before the decision, `entry_refusal` and the guard have been asked. The guard
+Check first, write after. Nothing is appended before the decision, the entry's check and the guard have been asked. The guard
 is given by the code that builds the handle. It refuses where the log went back behind what is published (hazard 10): an
 entry there would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does
 without it, since that is how an operator recovers.
@@ -15,10 +15,7 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-import msgspec
-
-from l0gc.epoch import HIGHEST_JUMP
-from l0gc.errors import NotFoundError, NotInitialisedError, ObjectNotFoundError, UsageError
+from l0gc.errors import NotInitialisedError, ObjectNotFoundError, UsageError
 from l0gc.keys import DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
@@ -34,15 +31,13 @@ from l0gc.streamlog.controller.decisions import (
     decide_alter_defaults,
     decide_alter_topic,
     decide_bootstrap,
-    decide_create_pin,
     decide_create_table,
     decide_create_topic,
-    decide_delete_pin,
     decide_init_producer,
     tick_is_due,
 )
-from l0gc.streamlog.controller.machine import ControllerMachine, entry_refusal
-from l0gc.streamlog.controller.state import ControllerState, Pin, Producer, Retention, Topic, TopicTable
+from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, Pin, Producer, Retention, Topic, TopicTable
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -154,26 +149,22 @@ class Controller:
         initialised: bool = True,
         guarded: bool = True,
     ) -> bool:
-        def checked(state: ControllerState, offset: int) -> bytes | None:
+        def decide_here(state: ControllerState, offset: int) -> entries.ControllerEntry | None:
             if initialised:
                 self._check(state)
                 check_no_external_log(state)
-            entry = decide(state)
-            if entry is None:
-                return None
-            if (why := entry_refusal(state, offset, entry)) is not None:
-                raise UsageError(f"the entry that was to be appended at {offset} is wrong: {why}; nothing was written")
-            return msgspec.msgpack.encode(entry)
+            return decide(state)
 
         with self.replica.lock:
             state = self._look()
             landed = False
-            if checked(state, self.replica.offset + 1) is not None:
+            if (entry := decide_here(state, self.replica.offset + 1)) is not None:
+                self.replica.payload(entry)
                 if not initialised:
                     self._format = write_format(self._store)
                 if guarded and self._guard is not None:
                     self._guard()
-                landed = self.replica.propose(checked) is not None
+                landed = self.replica.propose(decide_here) is not None
             self._looked_at = self._runtime.clock.monotonic()
             return landed
 
@@ -246,46 +237,41 @@ class Controller:
         topics: list[Topic] = []
 
         def decide(state: ControllerState) -> entries.DeleteTopic:
-            topic = state.topic(name)
-            topics.append(topic)
-            if topic.revision != topics[0].revision:
-                raise NotFoundError(
-                    f"topic {name!r} (revision {topics[0].revision}) has just been deleted, and created again with "
-                    f"revision {topic.revision}; the new topic was left as it is"
-                )
-            return entries.DeleteTopic(name, topic.revision)
+            topics.append(state.topic(name, topics[0].revision if topics else None))
+            return entries.DeleteTopic(name, topics[0].revision)
 
         self._propose(decide)
         return topics[-1]
 
     def create_pin(
-        self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = entries.ALL_TOPICS
+        self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
     ) -> Pin:
-        """A new pin, which has not taken effect. See `decide_create_pin`."""
+        """Create a pin, which has not taken effect. See `CreatePin.check`."""
         self.tick_if_due()  # a pin of that name that is past its end has then ended
         with self.replica.lock:
-            self._propose(lambda s: decide_create_pin(s, name, ttl_ms, level_one=level_one, why=why, topic=topic))
+            self._propose(lambda s: entries.CreatePin(name, ttl_ms, level_one, why, topic))
             return self.replica.state.pin(name)
 
     def pin_took_effect(self, pin: Pin, watermark: int, ends: Sequence[tuple[int, int]]) -> Pin:
-        """The pin as it is then. Raises `NotFoundError`: it has ended."""
-
-        def decide(state: ControllerState) -> entries.PinTookEffect:
-            decide_delete_pin(state, pin.name, pin.revision)  # it is there, and the same
-            return entries.PinTookEffect(pin.name, pin.revision, watermark, list(ends))
-
+        """Record that a pin has taken effect, and return it. Raises `NotFoundError`: it has ended."""
         with self.replica.lock:
-            self._propose(decide)
+            self._propose(lambda s: entries.PinTookEffect(pin.name, pin.revision, watermark, list(ends)))
             return self.replica.state.pin(pin.name)
 
     def delete_pin(self, name: str, revision: int | None = None) -> Pin:
-        """Delete a pin; it is returned as it was. See `decide_delete_pin`."""
+        """Delete a pin, and return it as it was.
+
+        Args:
+            revision: the only one of that name that is meant; None for any.
+
+        Raises:
+            NotFoundError: it does not exist, or has ended, also if another pin has its name now.
+        """
         pins: list[Pin] = []
 
         def decide(state: ControllerState) -> entries.DeletePin:
-            entry = decide_delete_pin(state, name, pins[0].revision if pins else revision)
-            pins.append(state.pins[name])
-            return entry
+            pins.append(state.pin(name, pins[0].revision if pins else revision))
+            return entries.DeletePin(name, pins[0].revision)
 
         self._propose(decide)
         return pins[-1]
@@ -311,13 +297,9 @@ class Controller:
         No guard is asked. If repeated, or done by two at the same time, it advances once.
 
         Raises:
-            UsageError: no epoch lies above it, or too few.
+            UsageError: too few epochs lie above it.
             EpochRegressionError: it would leave the cluster behind what is published; nothing was written.
         """
-        if not 0 <= epoch + 1 <= HIGHEST_JUMP:
-            raise UsageError(
-                f"the cluster epoch cannot be advanced above {epoch}; give an epoch up to {HIGHEST_JUMP - 1}"
-            )
         if self._check_above is not None:
             self._check_above(epoch)
         with self.replica.lock:

@@ -1,4 +1,4 @@
-"""The controller's state, and what each entry does to it (pure).
+"""The controller's state (pure).
 
 What makes it safe: each entry begins an epoch, so creating a topic and advancing the epoch are the same act. The epoch is
 the offset of the last entry, until an operator makes it jump; from there on it counts on with each entry. A process that has
@@ -24,8 +24,11 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
-from l0gc.streamlog.controller.entries import ALL_TOPICS, UNLIMITED
 
+UNLIMITED: Final = -1
+"""A retention that keeps everything, as Kafka writes it."""
+ALL_TOPICS: Final = -1
+"""In place of a topic's revision, where a pin keeps what is in L1 of every topic."""
 _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
 """How long after its start a run may begin at a journal that has not recorded it."""
@@ -241,12 +244,17 @@ class ControllerState(msgspec.Struct, array_like=True):
             tables=dict(self.tables),
         )
 
-    def topic(self, name: str) -> Topic:
-        """The topic. Raises `NotFoundError`, with the nearest name."""
-        if name in self.topics:
-            return self.topics[name]
-        hint = suggestion(name, self.topics, "l0gc topic list shows what there is")
-        raise NotFoundError(f"topic {name!r} does not exist; {hint}")
+    def topic(self, name: str, revision: int | None = None) -> Topic:
+        """Return the topic, of this revision alone unless that is None. Raises `NotFoundError`, with the nearest name."""
+        if (topic := self.topics.get(name)) is None:
+            hint = suggestion(name, self.topics, "l0gc topic list shows what there is")
+            raise NotFoundError(f"topic {name!r} does not exist; {hint}")
+        if revision not in (None, topic.revision):
+            raise NotFoundError(
+                f"topic {name!r} (revision {revision}) was deleted, and created again with revision {topic.revision}; "
+                "the new topic was left as it is"
+            )
+        return topic
 
     def producer(self, name: str) -> Producer:
         """The producer. Raises `NotFoundError`, with the nearest name."""
@@ -288,12 +296,16 @@ class ControllerState(msgspec.Struct, array_like=True):
 
     # -- pins ---------------------------------------------------------------------------------------------------------
 
-    def pin(self, name: str) -> Pin:
-        """The pin. Raises `NotFoundError`, with the nearest name."""
-        if name in self.pins:
-            return self.pins[name]
-        hint = suggestion(name, self.pins, "l0gc pin list shows what there is")
-        raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
+    def pin(self, name: str, revision: int | None = None) -> Pin:
+        """Return the pin, of this revision alone unless that is None. Raises `NotFoundError`, with the nearest name."""
+        if (pin := self.pins.get(name)) is None:
+            hint = suggestion(name, self.pins, "l0gc pin list shows what there is")
+            raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
+        if revision not in (None, pin.revision):
+            raise NotFoundError(
+                f"pin {name!r} of epoch {revision} has ended; that of epoch {pin.revision} was left as it is"
+            )
+        return pin
 
     def pins_of(self, table: TopicTable) -> dict[str, Pin]:
         """The pins that were created for the table's snapshots, by name; a sync that died may have left some."""

@@ -17,7 +17,7 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.journal.commits import check_rows
-from l0gc.streamlog.journal.entries import Int62, ProducerState
+from l0gc.streamlog.journal.entries import Int62, ProducerState, decode_journal_entry
 from l0gc.streamlog.journal.l1 import Lists, gaps
 from l0gc.streamlog.journal.rows import (
     BLOCK,
@@ -100,6 +100,9 @@ class JournalMachine:
 
     def initial(self) -> JournalState:
         return JournalState()
+
+    def check(self, state: JournalState, offset: int, payload: bytes) -> None:
+        decode_journal_entry(payload, f"journal {self._journal}'s entry {offset}")
 
     def apply(self, state: JournalState, entry: Landed) -> None:
         apply(state, entry, f"{journal_log(self._journal)}log/{entry.offset:020}")

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Final
 
-import msgspec
-
 from l0gc.errors import (
     EpochRegressionError,
     L0gcError,
@@ -198,7 +196,7 @@ class JournalHandle(L1Handle):
         taken: list[_Request] = []
         offsets: list[int] = []
 
-        def decide(state: JournalState, offset: int) -> bytes | None:
+        def decide(state: JournalState, offset: int) -> Objects | None:
             if offsets and offsets[-1] != offset:  # a conflict: the log moved otherwise than this process thought
                 self.fence.forget()
             offsets.append(offset)
@@ -207,7 +205,7 @@ class JournalHandle(L1Handle):
             entry = [o for request in taken for o in self._admit(admission, request, state, offset)]
             for request in taken:
                 request.offered = True
-            return msgspec.msgpack.encode(Objects(entry)) if entry else None
+            return Objects(entry) if entry else None
 
         try:
             self.replica.propose(decide)

@@ -54,14 +54,10 @@ class L1Handle:
     _controller: Controller
 
     def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
-        def encoded(state: JournalState, offset: int) -> bytes | None:
-            entry = decide(state)
-            return None if entry is None else msgspec.msgpack.encode(entry)
-
         if self.unread:
             raise self.not_judged()
         self.replica.catch_up()
-        return self.replica.propose(encoded) is not None
+        return self.replica.propose(lambda state, offset: decide(state)) is not None
 
     def not_judged(self) -> StoreError:
         """The error for what is left out because of `unread`."""

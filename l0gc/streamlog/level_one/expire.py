@@ -22,8 +22,7 @@ from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, Prot
 from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.entries import UNLIMITED
-from l0gc.streamlog.controller.state import Retention, Topic, by_journal
+from l0gc.streamlog.controller.state import UNLIMITED, Retention, Topic, by_journal
 from l0gc.streamlog.journal.commits import divided
 from l0gc.streamlog.journal.entries import ENTRY_BYTES, Expired, ExpiredTopic
 from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange

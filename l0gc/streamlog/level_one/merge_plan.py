@@ -20,8 +20,7 @@ from typing import Final
 import numpy as np
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.controller.entries import UNLIMITED
-from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.controller.state import UNLIMITED, Retention
 from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, is_hole
 from l0gc.streamlog.journal.topic import TopicState
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 import l0gc.storage.boundary
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -43,10 +45,10 @@ _propose = Replica.propose
     "after a conflict the old decision is appended",
     f"{_REPLICA}::test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands",
 )
-def decided_once(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
-    first: list[bytes | None] = []
+def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None]) -> int | None:
+    first: list[object | None] = []
 
-    def once(state: Any, offset: int) -> bytes | None:
+    def once(state: Any, offset: int) -> object | None:
         if not first:
             first.append(decide(state, offset))
         return first[0]
@@ -242,14 +244,14 @@ def date_believed(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
 def state_ahead_of_log() -> AbstractContextManager[Any]:
     apply = Replica._apply
 
-    def propose(self: Replica[Any], decide: Callable[[Any, int], bytes | None]) -> int | None:
+    def propose(self: Replica[Any], decide: Callable[[Any, int], object | None]) -> int | None:
         wanted: list[tuple[int, bytes]] = []
 
-        def noted(state: Any, offset: int) -> bytes | None:
-            payload = decide(state, offset)
-            if payload is not None:
-                wanted.append((offset, payload))
-            return payload
+        def noted(state: Any, offset: int) -> object | None:
+            entry = decide(state, offset)
+            if entry is not None:
+                wanted.append((offset, msgspec.msgpack.encode(entry)))
+            return entry
 
         try:
             return _propose(self, noted)

@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.entries import (
-    MAX_RETENTION,
     AlterDefaults,
     AlterTopic,
-    ControllerEntry,
     CreateTopic,
-    DeleteTopic,
-    ForgetTopics,
     Tick,
 )
-from l0gc.streamlog.controller.machine import entry_refusal
 from l0gc.streamlog.controller.state import (
     EPOCH_TIME_STEP_MS,
     EPOCH_TIMES_KEPT_MS,
@@ -42,28 +37,6 @@ def test_a_topic_has_its_own_settings_and_the_clusters_where_it_has_none() -> No
     assert state.retention(state.topic("a")) == Retention(-1, 3)
     assert state_of(FOUNDED, created("a")).retention(state.topic("a")) == Retention(-1, 3)
     assert Retention() == Retention(-1, -1)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        AlterTopic("b", 1, 5, 5),
-        AlterTopic("a", 2, 5, 5),
-        AlterTopic("a", 1, -2, 5),
-        AlterTopic("a", 1, 5, MAX_RETENTION + 1),
-        AlterDefaults(-2, 5),
-        CreateTopic("c", 1, 1, "id-c", -2, None),
-        ForgetTopics([]),
-        ForgetTopics([1]),
-        ForgetTopics([3]),
-        ForgetTopics([2, 2]),
-    ],
-)
-def test_what_nobody_writes_is_refused(entry: ControllerEntry) -> None:
-    entries: list[ControllerEntry] = [FOUNDED, created("a"), created("gone"), DeleteTopic("gone", 2)]
-    assert entry_refusal(state_of(*entries), 4, entry) is not None
-    with pytest.raises(CorruptObjectError):
-        state_of(*entries, entry)
 
 
 def test_what_is_not_given_stays_and_none_goes_back_to_the_default() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.epoch import HIGHEST_JUMP
-from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.keys import PartitionId
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.decisions import (
@@ -20,18 +19,11 @@ from l0gc.streamlog.controller.decisions import (
     decide_init_producer,
 )
 from l0gc.streamlog.controller.entries import (
-    MAX_JOURNALS,
-    MAX_PARTITIONS,
-    MAX_PRODUCER_ID,
-    Bootstrap,
     ControllerEntry,
-    CreateTopic,
     DeleteTopic,
     ForgetTopics,
-    InitProducer,
     Tick,
 )
-from l0gc.streamlog.controller.machine import entry_refusal
 from l0gc.streamlog.controller.state import (
     NAME_EXPIRY_MS,
     PRODUCER_EXPIRY_MS,
@@ -40,11 +32,8 @@ from l0gc.streamlog.controller.state import (
     Producer,
     Topic,
 )
+from tests.streamlog.controller.test_entries import bump
 from tests.support.controller import FOUNDED, MACHINE, P0, created, landed, state_of
-
-
-def bump(epoch: int, last_epoch: int = -1, *, name: str = "p", producer_id: int = 7) -> InitProducer:
-    return InitProducer(name, producer_id, epoch, last_epoch, f"run-{epoch}")
 
 
 def test_the_epoch_is_the_offset_of_the_last_entry() -> None:
@@ -85,99 +74,6 @@ def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
         state.topic("flihgts")
     with pytest.raises(NotFoundError, match="l0gc topic list"):
         state.topic("zzz")
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        created("t"),
-        created("u", 0),
-        created("u", MAX_PARTITIONS + 1),
-        created("a/b"),
-        created("u", 8, 0),
-        created("u", 8, 5),  # there are four
-        created("u", 2, 3),  # a journal without a partition
-        CreateTopic("u", 1, 1, ""),
-        CreateTopic("u", 1, 1, "x" * 201),
-        DeleteTopic("u", 1),
-        DeleteTopic("t", 0),
-        FOUNDED,
-        Tick(3, "a\nb"),
-        Tick(3, "x" * 201),
-        Tick(to=4),  # an operator's jump leads upward, and leaves epochs to go on with
-        Tick(to=5),
-        Tick(to=HIGHEST_JUMP + 1),
-        bump(2),  # the epoch goes down, stays, jumps
-        bump(3, 2),
-        bump(5, 3),
-        bump(3),
-        bump(7),  # above the cluster epoch
-        bump(4, 2),  # it was bumped from an epoch that it was not at
-        bump(4, 3, producer_id=8),  # another id
-        bump(0, producer_id=-1),
-        bump(0, producer_id=MAX_PRODUCER_ID),
-        bump(1, producer_id=8),
-        bump(0, 0, producer_id=8),
-        bump(4, 3, name="q"),
-        bump(0, name="q"),  # the id of another
-        bump(0, name="", producer_id=8),
-        bump(0, name="q\n", producer_id=8),
-        InitProducer("p", 7, 4, 3, ""),
-        InitProducer("p", 7, 4, 3, "run-3"),  # the run of the epoch before
-    ],
-)
-def test_an_entry_that_no_decision_makes_is_corrupt_and_changes_nothing(entry: ControllerEntry) -> None:
-    state = state_of(FOUNDED, created("t"), P0, bump(1, 0), bump(2, 1), bump(3, 2))
-    before = MACHINE.encode(state)
-    with pytest.raises(CorruptObjectError, match="controller log entry 6"):
-        MACHINE.apply(state, landed(6, entry))
-    assert entry_refusal(state, 6, entry) is not None
-    assert MACHINE.encode(state) == before
-    MACHINE.apply(state, landed(6, bump(4, 3)))
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        Bootstrap("", 4),
-        Bootstrap("c", 0),
-        Bootstrap("c", 1001),
-        Bootstrap("c", 4, "{uuid}"),
-        Bootstrap("c", 4, "x" * 501 + "/{shard:03}/{epoch:018}/{uuid}"),
-        Bootstrap("c", 4, journals=0),
-        Bootstrap("c", 4, journals=MAX_JOURNALS + 1),
-        Tick(),
-    ],
-)
-def test_a_cluster_that_cannot_be_does_not_begin(entry: ControllerEntry) -> None:
-    with pytest.raises(CorruptObjectError, match="controller log entry 0"):
-        MACHINE.apply(MACHINE.initial(), landed(0, entry))
-
-
-def test_an_entry_that_does_not_follow_the_last_one_is_corrupt() -> None:
-    for offset in (0, 2):
-        with pytest.raises(CorruptObjectError):
-            MACHINE.apply(state_of(FOUNDED), landed(offset, Tick()))
-
-
-@pytest.mark.parametrize(
-    "payload", [b"", b"\x90", b"\x91\xa1z", b"\x92\xa1c\xa1t", b"\x91\xa1\xff", b'{"type":"tick"}', b"\x91" * 10_000]
-)
-def test_an_entry_that_cannot_be_read_is_corrupt(payload: bytes) -> None:
-    with pytest.raises(CorruptObjectError, match="controller log entry 1"):
-        MACHINE.apply(state_of(FOUNDED), Landed(1, 0, payload, 0))
-
-
-@given(st.binary(max_size=60))
-def test_an_entry_of_the_log_is_applied_or_corrupt(payload: bytes) -> None:
-    state = state_of(FOUNDED, created("t"))
-    before = MACHINE.encode(state)
-    try:
-        MACHINE.apply(state, Landed(2, 0, payload, 0))
-    except CorruptObjectError:
-        assert MACHINE.encode(state) == before
-    else:
-        assert state.epoch == 2
 
 
 # -- checkpoints --------------------------------------------------------------------------------------------------------
@@ -357,7 +253,11 @@ def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, step
         entry = _decided(live, rng) if log else FOUNDED
         if entry is None:
             continue
-        assert entry_refusal(live, len(log), entry) is None
+        payload = landed(len(log), entry).payload
+        try:
+            MACHINE.check(live, len(log), payload)
+        except UsageError:  # it asks for journals that there are not
+            continue
         log.append(landed(len(log), entry, time_ms))
         before = live.copy()
         MACHINE.apply(live, log[-1])
