@@ -212,7 +212,6 @@ PURE = [
     "inspect/overview.py",
     "inspect/laggards.py",
     "inspect/verify/findings.py",
-    "inspect/verify/rules.py",
 ]
 """Modules that decide: they touch no clock, no chance, no thread and no store."""
 

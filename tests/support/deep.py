@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from l0gc.inspect.verify.findings import Basis, check_journal, needed_end, placed
 from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_copy
-from l0gc.inspect.verify.rules import Basis, Placed, check_journal, needed_end, placed
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.journal.topic import TopicState, l1_file
 from l0gc.streamlog.level_one.index import index_key, l1_key
 from l0gc.watermark.publication import read_published
 
@@ -23,15 +24,15 @@ def deep_findings(cluster: Handles) -> list[str]:
     for journal in range(state.journals):
         copy = read_copy(cluster, journal, deep=True)
         found += [str(s) for s in check_journal(copy, basis)]
-        for p in placed(copy, basis):
-            found += _objects(cluster, p)
-            found += _l1(cluster, p)
+        for topic, of_topic in placed(copy, basis):
+            found += _objects(cluster, of_topic)
+            found += _l1(cluster, topic, of_topic)
     return found
 
 
-def _objects(cluster: Handles, p: Placed) -> list[str]:
+def _objects(cluster: Handles, state: TopicState) -> list[str]:
     found = []
-    for o in p.state.objects:
+    for o in state.objects:
         faults = block_faults(cluster.store, o)
         if faults is None:
             found.append(f"{o.key} is not there, or has not {needed_end(o)} bytes")
@@ -39,12 +40,12 @@ def _objects(cluster: Handles, p: Placed) -> list[str]:
     return found
 
 
-def _l1(cluster: Handles, p: Placed) -> list[str]:
+def _l1(cluster: Handles, topic: Topic, state: TopicState) -> list[str]:
     found: list[str] = []
-    for number in p.state.partitions.tolist():
-        partition, start = p.topic.id(number), p.state.view(number).log_start_offset
-        lists: list[Rows] = [p.state.l1_of(number)]
-        index = p.state.index_of(number)
+    for number in state.partitions.tolist():
+        partition, start = topic.id(number), state.view(number).log_start_offset
+        lists: list[Rows] = [state.l1_of(number)]
+        index = state.index_of(number)
         if len(index):
             rows = indexed_rows(cluster.store, partition, index, start)
             if isinstance(rows, str):

@@ -1,20 +1,42 @@
-"""What can be wrong with a bucket, and what to do about it (pure).
+"""What can be wrong with a bucket, what a journal must not hold, and what to do about it (pure).
 
 A suspect is what one reading of a bucket in use gives. It becomes a finding only if a second reading, in an order that
-leaves no other explanation, gives it again (`confirm.py`). Every kind of finding has its severity and its next step here.
+leaves no other explanation, gives it again (`run.py`). Every kind of finding has its severity and its next step here.
+
+A journal is compared with M and with the controller's topics. Everything is decided on whole columns: a journal may hold a
+million extents. Whether a state fits together at all, without a gap from a partition's first record to its last, the decoder
+of checkpoints decides (`reading.py` asks it).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, Self
 
 import msgspec
+import numpy as np
 
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError
 from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import PUT_BACK
-from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.inspect.overview import ahead_text, misplacement, set_back_text, unclosed_text
+from l0gc.keys import KeyLayout, L1Key, PartitionId, journal_log
+from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.epoch_source import unknown_topic
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+from l0gc.watermark.publication import PublishedWatermark, watermark_of
+from l0gc.watermark.source import UnitSummary
+
+LIVE: Final = "live"
+DELETED: Final = "deleted"
+LATER: Final = "later"
+"""Of a topic that was created after the controller was read."""
+FOREIGN: Final = "foreign"
 
 _RESTORE: Final = "restore it from a version or a backup"
 _SEARCH: Final = f"{_RESTORE}; search l0gc/runs/ for its key, and find out who else can delete there"
@@ -172,3 +194,206 @@ class VerifyResult(msgspec.Struct, Outcome):
     def problem(self) -> SafetyError | None:
         """How many findings there are, as the error that the command ends with."""
         return SafetyError(f"{count(self.total, 'finding')}; nothing was changed") if self.total else None
+
+
+# -- what a journal must not hold ---------------------------------------------------------------------------------------
+
+DOUBTFUL: Final = frozenset(
+    {
+        Kind.LOG_UNREADABLE,
+        Kind.LOG_GAP,
+        Kind.JOURNAL_SET_BACK,
+        Kind.CHECKPOINT_DIFFERS,
+        Kind.BOUNDARY_BROKEN,
+        Kind.STATE_BROKEN,
+        Kind.WATERMARK_AHEAD,
+        Kind.LIVE_BELOW_WATERMARK,
+        Kind.TOPIC_MISPLACED,
+        Kind.TOPIC_UNKNOWN,
+    }
+)
+"""A journal with one of these may have lost entries, so what it does not name is not called an orphan."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What is published, and the controller's snapshot taken after it.
+
+    L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal. The topics
+    `to_be_closed` were deleted so long ago that each of their journals has closed them.
+    """
+
+    state: ControllerState
+    published: PublishedWatermark | None
+    young_after_ms: int
+    to_be_closed: Sequence[Topic] = ()
+
+    @property
+    def watermark(self) -> int:
+        return watermark_of(self.published)
+
+    @cached_property
+    def layout(self) -> KeyLayout:
+        return KeyLayout(self.state.key_template, self.state.shards)
+
+    @cached_property
+    def live(self) -> dict[int, Topic]:
+        """The topics that exist, by their revisions."""
+        return {t.revision: t for t in self.state.topics.values()}
+
+    def owner(self, key: L1Key | None) -> tuple[str, int]:
+        """Whose an L1 object is, and the journal that names it; `FOREIGN` if no reconciler here can have written it."""
+        if key is None:
+            return FOREIGN, -1
+        p = key.id
+        kind = LIVE
+        topic = self.live.get(p.revision)
+        if topic is None:
+            kind, topic = DELETED, next((d.topic for d in self.state.deleted if d.topic.revision == p.revision), None)
+        if topic is None:
+            return (LATER if p.revision > self.state.epoch else FOREIGN), -1
+        if topic.name != p.topic or (kind == LIVE and p.partition >= topic.partitions):
+            return FOREIGN, -1
+        return kind, topic.journal_of(p.partition) if kind == LIVE else -1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCopy:
+    """A journal as its log says at `offset`; `faults` is what is wrong with the log itself, as (kind, detail)."""
+
+    journal: int
+    state: JournalState
+    offset: int
+    faults: list[tuple[Kind, str]]
+
+    @property
+    def folder(self) -> str:
+        return journal_log(self.journal)
+
+
+def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
+    """The live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
+    topics = ((basis.live.get(state.revision), state) for state in copy.state.topics.values())
+    return [
+        (topic, state)
+        for topic, state in topics
+        if topic is not None and topic.topic_id == state.topic_id and not misplacement(copy.journal, topic, state)
+    ]
+
+
+def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
+    """All that is wrong with a journal by its log alone."""
+
+    def suspect(
+        kind: Kind, detail: str, topic: Topic | None = None, partition: int = -1, expected: int = -1
+    ) -> Suspect:
+        name, revision = ("", -1) if topic is None else (topic.name, topic.revision)
+        return Suspect(kind, copy.journal, name, revision, partition, copy.folder, expected=expected, detail=detail)
+
+    suspects = [suspect(kind, text) for kind, text in copy.faults]
+    if (epoch := copy.state.max_applied_epoch) > basis.state.epoch:
+        text = ahead_text(f"its window {copy.state.window}", epoch, basis.state.epoch)
+        suspects.append(suspect(Kind.EPOCH_AHEAD, text, expected=epoch))
+    end = UnitSummary(unit=f"journal {copy.journal}", gc_epochs={}, lowest=[], end=(copy.state.set_backs, copy.offset))
+    if text := set_back_text(basis.published, end):  # what its partitions need and M does not allow is found below
+        suspects.append(suspect(Kind.JOURNAL_SET_BACK, text))
+    suspects += _check_places(copy, basis)
+    for topic, state in placed(copy, basis):
+        if text := _object_fault(copy, state):
+            suspects.append(suspect(Kind.STATE_BROKEN, text, topic))
+        suspects += _check_epochs(copy.journal, topic, state, basis)
+    live_below = {s.revision for s in suspects if s.kind == Kind.LIVE_BELOW_WATERMARK}
+    for topic in basis.to_be_closed:
+        if copy.journal in topic.journals and not copy.state.closed(topic.revision):
+            suspects.append(suspect(Kind.TOPIC_UNCLOSED, unclosed_text(topic, copy.journal), topic))
+    for topic, run in basis.state.topics_of(copy.journal) if basis.watermark != NO_WATERMARK else ():
+        if topic.revision not in live_below and not copy.state.closed(topic.revision):
+            (low,) = copy.state.lowest(topic.revision, run.first, run.count, 1)
+            if low.gc_epoch < basis.watermark:  # the published M, also where nothing of the topic is unreconciled
+                text = f"M = {basis.watermark} is published, and the journal allows {low.gc_epoch}"
+                suspects.append(suspect(Kind.WATERMARK_AHEAD, text, topic, low.partition))
+    return suspects
+
+
+def _check_places(copy: JournalCopy, basis: Basis) -> Iterator[Suspect]:
+    """What a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have ended."""
+    for t in copy.state.topics.values():
+        if text := unknown_topic(basis.state, "it", [(t.revision, t.topic_id)]):
+            yield Suspect(Kind.TOPIC_UNKNOWN, copy.journal, revision=t.revision, key=copy.folder, detail=text)
+        elif (topic := basis.live.get(t.revision)) is not None and (text := misplacement(copy.journal, topic, t)):
+            where = (copy.journal, topic.name, topic.revision)
+            yield Suspect(Kind.TOPIC_MISPLACED, *where, key=copy.folder, detail=f"it {text}")
+    for topic, _ in basis.state.topics_of(copy.journal):
+        if copy.state.closed(topic.revision):
+            text = f"topic {topic.name!r} has ended there, though it exists"
+            yield Suspect(Kind.STATE_BROKEN, copy.journal, topic.name, topic.revision, key=copy.folder, detail=text)
+
+
+def _object_fault(copy: JournalCopy, t: TopicState) -> str:
+    """Why the first object that cannot be there cannot; empty if all can."""
+    before = -1
+    for o in t.objects:
+        if not t.revision <= o.epoch <= copy.state.max_applied_epoch:
+            return (
+                f"object {o.key} at epoch {o.epoch} does not lie between its topic's revision {t.revision} and the "
+                f"window {copy.state.window}"
+            )
+        if not before <= o.log_offset <= copy.offset:
+            return f"object {o.key} is said to have landed at offset {o.log_offset}, after {before} and up to {copy.offset}"
+        before = o.log_offset
+    return ""
+
+
+def _check_epochs(journal: int, topic: Topic, state: TopicState, basis: Basis) -> Iterator[Suspect]:
+    objects = state.objects
+    for o, in_key in zip(objects, basis.layout.epochs([o.key for o in objects]), strict=True):
+        lowest = o.epoch if in_key < 0 else min(o.epoch, in_key)
+        if in_key == o.epoch and lowest > basis.watermark:
+            continue
+        if in_key != o.epoch:
+            said = "is not an L0 key" if in_key < 0 else f"has epoch {in_key}"
+            text = f"the journal has it at epoch {o.epoch}, and its key {said}"
+            yield of_object(Kind.L0_WRONG_EPOCH, journal, topic, o, text)
+        if lowest <= basis.watermark:
+            text = f"{described(o)}, at epoch {lowest}, and M = {basis.watermark} is published"
+            yield of_object(Kind.LIVE_BELOW_WATERMARK, journal, topic, o, text)
+
+
+def of_object(kind: Kind, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
+    """A suspect about an L0 object; its place is the first extent that the journal still needs."""
+    partition, base, end = first_place(o)
+    return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, end, detail)
+
+
+def first_place(o: UnreconciledObject) -> tuple[int, int, int]:
+    """The partition and the record of the first extent that the journal still needs, and `needed_end`."""
+    return int(o.extents["partition"][0]), int(o.extents["base"][0]), needed_end(o)
+
+
+def needed_end(o: UnreconciledObject) -> int:
+    """Where the last block ends that the journal still needs of an object."""
+    last = o.block(int(o.extents["block"].max()))
+    return last.start + last.length
+
+
+def described(o: UnreconciledObject) -> str:
+    """How much of an object is unreconciled."""
+    records, n = int(o.extents["records"].sum(dtype=np.int64)), len(o.extents)
+    return f"{records:,} unreconciled record{'' if records == 1 else 's'} of {n:,} partition{'' if n == 1 else 's'}"
+
+
+def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[UnreconciledObject]]:
+    """Those of the objects that the journal still needs for a topic; a copy has parts of several."""
+    topic, objects = state.topics.get(revision), dict[str, list[UnreconciledObject]]()
+    for o in () if topic is None else topic.objects:
+        if o.key in keys:
+            objects.setdefault(o.key, []).append(o)
+    return objects
+
+
+def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
+    """What is known of an L1 object that no journal names."""
+    reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset
+    if last <= reconciled:
+        return f"no journal names it; its records {base} to {last} are in other L1 objects"
+    return f"no journal names it; it holds records {base} to {last}, and {reconciled} is the last reconciled"

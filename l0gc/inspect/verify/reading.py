@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
-from l0gc.inspect.verify.findings import Kind
-from l0gc.inspect.verify.rules import JournalCopy
+from l0gc.inspect.verify.findings import JournalCopy, Kind
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.storage.boundary import Folder
 from l0gc.storage.log import SharedLog

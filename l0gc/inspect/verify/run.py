@@ -1,13 +1,16 @@
 """verify: a flow of three stages over the whole bucket, which it reads once and does not change.
 
-The order of the reads keeps suspects few; what makes a suspect a finding is the second reading (`confirm.py`), which holds
-whatever the order was:
+The order of the reads keeps suspects few; what makes a suspect a finding is the second reading, whatever the order was:
 
 1. M, then the controller's snapshot, then the journals. Each of them can only be behind what is read after it: M(p) of a
    live partition is never below a published M, and no journal is ahead of the controller.
 2. The listings, after the journals. What a journal needed when it was read and the listing lacks was reconciled and swept
    since, or it is missing. What the listing has and no journal names was written since, or is nobody's.
 3. Every suspect again: the object itself, then the journal, then the controller.
+
+The listings are cut into ranges of keys, and each range belongs to one task. A reference goes to the task that lists the
+range of its key, so each task can decide alone what is missing and what nobody needs. A task first takes all references that
+are sent to it, and only then lists its ranges.
 
 A task that runs again because it failed reads of a later moment: nothing here relies on one. No process holds a list of all
 keys. A task holds the references to what it lists, or the suspects of some journals; the driver holds numbers, and of each
@@ -18,29 +21,97 @@ from __future__ import annotations
 
 import heapq
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from itertools import groupby, islice
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
-from l0gc.errors import CorruptObjectError, SafetyError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, SafetyError
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.reading import published_m
-from l0gc.inspect.verify.confirm import confirm
-from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
-from l0gc.inspect.verify.listings import Cut, InDoubt, Seen, compare, l0_references, l1_references
-from l0gc.inspect.verify.reading import controller_faults, read_copy, unknown_journals
-from l0gc.inspect.verify.rules import DOUBTFUL, Basis, check_journal, placed
-from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.inspect.verify.findings import (
+    DELETED,
+    DOUBTFUL,
+    FOREIGN,
+    LATER,
+    Basis,
+    Checked,
+    JournalCopy,
+    Kind,
+    Suspect,
+    VerifyResult,
+    check_journal,
+    described,
+    finding_of,
+    first_place,
+    needed_end,
+    needs,
+    orphan_text,
+    placed,
+)
+from l0gc.inspect.verify.reading import (
+    block_faults,
+    controller_faults,
+    indexed_rows,
+    l1_fault,
+    read_copy,
+    size_of,
+    unknown_journals,
+)
+from l0gc.keys import (
+    CONTROLLER_LOG,
+    JUMP,
+    L1_DATA,
+    PUBLISHED_WATERMARK,
+    L1Key,
+    PartitionId,
+    journal_log,
+    parse_level_one,
+)
+from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.storage.ranges import KeyRange, RangeReader, cut_range, of_shards
 from l0gc.storage.workers import LOCAL, Stage, Workers
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ControllerState, Topic
+from l0gc.streamlog.journal.rows import Rows, files_in, name_bytes
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file
+from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+
+T = TypeVar("T")
 
 MAX_FINDINGS: Final = 1000
+PLACE: Final = np.dtype(
+    [("journal", "<i4"), ("revision", "<i8"), ("partition", "<i4"), ("offset", "<i8"), ("expected", "<i8"), ("l1", "?")]
+)
+"""The journal that refers to it, the partition concerned, its first record there, where the last block ends that is needed,
+or an L1 object's size, and whether it is an L1 object."""
 _OBJECTS_A_TASK: Final = 500_000
 """On a Spark cluster a task lists about so many objects, since it holds the references to them."""
+_REFERENCES_AT_ONCE: Final = 16_384
+_INDEXES_AT_ONCE: Final = 64
+_CONTENTS_AT_ONCE: Final = 64
+"""Objects whose contents are read before what they gave is passed on."""
+_SUSPECTS_AT_ONCE: Final = 1000
+_LAST: Final = "\U0010ffff"
+_BY_SIZE: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L1_MISSING, Kind.L1_SIZE}
+_L0: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L0_CORRUPT}
+_L1: Final = {Kind.L1_MISSING, Kind.L1_SIZE, Kind.L1_CORRUPT, Kind.L1_ORPHAN}
+_AS_SEEN: Final = {
+    Kind.LIVE_BELOW_WATERMARK,
+    Kind.WATERMARK_AHEAD,
+    Kind.WATERMARK_UNREADABLE,
+    Kind.TOPIC_MISPLACED,
+    Kind.TOPIC_UNKNOWN,
+}
+"""What needs no second reading of the journal. M was read before the journal, M never goes down, and nothing may need again
+what M once allowed to go: it was wrong even if a reconciler has put it right since. A topic's placement never changes."""
 
 
 def check_log_is_ours(state: ControllerState) -> None:
@@ -80,7 +151,15 @@ def verify(
     state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
     basis = Basis(shown, published, now_ms - min_age_ms, state.to_be_closed_by(now_ms))
-    suspects = list(_watermark_suspects(basis, watermark_error))
+    suspects = []
+    if watermark_error is not None:
+        suspects.append(Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=watermark_error[1]))
+    if published is not None:
+        newest, reached = max(published.watermark, published.cluster_epoch), min(published.cluster_epoch, state.epoch)
+        if newest > reached:
+            where = f"M = {published.watermark}, which is published with cluster epoch {published.cluster_epoch},"
+            text = ahead_text(where, newest, reached)
+            suspects.append(Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text))
     suspects += [Suspect(kind, key=CONTROLLER_LOG, detail=text) for kind, text in controller_faults(cluster, deep=deep)]
     for folder in unknown_journals(cluster.store, state.journals):
         text = f"the controller knows journals 0 to {state.journals - 1} alone"
@@ -99,7 +178,6 @@ def verify(
     )
     parts += _read_again(basis, deep, max_findings, cluster, suspects)
 
-    seen = sum((p.seen for p in parts), Counter[str]())
     counts = sum((p.counts for p in parts), Counter[Kind]())
     first = heapq.nsmallest(max_findings, (s for p in parts for s in p.findings), key=_order)
     result = VerifyResult(
@@ -111,24 +189,100 @@ def verify(
         counts={kind.value: n for kind, n in sorted(counts.items())},
         checked=Checked(journals=state.journals, partitions=state.partition_count),
     )
-    for name, n in seen.items():
+    for name, n in sum((p.seen for p in parts), Counter[str]()).items():
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
     result.seconds = time.monotonic() - started
     return result
 
 
-def _watermark_suspects(basis: Basis, error: tuple[str, str] | None) -> Iterator[Suspect]:
-    """What is wrong with the published M."""
-    if error is not None:
-        yield Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=error[1])
-    p = basis.published
-    if p is not None and (max(p.watermark, p.cluster_epoch) > basis.state.epoch or p.watermark > p.cluster_epoch):
-        where = f"M = {p.watermark}, which is published with cluster epoch {p.cluster_epoch},"
-        text = ahead_text(where, max(p.watermark, p.cluster_epoch), min(p.cluster_epoch, basis.state.epoch))
-        yield Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text)
+def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items, so many at a time."""
+    it = iter(items)
+    while chunk := list(islice(it, size)):
+        yield chunk
 
 
-# -- the first stage: journals ---------------------------------------------------------------------------------------------
+# -- which task lists what -----------------------------------------------------------------------------------------------
+
+
+class FolderRange(NamedTuple):
+    """A range of the keys below a folder."""
+
+    folder: str
+    keys: KeyRange
+
+
+def l1_ranges(state: ControllerState, parts: int) -> list[FolderRange]:
+    """Ranges that cover the L1 folders of every past or present topic.
+
+    A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`, others after it. Within
+    a topic the bounds sort after one partition's folder and before the next one's, and do not equal a folder's name, since
+    some stores would skip that folder (hazard 12).
+    """
+    ranges = []
+    step = max(1, -(-state.partition_count // parts))
+    for t in state.topics.values():
+        folder = _topic_folder(t)
+        cuts = (f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
+        ranges += [FolderRange(folder, keys) for keys in cut_range(KeyRange(), cuts)]
+    return ranges + [FolderRange(_topic_folder(d.topic), KeyRange()) for d in state.deleted]
+
+
+def _topic_folder(topic: Topic) -> str:
+    """Where the L1 objects of a topic are."""
+    return f"{L1_DATA}{topic.name}-{topic.revision}/"
+
+
+class Cut:
+    """The listings in ranges of keys, and which task reads each.
+
+    Args:
+        parts: about into how many ranges each of the two listings is cut.
+    """
+
+    def __init__(self, basis: Basis, parts: int, tasks: int) -> None:
+        self.tasks = tasks
+        self.l0 = basis.layout.data_prefix
+        ranges = [FolderRange(self.l0, keys) for keys in of_shards(basis.layout, parts)]
+        ends = {(r.folder, r.keys.end or _LAST): r for r in [*ranges, *l1_ranges(basis.state, parts)]}
+        self._ends = sorted(ends)
+        self._ranges = [ends[end] for end in self._ends]
+
+    def share(self, task: int) -> list[FolderRange]:
+        """What a task lists."""
+        return self._ranges[task :: self.tasks]
+
+    def task_of(self, folder: str, key: str) -> int:
+        """Which task lists a key of one of the folders."""
+        return bisect_left(self._ends, (folder, key)) % self.tasks
+
+
+class References(NamedTuple):
+    """Objects that journals refer to: their keys, and rows of `PLACE`. They travel as columns, some thousands together.
+
+    For a deep reading, `needed` is what a journal needs of each L0 object.
+    """
+
+    keys: list[str]
+    places: Rows
+    needed: list[UnreconciledObject]
+
+    def by_task(self, cut: Cut, folder: str) -> Iterator[tuple[int, References]]:
+        """Those for each task, if all are in one folder."""
+        tasks = np.fromiter((cut.task_of(folder, k) for k in self.keys), np.int64, len(self.keys))
+        for task in np.unique(tasks).tolist():
+            numbers = np.flatnonzero(tasks == task)
+            needed = [self.needed[n] for n in numbers] if self.needed else []
+            yield task, References([self.keys[n] for n in numbers], self.places[numbers], needed)
+
+
+class InDoubt(NamedTuple):
+    """A journal that may have lost entries: what it does not name, it may have named."""
+
+    journal: int
+
+
+# -- the first stage: journals -------------------------------------------------------------------------------------------
 
 
 def _read_journals(
@@ -145,29 +299,229 @@ def _read_journals(
             suspects.append(Suspect(Kind.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e)))
         else:
             suspects += check_journal(copy, basis)
-            for p in placed(copy, basis):
-                yield from l0_references(cut, journal, p, deep=deep)
-                yield from l1_references(cut, cluster, journal, p)
-                extents = sum(len(o.extents) for o in p.state.objects)
-                seen = Counter(extents=extents, index_objects=len(p.state.index), holes=len(p.state.holes))
+            for topic, state in placed(copy, basis):
+                for objects in in_chunks(state.objects, _REFERENCES_AT_ONCE):
+                    places = np.array([(journal, topic.revision, *first_place(o), False) for o in objects], PLACE)
+                    yield from References([o.key for o in objects], places, objects if deep else []).by_task(
+                        cut, cut.l0
+                    )
+                yield from _l1_references(cut, cluster, journal, topic, state)
+                extents = sum(len(o.extents) for o in state.objects)
+                seen = Counter(extents=extents, index_objects=len(state.index), holes=len(state.holes))
                 yield journal % cut.tasks, Seen(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
         if any(s.kind in DOUBTFUL for s in suspects):
             yield from ((task, InDoubt(journal)) for task in range(cut.tasks))
 
 
-# -- the second stage: listings --------------------------------------------------------------------------------------------
+def _l1_references(
+    cut: Cut, cluster: Handles, journal: int, topic: Topic, state: TopicState
+) -> Iterator[tuple[int, References | Suspect]]:
+    """The L1 objects that the journal names for a topic, and the index objects that cannot be read.
+
+    Older L1 objects of a partition that has many are in index objects; a partition's rows are let go before others are read.
+    """
+    yield from _named(cut, journal, topic, state.l1)
+
+    def read(index: Rows) -> Rows | str:
+        partition = int(index["partition"][0])
+        return indexed_rows(cluster.store, topic.id(partition), index, state.view(partition).log_start_offset)
+
+    rows = state.index
+    borders = np.flatnonzero(rows["partition"][1:] != rows["partition"][:-1]) + 1
+    for chunk in in_chunks(np.split(rows, borders) if len(rows) else [], _INDEXES_AT_ONCE):
+        for index, read_rows in zip(chunk, cluster.parallel.map(read, chunk), strict=True):
+            if isinstance(read_rows, str):
+                p = topic.id(int(index["partition"][0]))
+                where = (journal, p.topic, p.revision, p.partition, index_key(p, index[-1]))
+                yield journal % cut.tasks, Suspect(Kind.INDEX_UNREADABLE, *where, detail=read_rows)
+            else:
+                yield from _named(cut, journal, topic, read_rows)
+
+
+def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[int, References]]:
+    rows = files_in(rows)
+    for start in range(0, len(rows), _REFERENCES_AT_ONCE):
+        chunk = rows[start : start + _REFERENCES_AT_ONCE]
+        places = np.empty(len(chunk), PLACE)
+        places["journal"], places["revision"], places["l1"] = journal, topic.revision, True
+        places["partition"], places["offset"], places["expected"] = chunk["partition"], chunk["base"], chunk["bytes"]
+        keys = [l1_key(topic.id(f.partition), f) for f in map(l1_file, chunk)]
+        yield from References(keys, places, []).by_task(cut, _topic_folder(topic))
+
+
+# -- the second stage: listings ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is as it should be, and L0 keys above the cluster epoch, of which a bucket may have many.
+
+    `counts` are by the names of the result's fields. `ahead` has for each such epoch the number of objects, and their first
+    key.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    ahead: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def add(self, other: Seen) -> None:
+        self.counts.update(other.counts)
+        for epoch, (objects, key) in other.ahead.items():
+            self.add_ahead(epoch, objects, key)
+
+    def add_ahead(self, epoch: int, objects: int, key: str) -> None:
+        before, first = self.ahead.get(epoch, (0, key))
+        self.ahead[epoch] = before + objects, min(first, key)
 
 
 def _compare(
     basis: Basis, readers: int, deep: bool, cluster: Handles, sent: Iterable[Any]
 ) -> Iterator[tuple[int, Suspect | Seen]]:
-    """Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect."""
-    for found in compare(basis, deep, cluster, sent):
-        yield found.journal % readers if isinstance(found, Suspect) else 0, found
+    """List a task's share, and compare it with the references to it.
+
+    Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect.
+
+    Args:
+        sent: the ranges that the task lists, the `References` that fall into them, every journal that is `InDoubt`, and
+            whatever else was seen of the journals, which is passed on.
+    """
+
+    def addressed(item: Suspect | Seen) -> tuple[int, Suspect | Seen]:
+        return item.journal % readers if isinstance(item, Suspect) else 0, item
+
+    references: list[References] = []
+    ranges: list[FolderRange] = []
+    doubtful: set[int] = set()
+    for item in sent:
+        match item:
+            case References():
+                references.append(item)
+            case FolderRange():
+                ranges.append(item)
+            case InDoubt():
+                doubtful.add(item.journal)
+            case _:
+                yield addressed(item)
+    # No reference comes after this, so the listing is newer than all of them.
+    comparison = _Comparison(cluster, basis, references, doubtful)
+    for suspects, seen in cluster.parallel.map(comparison.read, ranges):
+        yield from map(addressed, suspects)
+        yield addressed(seen)
+    yield from map(addressed, comparison.missing())
+    if deep:
+        yield from map(addressed, comparison.contents())
 
 
-# -- the third stage: the second reading -----------------------------------------------------------------------------------
+class _Comparison:
+    """All that one task's ranges should have, by key, and what they have of it.
+
+    A listed object is taken out of `_first`, so that the missing ones are left.
+    """
+
+    def __init__(self, cluster: Handles, basis: Basis, references: Sequence[References], doubtful: set[int]) -> None:
+        self._cluster, self._basis, self._layout, self._doubtful = cluster, basis, basis.layout, doubtful
+        self._keys = [k for r in references for k in r.keys]
+        self._places: Rows = np.concatenate([np.empty(0, PLACE), *(r.places for r in references)])
+        self._expected: Rows = self._places["expected"]
+        self._needed: list[UnreconciledObject | None] = []
+        for r in references:
+            self._needed += r.needed or [None] * len(r.keys)
+        self._first: dict[str, int] = {}
+        self._more: dict[str, list[int]] = {}
+        for n, key in enumerate(self._keys):
+            if self._first.setdefault(key, n) != n:
+                self._more.setdefault(key, []).append(n)
+
+    def _take(self, key: str) -> list[int]:
+        """The numbers of the references to an object that was listed."""
+        n = self._first.pop(key, None)
+        return [] if n is None else [n, *self._more.get(key, ())]
+
+    def _suspect(self, n: int, kind: Kind) -> Suspect:
+        """A suspect about the reference with that number."""
+        journal, revision, partition, offset, expected, _ = self._places[n].tolist()
+        topic = self._basis.live[revision].name
+        return Suspect(kind, journal, topic, revision, partition, self._keys[n], offset, expected)
+
+    def missing(self) -> Iterator[Suspect]:
+        """What was not listed."""
+        for key in list(self._first):
+            for n in self._take(key):
+                yield self._suspect(n, Kind.L1_MISSING if self._places["l1"][n] else Kind.L0_MISSING)
+
+    def read(self, part: FolderRange) -> tuple[list[Suspect], Seen]:
+        """List a range. Several may be read at once, since no key is in two of them."""
+        suspects, seen = list[Suspect](), Seen()
+        look = self._l0 if part.folder == self._layout.data_prefix else self._l1
+        for page in RangeReader(self._cluster.store, self._layout, part.keys, folder=part.folder).read():
+            look(page, suspects, seen)
+        return suspects, seen
+
+    def _l0(self, page: ListedPage, suspects: list[Suspect], seen: Seen) -> None:
+        basis, counts, expected = self._basis, seen.counts, self._expected
+        for key, size, epoch in zip(page.keys, page.sizes, self._layout.epochs(page.keys), strict=True):
+            refs = self._take(key)
+            short = [n for n in refs if expected[n] > size]
+            if short:
+                suspects += [self._suspect(n, Kind.L0_SHORT) for n in short]
+            elif epoch < 0:
+                counts["unparsable_keys"] += 1
+                continue
+            elif epoch > basis.state.epoch:
+                seen.add_ahead(epoch, 1, key)
+            elif not refs:
+                kind = "eligible" if epoch <= basis.watermark else "waiting"
+                counts[f"{kind}_objects"] += 1
+                counts[f"{kind}_bytes"] += size
+            counts["l0_objects"] += 1
+
+    def _l1(self, page: ListedPage, suspects: list[Suspect], seen: Seen) -> None:
+        counts, expected = seen.counts, self._expected
+        for key, size, modified_ms in zip(page.keys, page.sizes, page.modified_ms, strict=True):
+            refs = self._take(key)
+            suspects += [self._suspect(n, Kind.L1_SIZE) for n in refs if expected[n] != size]
+            parsed = parse_level_one(key)
+            owner, journal = self._basis.owner(parsed)
+            if refs:
+                pass
+            elif parsed is None or owner == FOREIGN:
+                counts["unparsable_keys"] += 1
+                continue
+            elif owner == DELETED:
+                counts["deleted_topic_objects"] += 1
+            elif owner == LATER or modified_ms > self._basis.young_after_ms or journal in self._doubtful:
+                counts["young_l1_objects"] += 1
+            else:
+                p = parsed.id
+                suspects.append(Suspect(Kind.L1_ORPHAN, journal, p.topic, p.revision, p.partition, key))
+            counts["l1_objects"] += max(1, len(refs))
+
+    def contents(self) -> Iterator[Suspect | Seen]:
+        """Read what the journals refer to, several objects at a time."""
+        for chunk in in_chunks(range(len(self._keys)), _CONTENTS_AT_ONCE):
+            read = self._cluster.parallel.map(self._check, chunk)
+            yield from (s for s, _ in read if s is not None)
+            yield Seen(Counter(bytes_read=sum(size for _, size in read)))
+
+    def _check(self, n: int) -> tuple[Suspect | None, int]:
+        """What is wrong with the contents of an object, and how many bytes were read; none if its size is the fault."""
+        o = self._needed[n]
+        if o is None:
+            s = self._suspect(n, Kind.L1_CORRUPT)
+            fault = l1_fault(self._cluster.store, s.key, s.expected)
+            return _with(s, fault), 0 if fault is None else s.expected
+        faults = block_faults(self._cluster.store, o)
+        if faults is None:
+            return None, 0
+        size = sum(o.block(number).length for number in set(o.extents["block"].tolist()))
+        if not faults:
+            return None, size
+        extent, text = faults[0]
+        where: dict[str, Any] = {"partition": extent.partition, "offset": extent.base_offset, "detail": text}
+        return msgspec.structs.replace(self._suspect(n, Kind.L0_CORRUPT), **where, needed=o), size
+
+
+# -- the third stage: the second reading ---------------------------------------------------------------------------------
 
 
 class _Confirmed(NamedTuple):
@@ -197,3 +551,148 @@ def _read_again(
 
 def _order(s: Suspect) -> tuple[Any, ...]:
     return s.topic, s.revision, s.partition, s.kind, s.offset, s.key, s.journal
+
+
+def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep: bool = False) -> list[Suspect]:
+    """The suspects that are findings, each with the detail that the second reading gave.
+
+    The bucket is in use while it is read, so the listing, a journal and an object are of different moments. The order of the
+    second reading leaves one explanation:
+
+    1. the object itself, by its key: missing, short, or not holding what the journal records;
+    2. then the journal, replayed: does it still need that object? It does not need what was reconciled and swept in between,
+       and it names an L1 object that was committed in between. Objects never come back under an old key, so an object that
+       the journal needs *after* it was found missing is missing.
+    3. then the controller: does the topic still exist, and has the epoch been reached? A topic is deleted there first, and
+       only then may M pass it and its objects go.
+
+    Args:
+        deep: as for the first reading; see `read_copy`.
+
+    Raises:
+        CorruptObjectError: the controller log cannot be read.
+    """
+    ordered = sorted(suspects, key=lambda s: (s.journal, s.revision, s.partition, s.kind, s.key, s.offset))
+    still: list[Suspect] = []
+    for journal, group in groupby(ordered, key=lambda s: s.journal):
+        seen: list[Suspect] = []
+        for chunk in in_chunks(group, _SUSPECTS_AT_ONCE):
+            again = cluster.parallel.map(lambda s: _object_again(cluster, s, deep=deep), chunk)
+            seen += (s for s in again if s is not None)
+        still += _journal_again(cluster, basis, journal, seen, deep=deep) if journal >= 0 and seen else seen
+    if not still:
+        return []
+    state = cluster.controller.snapshot()
+    topics = {t.revision for t in state.topics.values()}, {d.topic.revision for d in state.deleted}
+
+    def is_left(s: Suspect) -> bool:
+        """Whether its topic still is what it was, live or deleted, and its epoch still was not reached."""
+        there = not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED]
+        return there and (s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch)
+
+    return [s for s in still if is_left(s)]
+
+
+def _with(s: Suspect, detail: str | None) -> Suspect | None:
+    """The suspect as it is now; None without anything that is wrong."""
+    return msgspec.structs.replace(s, detail=detail) if detail else None
+
+
+def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None:
+    """The suspect again if its object still has the fault, or no object is to be read."""
+    if s.kind in _BY_SIZE:
+        size = size_of(cluster.store, s.key)
+        if size is None:
+            return _with(s, "the object is missing")
+        if s.kind == Kind.L0_SHORT and size < s.expected:
+            return _with(s, f"it has {size} bytes, and the journal refers to bytes up to {s.expected}")
+        if s.kind == Kind.L1_SIZE and size != s.expected:
+            return _with(s, f"it has {size} bytes, and the journal records {s.expected}")
+        return None
+    match s.kind:
+        case Kind.L0_CORRUPT:
+            assert s.needed is not None
+            faults = block_faults(cluster.store, s.needed)
+            return _with(s, faults[0][1]) if faults else None
+        case Kind.L1_CORRUPT:
+            return _with(s, l1_fault(cluster.store, s.key, s.expected))
+        case Kind.L1_ORPHAN:
+            return s if size_of(cluster.store, s.key) is not None else None
+    if s.key == CONTROLLER_LOG and s.kind in DOUBTFUL:
+        return _with(s, dict(controller_faults(cluster, deep=deep)).get(s.kind))
+    return s
+
+
+def _journal_again(
+    cluster: Handles, basis: Basis, journal: int, suspects: Sequence[Suspect], *, deep: bool
+) -> list[Suspect]:
+    """The suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
+    still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]
+    try:
+        copy = read_copy(cluster, journal, deep=deep)
+    except CorruptObjectError as e:
+        still += [_with(s, str(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE]
+        return [s for s in still if s is not None]
+    again = check_journal(copy, basis)
+    if any(s.kind in DOUBTFUL for s in again):
+        suspects = [s for s in suspects if s.kind != Kind.L1_ORPHAN]
+    places = {s.place for s in suspects}
+    still += [s for s in again if s.place in places and s.kind not in _AS_SEEN]
+    for revision, group in groupby((s for s in suspects if s.kind in _L0), key=lambda s: s.revision):
+        still += _l0_again(copy, revision, list(group))
+    for p, group in groupby((s for s in suspects if s.kind in _L1), key=_partition):
+        still += _l1_again(cluster.store, copy, p, list(group))
+    for s in suspects:
+        topic = copy.state.topics.get(s.revision)
+        if s.kind == Kind.INDEX_UNREADABLE and topic is not None and len(index := topic.index_of(s.partition)):
+            log_start = topic.view(s.partition).log_start_offset
+            fault = indexed_rows(cluster.store, _partition(s), index, log_start)
+            still.append(_with(s, fault) if isinstance(fault, str) else None)
+    return [s for s in still if s is not None]
+
+
+def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
+    needed = needs(copy.state, revision, {s.key for s in suspects})
+    for s in suspects:
+        for o in needed.get(s.key, ()):
+            row = o.extents[o.extents["partition"] == s.partition]
+            if s.kind == Kind.L0_CORRUPT:
+                if len(row) and row["base"][0] == s.offset:
+                    yield s
+            elif s.kind == Kind.L0_MISSING or needed_end(o) >= s.expected:
+                yield _with(s, f"{s.detail}; {described(o)}")
+                break
+
+
+def _l1_again(
+    store: ObjectStore, copy: JournalCopy, p: PartitionId, suspects: Sequence[Suspect]
+) -> Iterator[Suspect | None]:
+    if copy.state.closed(p.revision):
+        return
+    try:
+        named = {l1_key(p, f): f.bytes for f in files_of(store, p, copy.state)}
+    except (CorruptObjectError, ObjectNotFoundError):
+        return  # its index is the finding
+    for s in suspects:
+        if s.kind != Kind.L1_ORPHAN:
+            if s.key in named and (s.kind != Kind.L1_SIZE or named[s.key] == s.expected):
+                yield s
+        elif s.key not in named and (key := parse_level_one(s.key)) is not None and _is_orphan(copy.state, key):
+            yield _with(s, orphan_text(key.base, key.last, copy.state, p))
+
+
+def _is_orphan(state: JournalState, key: L1Key) -> bool:
+    """Whether nothing has named the object, and the journal has not dropped it, alone or with an index object.
+
+    What it has dropped is vacuum's work. If it was stamped before a log was set back, a lost entry may have named it.
+    """
+    p = key.id
+    topic = state.topics.get(p.revision)
+    live = [] if topic is None else topic.index_of(p.partition)["name"].tolist()
+    trees = state.indexes_over(p.revision, p.partition, key.base, key.last)["name"].tolist()
+    dropped = name_bytes(key.name) in state.names(p.revision) or any(name not in live for name in trees)
+    return key.epoch >= state.kept_below and not dropped
+
+
+def _partition(s: Suspect) -> PartitionId:
+    return PartitionId(s.topic, s.revision, s.partition)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.errors import CorruptObjectError, StoreError
-from l0gc.inspect.verify.findings import Kind
+from l0gc.inspect.verify.findings import JournalCopy, Kind
 from l0gc.inspect.verify.reading import (
     block_faults,
     controller_faults,
@@ -21,7 +21,6 @@ from l0gc.inspect.verify.reading import (
     size_of,
     unknown_journals,
 )
-from l0gc.inspect.verify.rules import JournalCopy
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog

@@ -1,21 +1,26 @@
-"""The whole of verify in memory: as one task and as many, and in which order it reads."""
+"""The whole of verify in memory: as one task and as many, in which order it reads, and what its second reading confirms."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from l0gc.inspect.verify.findings import VerifyResult
-from l0gc.inspect.verify.run import verify
-from l0gc.keys import L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
+from l0gc.inspect.verify.findings import Basis, Kind, Suspect, VerifyResult, of_object
+from l0gc.inspect.verify.run import confirm, verify
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
 from l0gc.storage.workers import SPARK, LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.landing import put_l0
-from tests.support.memory_store import Call, memory_cluster, publish_m, store_of
-from tests.support.verify import handle_of, l1_of, lift, object_of, put, topic_of
+from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.level_one.index import index_key
+from l0gc.watermark.publication import PublishedWatermark
+from tests.support.memory_store import Call, another_process, memory_cluster, publish_m, store_of
+from tests.support.verify import events_of, handle_of, l1_of, lift, loaded_cluster, object_of, put, state_of, topic_of
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 SECOND = "second"
@@ -172,3 +177,272 @@ def test_what_is_reconciled_and_swept_while_verify_reads_is_no_finding(when: str
     store_of(cluster).fault = reconcile
     assert verify(cluster, LocalWorkers(cluster), min_age_ms=-1).total == 0
     assert seen
+
+
+# -- the second reading -------------------------------------------------------------------------------------------------
+
+
+JOURNAL = journal_log(0)
+
+
+def basis(cluster: Handles, watermark: int = -1) -> Basis:
+    published = PublishedWatermark("", watermark, watermark, 0)
+    return Basis(cluster.controller.snapshot(), published, cluster.store.now_ms())
+
+
+def found(cluster: Handles, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:
+    """What is left of the suspects, as kind and detail. The second reading is another process's."""
+    confirmed = confirm(another_process(cluster), seen or basis(cluster), suspects)
+    return [(s.kind, s.detail) for s in confirmed]
+
+
+def of_l0(cluster: Handles, kind: Kind) -> Suspect:
+    o = object_of(cluster)
+    return structs.replace(of_object(kind, 0, topic_of(cluster), o), needed=o)
+
+
+def of_l1(cluster: Handles, kind: Kind) -> Suspect:
+    key, f = l1_of(cluster)
+    return Suspect(kind, 0, "events", topic_of(cluster).revision, 0, key, f.base_offset, f.bytes)
+
+
+def cut(cluster: Handles, key: str) -> None:
+    cluster.store.put(key, store_of(cluster).objects[key].body[:-1])
+
+
+def flip(cluster: Handles, key: str) -> None:
+    body = store_of(cluster).objects[key].body
+    at = len(body) // 2
+    cluster.store.put(key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+
+
+def remove(cluster: Handles, key: str) -> None:
+    cluster.store.delete([key])
+
+
+DAMAGE: list[tuple[Kind, Callable[[Handles, Kind], Suspect], Callable[[Handles, str], None]]] = [
+    (Kind.L0_MISSING, of_l0, remove),
+    (Kind.L0_SHORT, of_l0, cut),
+    (Kind.L0_CORRUPT, of_l0, flip),
+    (Kind.L1_MISSING, of_l1, remove),
+    (Kind.L1_SIZE, of_l1, cut),
+    (Kind.L1_CORRUPT, of_l1, flip),
+]
+
+
+@pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
+def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_is(
+    kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
+) -> None:
+    cluster = loaded_cluster()
+    s = suspected(cluster, kind)
+    assert found(cluster, s) == []
+    damage(cluster, s.key)
+    ((again, detail),) = found(cluster, s)
+    assert again == kind
+    assert detail
+
+
+@pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
+def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
+    kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
+) -> None:
+    cluster = loaded_cluster()
+    s, seen = suspected(cluster, kind), basis(cluster)
+    damage(cluster, s.key)
+    another_process(cluster).controller.delete_topic("events")  # the deleter dies before it ends it in the journal
+    assert found(cluster, s, seen=seen) == []
+
+
+def test_what_was_reconciled_and_swept_meanwhile_is_no_finding() -> None:
+    cluster = loaded_cluster()
+    suspects = [of_l0(cluster, k) for k in (Kind.L0_MISSING, Kind.L0_SHORT)]
+    lift(another_process(cluster))
+    remove(cluster, suspects[0].key)
+    assert found(cluster, *suspects) == []
+
+
+def reconcile_and_sweep(cluster: Handles, key: str) -> None:
+    lift(cluster)
+    remove(cluster, key)
+
+
+def delete_and_sweep(cluster: Handles, key: str) -> None:
+    cluster.controller.delete_topic("events")
+    remove(cluster, key)
+
+
+@pytest.mark.parametrize("event", [reconcile_and_sweep, delete_and_sweep])
+def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_finding(
+    event: Callable[[Handles, str], None],
+) -> None:
+    happened = 0
+    for moment in range(40):
+        cluster = loaded_cluster()
+        s, seen, other = of_l0(cluster, Kind.L0_MISSING), basis(cluster), another_process(cluster)
+        left = [moment]
+
+        def at_the_moment(
+            call: Call, cluster: Handles = cluster, other: Handles = other, left: list[int] = left, key: str = s.key
+        ) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                store_of(cluster).fault = lambda call: None
+                event(other, key)
+
+        store_of(cluster).fault = at_the_moment
+        assert found(cluster, s, seen=seen) == [], moment
+        happened += left[0] < 0
+    assert 2 <= happened < 40
+
+
+def test_a_missing_object_is_reported_with_what_is_lost() -> None:
+    cluster = loaded_cluster()
+    s = of_l0(cluster, Kind.L0_MISSING)
+    remove(cluster, s.key)
+    assert found(cluster, s) == [
+        (Kind.L0_MISSING, "the object is missing; 16 unreconciled records of 2 partitions"),
+    ]
+
+
+# -- L1 objects that no journal names, and index objects -------------------------------------------------------------------
+
+
+def orphan(cluster: Handles, base: int = 10, last: int = 19) -> Suspect:
+    p = topic_of(cluster).id(0)
+    key = level_one(p, 1, base, last, UUID)
+    cluster.store.put(key, b"x")
+    return Suspect(Kind.L1_ORPHAN, 0, p.topic, p.revision, p.partition, key)
+
+
+def test_an_l1_object_that_no_journal_names_is_a_finding() -> None:
+    cluster = loaded_cluster()
+    assert [kind for kind, _ in found(cluster, orphan(cluster))] == [Kind.L1_ORPHAN]
+
+
+def test_an_l1_object_that_was_committed_or_removed_meanwhile_is_no_orphan() -> None:
+    cluster = loaded_cluster()
+    lift(another_process(cluster))
+    committed = of_l1(cluster, Kind.L1_ORPHAN)
+    removed = orphan(cluster, 20, 21)
+    remove(cluster, removed.key)
+    assert found(cluster, committed, removed) == []
+
+
+def test_while_a_journal_cannot_be_read_that_is_the_finding_and_nothing_is_an_orphan() -> None:
+    cluster = loaded_cluster()
+    unreadable = Suspect(Kind.LOG_UNREADABLE, 0, key=JOURNAL)
+    suspects = [orphan(cluster), of_l0(cluster, Kind.L0_MISSING), unreadable]
+    assert [kind for kind, _ in found(cluster, *suspects)] == [Kind.L1_ORPHAN]
+    cluster.store.put(f"{JOURNAL}log/{1:020}", b"{")
+    ((kind, detail),) = found(cluster, *suspects)
+    assert kind == Kind.LOG_UNREADABLE
+    assert f"{1:020}" in detail
+
+
+def test_while_a_journal_may_have_lost_entries_nothing_is_an_orphan() -> None:
+    cluster = loaded_cluster()
+    at = handle_of(cluster).replica.write_checkpoint()
+    remove(cluster, f"{JOURNAL}log/{at:020}")
+    gap = Suspect(Kind.LOG_GAP, 0, key=JOURNAL)
+    assert [kind for kind, _ in found(cluster, orphan(cluster), gap)] == [Kind.LOG_GAP]
+
+
+def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
+    cluster = loaded_cluster()
+    put(cluster, {0: 70})
+    lift(cluster, per_file=1)
+    p, index = topic_of(cluster).id(0), events_of(cluster).index_of(0)[0]
+    s = Suspect(Kind.INDEX_UNREADABLE, 0, p.topic, p.revision, 0, index_key(p, index))
+    assert found(cluster, s) == []
+    remove(cluster, s.key)
+    assert [kind for kind, _ in found(cluster, s, of_l1(cluster, Kind.L1_MISSING))] == [Kind.INDEX_UNREADABLE]
+    another_process(cluster).controller.delete_topic("events")
+    assert found(cluster, s) == []
+
+
+# -- the journal by itself -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Kind.LIVE_BELOW_WATERMARK, Kind.WATERMARK_AHEAD, Kind.TOPIC_MISPLACED])
+def test_what_was_wrong_when_it_was_read_stays_a_finding_while_its_topic_exists(kind: Kind) -> None:
+    cluster = loaded_cluster()
+    suspects = [of_l0(cluster, kind)]
+    lift(another_process(cluster))
+    assert len(found(cluster, *suspects)) == 1
+    another_process(cluster).controller.delete_topic("events")
+    assert found(cluster, *suspects) == []
+
+
+def broken_checkpoint(cluster: Handles, change: Callable[[JournalState], object]) -> None:
+    replica = handle_of(cluster).replica
+    state = replica._machine.decode(replica._machine.encode(state_of(cluster)), "a copy")
+    change(state)
+    replica.log.write_checkpoint(replica.offset, replica._machine.encode(state), replica.time_ms)
+
+
+def test_a_state_is_judged_again_by_the_journal_as_it_is_then() -> None:
+    cluster = loaded_cluster()
+    p = topic_of(cluster).id(0)
+    where = (0, p.topic, p.revision)
+    broken = Suspect(Kind.STATE_BROKEN, *where, key=JOURNAL, detail="then")
+    assert found(cluster, broken) == []
+
+    def change(state: JournalState) -> None:
+        o = state.topics[p.revision].objects[0]
+        state.topics[p.revision].objects = [replace(o, log_offset=99)]
+
+    broken_checkpoint(cluster, change)
+    assert [(kind, "then" in detail) for kind, detail in found(cluster, broken)] == [(Kind.STATE_BROKEN, False)]
+
+
+def test_a_checkpoint_that_differs_from_its_entries_is_read_again() -> None:
+    cluster = loaded_cluster()
+    s = Suspect(Kind.CHECKPOINT_DIFFERS, 0, key=JOURNAL)
+    assert found(cluster, s) == []
+
+    def change(state: JournalState) -> None:
+        state.topics[1].log_start[0] = 3
+
+    broken_checkpoint(cluster, change)
+    assert [kind for kind, _ in found(cluster, s)] == [Kind.CHECKPOINT_DIFFERS]
+
+
+def test_a_gap_in_the_controller_log_is_read_again() -> None:
+    cluster = loaded_cluster()
+    s = Suspect(Kind.LOG_GAP, key=CONTROLLER_LOG)
+    assert found(cluster, s) == []
+    at = cluster.controller.replica.write_checkpoint()
+    remove(cluster, f"{CONTROLLER_LOG}log/{at:020}")
+    assert [kind for kind, _ in found(cluster, s)] == [Kind.LOG_GAP]
+
+
+# -- epochs ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding() -> None:
+    cluster = loaded_cluster()
+    seen = basis(cluster)
+    ahead = Suspect(Kind.EPOCH_AHEAD, key="level_zero/data/…", expected=seen.state.epoch + 1)
+    assert len(found(cluster, ahead, seen=seen)) == 1
+    another_process(cluster).controller.advance()
+    assert found(cluster, ahead, seen=seen) == []
+
+
+def test_the_window_of_an_upload_that_began_after_the_snapshot_is_no_finding() -> None:
+    cluster = loaded_cluster()
+    seen, other = basis(cluster), another_process(cluster)
+    epoch = other.controller.advance()
+    handle_of(other).advance(epoch)
+    s = Suspect(Kind.EPOCH_AHEAD, 0, key=JOURNAL, expected=epoch)
+    assert found(cluster, s, seen=seen) == []
+
+
+def test_a_deleted_topic_that_a_journal_has_not_closed_is_no_finding_once_it_has() -> None:
+    cluster = loaded_cluster()
+    topic = cluster.controller.delete_topic("events")
+    late = replace(basis(cluster), to_be_closed=[topic])
+    s = Suspect(Kind.TOPIC_UNCLOSED, 0, "events", topic.revision, key=JOURNAL)
+    assert [kind for kind, _ in found(cluster, s, seen=late)] == [Kind.TOPIC_UNCLOSED]
+    cluster.journal(0).close(topic.revision, topic.topic_id)
+    assert found(cluster, s, seen=late) == []
