@@ -145,27 +145,6 @@ def logs_of(cluster: Handles) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_one_partition_of_1024(spark: SparkSession, cluster: Handles, bucket: StoreConfig) -> None:
-    topic, _ = cluster.controller.create_topic("events", 1024)
-    for n in range(2):
-        put(cluster, "events", {p: values(p + n, 6, 500) for p in range(1024)})
-        if n == 0:
-            reconcile(cluster)
-    state = cluster.journal(topic.journals[0]).catch_up()
-    needed = sum(e.block.length for e in state.topic(topic.revision).extents(517))
-    needed += needed_of_l1(cluster, 517, datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC), *ALL)
-    expected = values(517, 6, 500) + values(518, 6, 500)
-    ways = ({"topic": "events", "pushFilters": "true"}, "partition = 517"), ({"assign": '{"events":[517]}'}, "true")
-    for options, condition in ways:
-        fetched = Fetched()
-        with counted(spark, bucket, fetched) as query:
-            rows = query.load(**options).filter(condition).collect()
-        assert values_of(rows) == expected
-        assert needed <= fetched.data <= ROOM * needed
-        assert fetched.logs <= READERS * logs_of(cluster)
-
-
-@pytest.mark.timeout(900)
 def test_a_day_of_a_year(
     spark: SparkSession, cluster: Handles, bucket: StoreConfig, clock: StoreClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,9 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, Less
 from pyspark.sql.types import StructType
 
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
+from l0gc.integrations.spark import plan
 from l0gc.integrations.spark.plan import Slice
+from l0gc.integrations.spark.source import SCHEMA
 from l0gc.spark import handles
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.give_up import give_up
@@ -30,7 +32,7 @@ from tests.support.l1_files import l1_body
 from tests.support.memory_store import another_process, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile, spill_early
-from tests.support.spark_source import batch_reader, on, read, rows_of, table
+from tests.support.spark_source import batch_reader, data_source, on, read, rows_of, table
 
 
 def values(partition: int, first: int, end: int) -> list[bytes]:
@@ -219,16 +221,19 @@ def test_an_empty_topic_has_no_rows_and_several_topics_are_read_together() -> No
     assert sorted(read(cluster, subscribe="events, other,empty")) == sorted([*expected(3), (1, 0, b"x")])
 
 
-def test_only_the_columns_that_are_requested_are_read() -> None:
-    cluster = filled()
-    schema = StructType().add("value", "binary", False).add("partition", "integer", False)
-    with on(cluster):
-        reader = batch_reader((), schema, topic="events")
-        found = table(reader, reader.partitions())
-        assert found.schema.names == ["value", "partition"]
-        assert found.num_rows == 120
+def test_only_the_columns_that_are_named_are_read() -> None:
+    named = StructType([SCHEMA["value"], SCHEMA["partition"]])
+    assert data_source(topic="events", columns="value, partition,value").schema() == named
+    with on(filled()):
+        for options in ({}, {"columns": "value,partition"}):
+            reader = batch_reader((), named, topic="events", **options)
+            found = table(reader, reader.partitions())
+            assert (found.schema.names, found.num_rows) == (["value", "partition"], 120)
         with pytest.raises(UsageError, match="a topic has no column value of type string"):
             batch_reader((), StructType().add("value", "string"), topic="events")
+    for columns in ("value,size", "Value", ","):
+        with pytest.raises(UsageError, match=r"option columns is '.*': name some of key, value, topic"):
+            data_source(topic="events", columns=columns).schema()
 
 
 @pytest.mark.parametrize("plans", [True, False])
@@ -304,8 +309,6 @@ def test_offsets_say_where_a_batch_begins_and_ends(
         ({"startingOffsets": "latest"}, UsageError, "cannot be latest"),
         ({"endingOffsets": "earliest"}, UsageError, "cannot be earliest"),
         ({"startingOffsets": "23"}, UsageError, "must be earliest, latest, or JSON"),
-        ({"startingOffset": "earliest"}, UsageError, "did you mean 'startingOffsets'"),
-        ({"startingOffsets": "earliest", "startingTimestamp": "5"}, UsageError, "exclude each other"),
         ({"topic": "", "assign": '{"events":[3]}'}, UsageError, "option assign names partition 3 of topic 'events'"),
         ({"topic": "", "assign": '["events"]'}, UsageError, "must be JSON like"),
         ({"subscribe": "other"}, UsageError, "one of the options topic, subscribe"),
@@ -373,6 +376,20 @@ def test_the_tasks_of_a_partition_stand_in_the_order_of_its_offsets() -> None:
         planned = reader.partitions()
         assert len(planned) > 4
         assert rows_of(table(reader, planned)) == expected(1, 0, 80)
+
+
+@pytest.mark.parametrize(("cores", "least", "tasks"), [("1", 1, 1), ("2", 1, 2), ("3", 1, 3), ("8", 1 << 20, 1)])
+def test_without_a_wish_there_is_a_task_for_each_core_but_none_for_next_to_nothing(
+    monkeypatch: pytest.MonkeyPatch, cores: str, least: int, tasks: int
+) -> None:
+    monkeypatch.setattr(plan, "LEAST_SLICE_BYTES", least)
+    monkeypatch.setenv(handles.CORES, cores)
+    cluster = filled(6, 1, 40, 0)
+    with on(cluster):
+        reader = batch_reader(topic="events")
+        planned = reader.partitions()
+        assert tasks <= len(planned) <= tasks + (least == 1)  # the partitions do not weigh the same
+        assert sorted(rows_of(table(reader, planned))) == expected(6)
 
 
 def test_a_plan_is_small_whatever_the_topic() -> None:

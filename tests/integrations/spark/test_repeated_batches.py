@@ -212,6 +212,10 @@ def test_a_batch_with_an_id_of_its_own_follows_the_same_rule() -> None:
     with pytest.raises(BatchMismatchError, match=r"batch 6 of producer 'nightly', with 1 row .* is older than batch 7"):
         write(one, "6")
     assert there(cluster) == of(1)
+    for _ in range(2):
+        write_batch(cluster, two, topic="events")  # without an id, each time
+    write({"value": [b"8"]}, "8")
+    assert there(cluster) == of(1, 1, 2, 1, 2, 8)
 
 
 def test_writes_of_one_id_into_several_topics_are_batches_of_their_own() -> None:

@@ -17,7 +17,6 @@ from l0gc.errors import (
 )
 from l0gc.integrations.spark import sink
 from l0gc.integrations.spark.sink import Staged
-from l0gc.integrations.spark.source import SCHEMA
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import Countdown, CrashError, journal_of, l0_objects, objects_in_entries, slide, stored_values
 from tests.support.journal import lowest_of
@@ -86,20 +85,12 @@ def test_rows_name_their_topic_unless_the_option_names_one() -> None:
     assert stored_values(cluster, "other") == [[b"2", b"1", b"2"], [], [b"0", b"0"]]
 
 
-def test_columns_that_a_topic_has_no_place_for_are_left_out() -> None:
-    cluster = topic_in_memory(2)
-    write_batch(cluster, {"value": [b"a"], "colour": [b"red"], "partition": [1]}, topic="events")
-    assert stored_values(cluster, "events") == [[], [b"a"]]
-
-
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        ({"value": [b"a", None]}, UsageError, "has no value"),
         ({"value": [b"a"], "partition": [2]}, UsageError, "partition 2 .* has the partitions 0 to 1"),
         ({"value": [b"a"], "partition": [-1]}, UsageError, "partition -1"),
         ({"value": [b"a"], "topic": ["evenst"]}, NotFoundError, "did you mean 'events'"),
-        ({"value": [b"a"], "topic": [None]}, UsageError, "a row names no topic: give option topic"),
     ],
 )
 def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
@@ -132,15 +123,6 @@ def test_a_write_that_cannot_be_meant_is_refused_before_any_task(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         data_source(**{"topic": "events", **options}).writer(schema, False)
-
-
-def test_a_topic_is_never_overwritten() -> None:
-    for streaming in (False, True):
-        source = data_source(topic="events")
-        make = source.streamWriter if streaming else source.writer
-        with pytest.raises(UsageError, match="never overwritten"):
-            make(StructType().add("value", "binary"), True)
-    assert SCHEMA.fieldNames() == ["key", "value", "topic", "partition", "offset", "timestamp", "epoch"]
 
 
 # -- a batch lands once ---------------------------------------------------------------------------------------------------
@@ -296,15 +278,6 @@ def test_a_query_with_a_new_checkpoint_begins_anew() -> None:
     cluster = topic_in_memory(2)
     for query in ("first", "second"):
         assert commit(cluster, [staged(cluster, rows("a", 10), 0, query, topic="events")], 0).records == 10
-
-
-def test_a_batch_with_a_producer_and_an_id_is_written_once_and_one_without_each_time() -> None:
-    cluster = topic_in_memory(2)
-    for _ in range(2):
-        write_batch(cluster, rows("a", 10), topic="events", producerName="nightly", batchId="7")
-        write_batch(cluster, rows("b", 10), topic="events")
-    write_batch(cluster, rows("c", 10), topic="events", producerName="nightly", batchId="8")
-    assert stored_values(cluster, "events") == joined(of("a", 10), of("b", 10), of("b", 10), of("c", 10))
 
 
 def test_micro_batches_cost_the_controller_no_entries() -> None:
