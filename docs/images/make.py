@@ -88,8 +88,8 @@ class History:
         objects, size = self._amount(gone)
         run_id = f"{datetime.fromtimestamp(at / 1000, UTC):%Y%m%dT%H%M%SZ}-{self.rng.randrange(1 << 32):08x}"
         summary = RunSummary(
-            run_id, at, m, epoch, "local", "off", False, 0, 16, at + 40_000, "done",
-            deleted=objects, bytes=size, seconds=round(objects / 2400, 1),
+            run_id=run_id, started_ms=at, ended_ms=at + 40_000, outcome="done", watermark=m, cluster_epoch=epoch,
+            end_shard=16, objects=objects, bytes=size, seconds=round(objects / 2400, 1),
         )  # fmt: skip
         write_summary(self.cluster.store, summary)
 

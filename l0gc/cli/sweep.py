@@ -168,7 +168,7 @@ def swept(r: SweepResult) -> list[str]:
         lines.append(f"{young} for now")
     if r.unparsable:
         foreign = count(r.unparsable, "key is not an L0 key and stays", "keys are not L0 keys and stay")
-        lines.append(f"{foreign}, e.g. {r.tally.unparsable_samples[0]}")
+        lines.append(f"{foreign}, e.g. {r.unparsable_samples[0]}")
     if r.uploads_aborted:
         would = "would be " if r.dry_run else ""
         lines.append(f"{count(r.uploads_aborted, 'unfinished upload')} {would}aborted")
@@ -208,7 +208,7 @@ def vacuumed(r: VacuumResult) -> list[str]:
     if r.fence is not None:
         listed = count(r.listed, "object")
         lines.append(f"orphans were stamped below epoch {r.fence}, and no journal names them; {listed} listed")
-    if r.oldest_dropped_age_s is not None and not r.tally.paused:
+    if r.oldest_dropped_age_s is not None and (r.dry_run or not r.paused):
         lines.append(
             f"the oldest object that waits for its grace was dropped {span(1000 * r.oldest_dropped_age_s)} ago (--l1-grace)"
         )

@@ -50,7 +50,7 @@ def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: Listin
                     counts.unparsable_samples += [key] if len(counts.unparsable_samples) < SAMPLES else []
                 elif fact.unknown:
                     topic = key.removeprefix(part.prefix).partition("/")[0]
-                    counts.add(Tally(unknown=1, unknown_folders=[f"{part.prefix}{topic}/"]))
+                    counts.count(Tally(unknown=1, unknown_folders=[f"{part.prefix}{topic}/"]))
                 elif is_orphan(fact):
                     found.append(Deletable(key, fact.epoch, size, modified_ms))
             yield found

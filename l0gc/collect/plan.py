@@ -119,6 +119,11 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         return min(limits) if limits else None
 
     @property
+    def is_limited_by_ratio(self) -> bool:
+        """Whether the share of the bucket that may go is what limits it."""
+        return self.ratio_limit is not None and self.limit == self.ratio_limit
+
+    @property
     def keeps_history(self) -> bool:
         """Whether version ids may matter: those of the delete markers that are made, or of the versions that go."""
         return self.versioning != OFF
@@ -127,11 +132,6 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     def by_version(self) -> bool:
         """Whether versions go, for good; a bucket that never kept any has none but the objects."""
         return self.purge_versions and self.keeps_history
-
-    @property
-    def is_mostly_garbage(self) -> bool:
-        """Whether the last scan saw more eligible objects than others."""
-        return self.expected > self.counted - self.expected >= 0
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
         """The shards in at most `n` ranges, each from its first shard to the one after its last.

@@ -22,12 +22,13 @@ from typing import Final
 import msgspec
 
 from l0gc.collect.gc_steps import SWEEP
-from l0gc.collect.scan import Deletable
+from l0gc.collect.scan import Deletable, Tally
 from l0gc.decoding import decoded
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, StoreError, UsageError
 from l0gc.keys import RUNS
-from l0gc.storage.objectstore import LocalFolder, ObjectStore
+from l0gc.storage.objectstore import OFF, LocalFolder, ObjectStore
+from l0gc.storage.workers import LOCAL
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
@@ -100,33 +101,27 @@ class Removed(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class RunSummary(msgspec.Struct, frozen=True):
+class RunSummary(Tally, kw_only=True):
     """`run.json`, written when a run ends: its options, and what it did. Times are the store's.
 
     `kinds` is what a vacuum deleted of each kind; a sweep deletes L0 objects alone.
     """
 
     run_id: str
+    command: str = SWEEP
     started_ms: int
-    watermark: int
-    cluster_epoch: int
-    engine: str
-    versioning: str
-    purge_versions: bool
-    first_shard: int
-    end_shard: int
     ended_ms: int
     outcome: str
-    listed: int = 0
-    eligible: int = 0
-    deleted: int = 0
-    bytes: int = 0
-    failed: int = 0
-    uploads_aborted: int = 0
+    engine: str = LOCAL
     seconds: float = 0.0
-    command: str = SWEEP
+    watermark: int
     bound: int = NO_WATERMARK
-    kinds: dict[str, Removed] = {}
+    cluster_epoch: int
+    versioning: str = OFF
+    purge_versions: bool = False
+    first_shard: int = 0
+    end_shard: int = 0
+    kinds: dict[str, Removed] = msgspec.field(default_factory=dict)
 
 
 class RecordedObject(Deletable, frozen=True, gc=False):

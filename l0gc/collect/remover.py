@@ -15,9 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
+
+import msgspec
 
 from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
 from l0gc.collect.pacing import Pacer
@@ -106,16 +108,17 @@ class Remover:
     def begin_again(self) -> None:
         """Count anew, for a scan that begins again. What was deleted is not listed any more, so it stays in the numbers."""
         done = Tally(list_requests=self.tally.list_requests) if self.plan.dry_run else self.tally
-        seen = done.deleted
-        self.tally = replace(done, listed=seen, eligible=seen, held_by_age=0, unparsable=0, unparsable_samples=[])
-        self.tally.failed, self.tally.failures, self.tally.limited = 0, [], False
-        self._budget.left = None if self.plan.limit is None else self.plan.limit - self.tally.deleted
+        self.tally = msgspec.structs.replace(
+            done, listed=done.objects, eligible=done.objects, held_by_age=0, unparsable=0, unparsable_samples=[],
+            failed=0, failures=[], limited=False,
+        )  # fmt: skip
+        self._budget.left = None if self.plan.limit is None else self.plan.limit - self.tally.objects
         self.full = False
 
     def count(self, counts: Tally) -> None:
         """Count what a scan has seen."""
         with self.lock:
-            self.tally.add(counts)
+            self.tally.count(counts)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 
@@ -196,12 +199,14 @@ class Remover:
             outcome = self._deleter.delete(objects, self._count)
             if outcome.error is not None:
                 self._fail(outcome.error)
-            with self.lock:
-                t = self.tally
-                t.delete_requests += outcome.requests
-                t.delete_errors += outcome.errors
-                t.failed += len(outcome.failures)
-                t.failures += outcome.failures[: max(0, FAILURES_KEPT - len(t.failures))]
+            self.count(
+                Tally(
+                    delete_requests=outcome.requests,
+                    delete_errors=outcome.errors,
+                    failed=len(outcome.failures),
+                    failures=outcome.failures[:FAILURES_KEPT],
+                )
+            )
             now_ms = self.plan.started_ms + int((self._runtime.clock.monotonic() - self._began) * 1000)
             self._record.write(key, lambda: rows_of(objects, outcome, now_ms))
         except BaseException as e:  # raised in the caller's thread, since nothing catches it here
@@ -216,7 +221,7 @@ class Remover:
         """Count what one request has removed."""
         with self.lock:
             t = self.tally
-            t.deleted += len(gone)
+            t.objects += len(gone)
             t.bytes += sum(o.size for o in gone)
             t.highest_deleted_epoch = max([t.highest_deleted_epoch, *(o.epoch for o in gone)])
             self.gone(gone)

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
@@ -26,14 +25,14 @@ from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import paused_error
 from l0gc.collect.plan import ONE_PROCESS, Removal
-from l0gc.collect.record import FolderRecords, Records, RunSummary, folder, worker_of, write_summary
+from l0gc.collect.record import FolderRecords, Records, Removed, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
 from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import DeleteFailure, ObjectStore
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, LocalWorkers, Place, Workers
 from l0gc.watermark.source import ClusterHandle
@@ -51,62 +50,61 @@ STOPPED: Final = "stopped"
 FAILED: Final = "failed"
 """The outcomes: all that was to go was tried; the caller or a pause ended the run; an error did."""
 _KILLED: Final = ""
-"""Of this nothing is written."""
+"""A killed run writes no end."""
 _STOPPED_CODE: Final = 130
 
 
-@dataclass(kw_only=True)
-class RunResult(Outcome):
+class RunResult(Tally, Outcome, kw_only=True):
     """What a run that deletes did, or would do. What a dry run reports as deleted is what the real run deletes.
 
-    The fields are the command's JSON, but for the first two. `stopped`: the caller or a pause ended it. `paused`: the pause
-    that is set, or that ended the run.
+    `stopped`: the caller or a pause ended it. `paused`: the pause that is set, or that ended the run.
     """
 
     command: ClassVar[str] = SWEEP
-    hidden: ClassVar[frozenset[str]] = frozenset({"plan", "tally"})
+    hidden: ClassVar[frozenset[str]] = frozenset(
+        ["plan", "list_requests", "list_errors", "highest_deleted_epoch", "delete_requests", "delete_errors", "limited"]
+    )
 
     plan: Removal
-    tally: Tally = field(default_factory=Tally)
-    run_id: str = ""
-    dry_run: bool = False
-    versioning: str = ""
     engine: str = LOCAL
-    listed: int = 0
-    unparsable: int = 0
-    bytes: int = 0
-    failed: int = 0
-    failures: list[DeleteFailure] = field(default_factory=list)
-    requests: dict[str, int] = field(default_factory=lambda: {"list": 0, "delete": 0})
-    throttled: int = 0
-    backpressure_seconds: float = 0.0
     stopped: bool = False
-    paused: str | None = None
     seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.count(self.tally)
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self.plan.run_id
 
-    def count(self, tally: Tally) -> None:
-        """Take over what was planned, and what the workers counted, by the names of the fields."""
-        self.tally = tally
-        mine = {f.name for f in fields(self)} - {"deleted", "paused"}
-        for source, names in ((self.plan, Removal.__struct_fields__), (tally, Tally.__slots__)):
-            for name in mine.intersection(names):
-                setattr(self, name, getattr(source, name))
-        self.requests = {"list": tally.list_requests, "delete": tally.delete_requests}
-        self.paused = self.plan.paused or tally.paused or None
+    @property
+    def dry_run(self) -> bool:
+        """Whether it deleted nothing."""
+        return self.plan.dry_run
+
+    @property
+    def versioning(self) -> str:
+        """Whether the bucket keeps versions."""
+        return self.plan.versioning
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """How many LIST and DELETE requests it sent."""
+        return {"list": self.list_requests, "delete": self.delete_requests}
+
+    @property
+    def kinds(self) -> dict[str, Removed]:
+        """What was deleted of each kind of garbage, where there are several."""
+        return {}
 
     @property
     def left_traces(self) -> bool:
         """Whether it deleted data, or met trouble: then a run that is done leaves a record, too."""
-        return self.tally.deleted > 0 or self.failed > 0
+        return self.objects > 0 or self.failed > 0
 
     @property
     def problem(self) -> L0gcError | None:
         """What kept the run from deleting all that it was to delete."""
-        if self.tally.paused:
-            return paused_error(self.tally.paused)
+        if self.paused and not self.plan.dry_run:
+            return paused_error(self.paused)
         if self.stopped:
             return StoppedError(
                 f"stopped; requests in progress are done, and another {self.command} goes on from there", _STOPPED_CODE
@@ -115,15 +113,31 @@ class RunResult(Outcome):
 
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""
-        fields = super().to_json() | {"backpressure_seconds": round(self.backpressure_seconds, 3)}
-        fields["failures"] = [{"key": f.key, "code": f.code, "message": f.message} for f in self.failures]
-        return fields
+        more = {name: getattr(self, name) for name in ("run_id", "dry_run", "versioning", "requests")}
+        more |= {"paused": self.paused or None, "backpressure_seconds": round(self.backpressure_seconds, 3)}
+        return super().to_json() | more
 
     def summary(self, outcome: str, ended_ms: int) -> RunSummary:
         """What goes on record of it."""
-        said = {**msgspec.structs.asdict(self.plan), **{f.name: getattr(self, f.name) for f in fields(self)}}
-        said |= {"outcome": outcome, "ended_ms": ended_ms, "command": self.command, "seconds": round(self.seconds, 3)}
-        return RunSummary(**{name: said[name] for name in RunSummary.__struct_fields__ if name in said})
+        plan = self.plan
+        return RunSummary(
+            **{name: getattr(self, name) for name in Tally.__struct_fields__},
+            run_id=plan.run_id,
+            command=self.command,
+            started_ms=plan.started_ms,
+            ended_ms=ended_ms,
+            outcome=outcome,
+            engine=self.engine,
+            seconds=round(self.seconds, 3),
+            watermark=plan.watermark,
+            bound=plan.bound,
+            cluster_epoch=plan.cluster_epoch,
+            versioning=plan.versioning,
+            purge_versions=plan.purge_versions,
+            first_shard=plan.first_shard,
+            end_shard=plan.end_shard,
+            kinds=self.kinds,
+        )
 
 
 class RemovalRun(Generic[R]):
@@ -193,7 +207,7 @@ class RemovalRun(Generic[R]):
         clock = self._cluster.runtime.clock
 
         def end(outcome: str) -> None:
-            self._count(result)
+            self._total(result)
             result.seconds = clock.monotonic() - self._began
             if self._records is not None and outcome and (outcome != DONE or result.left_traces):
                 write_summary(self._records, result.summary(outcome, self._cluster.store.now_ms()))
@@ -209,12 +223,11 @@ class RemovalRun(Generic[R]):
         result.stopped = self.stop.is_set()
         end(STOPPED if result.stopped else DONE)
 
-    def _count(self, result: R) -> None:
-        """Tell the result what was done so far, wherever."""
-        total = Tally(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s)
+    def _total(self, result: R) -> None:
+        """Count in the result what was done, wherever."""
+        result.count(Tally(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s))
         for remover in self._removers.values():
-            total.add(remover.tally)
-        result.count(total)
+            result.count(remover.tally)
 
     @property
     def _ended(self) -> bool:
@@ -241,7 +254,7 @@ class RemovalRun(Generic[R]):
                     self._settle(kind, [])
                 raise
         for tally in done.values():
-            remover.tally.add(tally)
+            remover.count(tally)
         self._settle(kind, done)
         if remover.tally.paused:
             self.stop.set()
@@ -259,10 +272,9 @@ class RemovalRun(Generic[R]):
         if set(workers.values()) <= set(reported):
             return
         deleted, size = deleted_on_record(self._cluster, workers)
-        tally = self._removers[kind].tally
-        tally.listed += deleted - tally.deleted
-        tally.eligible += deleted - tally.deleted
-        tally.deleted, tally.bytes = deleted, size
+        remover = self._removers[kind]
+        more, more_bytes = deleted - remover.tally.objects, size - remover.tally.bytes
+        remover.count(Tally(listed=more, eligible=more, objects=more, bytes=more_bytes))
 
 
 def sink_of(store: ObjectStore, wanted: Removal) -> Records | None:

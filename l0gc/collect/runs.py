@@ -60,7 +60,9 @@ class RunEntry(Outcome):
 
     def to_json(self) -> dict[str, Any]:
         """The run, with what it reported at its end; null where it did not get there."""
-        ended = {"outcome": "killed", "kinds": {}} if self.summary is None else msgspec.to_builtins(self.summary)
+        ended: dict[str, Any] = {"outcome": "killed", "kinds": {}}
+        if self.summary is not None:
+            ended = {**msgspec.to_builtins(self.summary), "deleted": self.summary.objects}
         began = {"run_id": self.run_id, "started_ms": self.started_ms}
         return began | {name: ended.get(name) for name in _REPORTED} | {"segments": self.segments}
 

@@ -8,9 +8,9 @@ next shard is live, and the scan jumps there. A store that lists out of order is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -35,14 +35,14 @@ class Deletable(msgspec.Struct, frozen=True, gc=False):
     version_id: str = ""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a worker did: what it listed, and what it deleted, or would have.
+class Tally(msgspec.Struct, kw_only=True):
+    """What a removal did, or would have done: the numbers of a scan, a worker, a whole run, its result and its summary.
 
     Attributes:
         eligible: counted by epoch alone; `held_by_age` are those of them that are too young.
         unparsable: keys that are none of the objects that were looked for; they stay, and a few are `unparsable_samples`.
         unknown: objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
+        objects: those that were deleted, with their `bytes`.
         failures: the first objects that could not be deleted, of `failed`.
         limited: whether more was eligible than the run may delete.
         paused: the pause that ended the run.
@@ -52,39 +52,40 @@ class Tally:
     eligible: int = 0
     held_by_age: int = 0
     unparsable: int = 0
-    unparsable_samples: list[str] = field(default_factory=list)
+    unparsable_samples: list[str] = []
     unknown: int = 0
-    unknown_folders: list[str] = field(default_factory=list)
+    unknown_folders: list[str] = []
     list_requests: int = 0
     list_errors: int = 0
-    deleted: int = 0
+    objects: int = 0
     bytes: int = 0
     failed: int = 0
-    failures: list[DeleteFailure] = field(default_factory=list)
+    failures: list[DeleteFailure] = []
     highest_deleted_epoch: int = -1
     delete_requests: int = 0
     delete_errors: int = 0
+    uploads_aborted: int = 0
     throttled: int = 0
     backpressure_seconds: float = 0.0
     limited: bool = False
     paused: str = ""
 
-    def add(self, other: Tally) -> None:
-        """Add what another scan, or another worker, did."""
-        for name in _ADDED_UP:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.unparsable_samples = (self.unparsable_samples + other.unparsable_samples)[:SAMPLES]
-        self.unknown_folders = sorted({*self.unknown_folders, *other.unknown_folders})[:SAMPLES]
-        self.failures = (self.failures + other.failures)[:FAILURES_KEPT]
-        self.highest_deleted_epoch = max(self.highest_deleted_epoch, other.highest_deleted_epoch)
-        self.limited = self.limited or other.limited
-        self.paused = self.paused or other.paused
+    def count(self, other: Tally) -> None:
+        """Count what another scan, or another worker, did."""
+        for name in Tally.__struct_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, _TOGETHER[name](mine, theirs) if name in _TOGETHER else mine + theirs)
 
 
-_ADDED_UP: Final = (
-    "listed", "eligible", "held_by_age", "unparsable", "unknown", "list_requests", "list_errors", "deleted", "bytes",
-    "failed", "delete_requests", "delete_errors", "throttled", "backpressure_seconds",
-)  # fmt: skip
+_TOGETHER: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "unparsable_samples": lambda mine, theirs: (mine + theirs)[:SAMPLES],
+    "unknown_folders": lambda mine, theirs: sorted({*mine, *theirs})[:SAMPLES],
+    "failures": lambda mine, theirs: (mine + theirs)[:FAILURES_KEPT],
+    "highest_deleted_epoch": max,
+    "limited": operator.or_,
+    "paused": lambda mine, theirs: mine or theirs,
+}
+"""How two numbers become one, where they are not added up."""
 
 
 class OutOfOrderError(Exception):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from l0gc.collect.plan import Removal, plan_sweep
@@ -33,33 +32,41 @@ Ranges = Sequence[tuple[int, int]]
 """Ranges of shards that follow each other, each from its first shard to the one after its last."""
 
 
-@dataclass(kw_only=True)
-class SweepResult(RunResult):
+class SweepResult(RunResult, kw_only=True):
     """What a sweep did, or would do.
 
-    `bound` is the highest epoch that was to go, M or less; `eligible` are objects at or below it, whatever their age;
-    `unparsable` keys are not L0 keys, and stay.
+    `eligible` are objects at or below the bound, whatever their age; `unparsable` keys are not L0 keys, and stay.
     """
 
-    hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"uploads_note"}
+    hidden: ClassVar[frozenset[str]] = RunResult.hidden | frozenset(
+        ["objects", "unparsable_samples", "unknown", "unknown_folders", "uploads_note"]
+    )
 
-    watermark: int = NO_WATERMARK
-    bound: int = NO_WATERMARK
-    eligible: int = 0
-    held_by_age: int = 0
-    deleted: int = 0
-    uploads_aborted: int = 0
     uploads_note: str = ""
     """Why not all uploads were listed, where the store or the credentials did not allow it."""
     engine_reason: str = ""
 
-    def count(self, tally: Tally) -> None:
-        super().count(tally)
-        self.deleted = tally.deleted
+    @property
+    def watermark(self) -> int:
+        """M when the run began."""
+        return self.plan.watermark
+
+    @property
+    def bound(self) -> int:
+        """The highest epoch that was to go, M or less."""
+        return self.plan.bound
+
+    @property
+    def deleted(self) -> int:
+        """How many objects were deleted."""
+        return self.objects
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("watermark", "bound", "deleted")} | super().to_json()
 
     def measures(self) -> dict[str, Any]:
         names = ("highest_deleted_epoch", "list_errors", "delete_errors")
-        return {"cluster_epoch": self.plan.cluster_epoch} | {name: getattr(self.tally, name) for name in names}
+        return {"cluster_epoch": self.plan.cluster_epoch} | {name: getattr(self, name) for name in names}
 
     @property
     def left_traces(self) -> bool:
@@ -68,7 +75,7 @@ class SweepResult(RunResult):
     @property
     def over_ratio(self) -> bool:
         """Whether the run ended because more was eligible than the share of the bucket that may go."""
-        return self.tally.limited and self.plan.ratio_limit is not None and self.plan.limit == self.plan.ratio_limit
+        return self.limited and self.plan.is_limited_by_ratio
 
     @property
     def problem(self) -> L0gcError | None:
@@ -113,7 +120,7 @@ class Sweep(RemovalRun[SweepResult]):
                 then is on record.
         """
         plan = plan_sweep(self._cluster, self._wanted)
-        result = SweepResult(plan=plan, engine=self._workers.engine, engine_reason=reason)
+        result = SweepResult(plan=plan, paused=plan.paused, engine=self._workers.engine, engine_reason=reason)
         self._begin(plan)
         if plan.bound == NO_WATERMARK:
             return result
@@ -128,8 +135,7 @@ class Sweep(RemovalRun[SweepResult]):
                 say(f"{count(len(parts), 'range')} of shards")
                 say = quiet
             self._spread(LEVEL_ZERO, functools.partial(sweep_ranges, say), parts)
-            self._count(result)
-            if not result.over_ratio:
+            if not (remover.tally.limited and plan.is_limited_by_ratio):
                 self._abort_uploads(plan, result, remover.tally)
         return result
 
@@ -161,7 +167,7 @@ class Sweep(RemovalRun[SweepResult]):
                         continue
                     if not plan.dry_run:
                         store.abort(upload)
-                    result.uploads_aborted += 1
+                    tally.uploads_aborted += 1
         except StoreError as e:
             result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
 
@@ -221,7 +227,7 @@ class _Sweeper:
         remover, expected = self._remover, self._remover.plan.expected
         with remover.lock:
             done, rate = remover.tally, remover.pacer.rate()
-            deleted, gone, listed = done.deleted, done.bytes, done.listed
+            deleted, gone, listed = done.objects, done.bytes, done.listed
         shard = remover.plan.layout.shard_text(self._at)
         total = expected if expected >= deleted else None
         of = f" of {count(expected, 'object')}" if total is not None else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
@@ -19,18 +18,16 @@ from l0gc.collect.garbage import KINDS, Amounts, GarbageSource
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
 from l0gc.collect.plan import plan_vacuum
-from l0gc.collect.record import Removed, RunSummary
+from l0gc.collect.record import Removed
 from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
-from l0gc.collect.scan import Tally
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.workers import LOCAL
 
 
-@dataclass(kw_only=True)
-class VacuumResult(RunResult):
+class VacuumResult(RunResult, kw_only=True):
     """What a vacuum did, or would do: of each kind how many objects went and their bytes, and the sum of all kinds.
 
     `fence` is the epoch below which orphans went, None if none were searched for; `broken` are units that cannot be read,
@@ -39,24 +36,18 @@ class VacuumResult(RunResult):
     """
 
     command: ClassVar[str] = VACUUM
+    hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"eligible", "held_by_age", "uploads_aborted"}
 
-    deleted: dict[str, Removed] = field(default_factory=lambda: dict.fromkeys(KINDS, Removed()))
-    objects: int = 0
+    deleted: dict[str, Removed] = msgspec.field(default_factory=lambda: dict.fromkeys(KINDS, Removed()))
     fence: int | None = None
-    unparsable_samples: list[str] = field(default_factory=list)
-    unknown: int = 0
-    unknown_folders: list[str] = field(default_factory=list)
-    l1: Amounts = field(default_factory=Amounts)
+    l1: Amounts = msgspec.field(default_factory=Amounts)
     oldest_dropped_age_s: float | None = None
     broken: Sequence[str] = ()
     damaged: Sequence[str] = ()
 
-    def count(self, tally: Tally) -> None:
-        super().count(tally)
-        self.objects = tally.deleted
-
-    def summary(self, outcome: str, ended_ms: int) -> RunSummary:
-        return msgspec.structs.replace(super().summary(outcome, ended_ms), deleted=self.objects, kinds=self.deleted)
+    @property
+    def kinds(self) -> dict[str, Removed]:
+        return self.deleted
 
     @property
     def left_traces(self) -> bool:
@@ -108,7 +99,7 @@ class Vacuum(RemovalRun[VacuumResult]):
             StoreError: the store failed; what was deleted until then is on record.
         """
         plan = plan_vacuum(self._cluster, self._wanted)
-        result = VacuumResult(plan=plan, engine=self._workers.engine)
+        result = VacuumResult(plan=plan, paused=plan.paused, engine=self._workers.engine)
         self._begin(plan)
         with self._recording(result):
             if source is not None and not plan.external_log:
@@ -155,11 +146,11 @@ class Vacuum(RemovalRun[VacuumResult]):
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
         return super()._remover(kind, record=KINDS[kind].recorded)
 
-    def _count(self, result: VacuumResult) -> None:
-        super()._count(result)
-        result.deleted |= {kind: Removed(r.tally.deleted, r.tally.bytes) for kind, r in self._removers.items()}
+    def _total(self, result: VacuumResult) -> None:
+        super()._total(result)
+        result.deleted |= {kind: Removed(r.tally.objects, r.tally.bytes) for kind, r in self._removers.items()}
 
     def _report(self, kind: str) -> None:
         removers = list(self._removers.values())
-        deleted, total = sum(r.tally.deleted for r in removers), sum(r.tally.bytes for r in removers)
+        deleted, total = sum(r.tally.objects for r in removers), sum(r.tally.bytes for r in removers)
         self._workers.say(f"{kind}: {deleted:,} deleted, {size(total)}", kind=kind, deleted=deleted, bytes=total)

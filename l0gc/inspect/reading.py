@@ -180,7 +180,7 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
     """
     ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
     swept = [r for r in ended if r.command == SWEEP]
-    return Removed(sum(r.deleted for r in swept), sum(r.bytes for r in swept))
+    return Removed(sum(r.objects for r in swept), sum(r.bytes for r in swept))
 
 
 def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:

@@ -96,8 +96,8 @@ def numbers(r: SweepResult) -> dict[str, object]:
         "deleted": r.deleted,
         "bytes": r.bytes,
         "failed": r.failed,
-        "list requests": r.tally.list_requests,
-        "delete requests": r.tally.delete_requests,
+        "list requests": r.list_requests,
+        "delete requests": r.delete_requests,
     }
 
 
@@ -124,7 +124,7 @@ def test_a_sweep_deletes_exactly_the_garbage(small_pages: int, ranges: int) -> N
     assert result.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
     assert result.failed == 0
     again = sweep(cluster, ranges=ranges)
-    assert (again.deleted, again.eligible, again.tally.delete_requests) == (0, 0, 0)
+    assert (again.deleted, again.eligible, again.delete_requests) == (0, 0, 0)
 
 
 def test_threads_do_the_same_as_one_after_another(small_pages: int) -> None:
@@ -155,7 +155,7 @@ def test_a_delete_request_takes_a_full_page(small_pages: int) -> None:
     cluster = a_cluster()
     store_of(cluster).page_size = small_pages
     result = sweep(cluster, ranges=1)
-    assert result.tally.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
+    assert result.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
 
 
 def test_what_was_deleted_is_recorded() -> None:
@@ -168,7 +168,7 @@ def test_what_was_deleted_is_recorded() -> None:
     assert {f.status for f in rows} == {DELETED}
     assert sum(f.size for f in rows) == result.bytes
     summary = read_summary(cluster.store, result.run_id)
-    assert (summary.outcome, summary.deleted, summary.bytes) == ("done", len(garbage), result.bytes)
+    assert (summary.outcome, summary.objects, summary.bytes) == ("done", len(garbage), result.bytes)
 
 
 # -- when in doubt, nothing ---------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_a_watermark_that_moved_after_the_snapshot_is_no_sign_of_an_old_backup()
     store = store_of(cluster)
     other = Handles(store, Runtime(store.clock, random.Random(1)))
     store.fault = once(lambda: publish_m(other, other.controller.advance()), key=PUBLISHED_WATERMARK)
-    assert sweep(cluster).tally.failed == 0
+    assert sweep(cluster).failed == 0
 
 
 def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:
@@ -240,7 +240,7 @@ def test_age_is_judged_by_the_stores_clock(local_ms: int) -> None:
     wrong = Handles(store, Runtime(FakeClock(local_ms), random.Random(1)))
     store.clock.ms += 59_000
     held = sweep(wrong, min_age_ms=60_000)
-    assert (held.deleted, held.tally.held_by_age, held.tally.eligible) == (0, 60, 60)
+    assert (held.deleted, held.held_by_age, held.eligible) == (0, 60, 60)
     store.clock.ms += 1_000
     assert sweep(wrong, min_age_ms=60_000).deleted == 60
 
@@ -276,7 +276,7 @@ def test_what_cannot_be_deleted_is_reported_and_the_rest_goes() -> None:
     assert level_zero(cluster) == before - garbage | locked
     assert (result.deleted, result.failed) == (len(garbage - locked), len(locked))
     assert {f.key for f in result.failures} == locked
-    assert sweep(cluster).tally.failed == len(locked)
+    assert sweep(cluster).failed == len(locked)
 
 
 def test_refused_credentials_end_the_run_and_nothing_goes() -> None:
@@ -302,7 +302,7 @@ def test_what_went_before_a_failure_is_recorded_all_the_same(small_pages: int) -
     assert {f.key for f in on_record(cluster) if f.status == DELETED} == gone
     (run,), _ = list_runs(store, 1)
     assert run.summary is not None
-    assert (run.summary.outcome, run.summary.deleted) == ("failed", 10)
+    assert (run.summary.outcome, run.summary.objects) == ("failed", 10)
 
 
 # -- stores that list out of order (hazard 12) --------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     store.fault = _when_deletes(store, 3, lambda: set_pause(store, "disk audit", "ann"))
     result = swept_by_many(cluster) if threads else Sweep(cluster).run(1)
     gone = before - level_zero(cluster)
-    assert result.tally.paused.startswith("disk audit")
+    assert result.paused.startswith("disk audit")
     assert result.stopped
     assert len(gone) == result.deleted
     if threads:
@@ -171,7 +171,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     assert {f.status for f in rows} <= {DELETED, LEFT}
     (run,), _ = list_runs(cluster.store, 20)
     assert run.summary is not None
-    assert (run.summary.outcome, run.summary.deleted) == ("stopped", len(gone))
+    assert (run.summary.outcome, run.summary.objects) == ("stopped", len(gone))
     clear_pause(store)
     assert result.deleted + Sweep(cluster).run(1).deleted == len(garbage)
 
@@ -190,7 +190,7 @@ def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch:
     store.fault = fault
     result = Sweep(cluster).run(1)
     assert read_pause(store) is None
-    assert result.tally.paused
+    assert result.paused
     assert result.deleted == 20
 
 
@@ -215,8 +215,8 @@ def test_the_pause_is_read_once_for_a_plan_and_once_for_each_segment(monkeypatch
 
 def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
     total = Tally()
-    total.add(Tally(paused="disk audit"))
-    total.add(Tally())
+    total.count(Tally(paused="disk audit"))
+    total.count(Tally())
     assert total.paused == "disk audit"
 
 
@@ -224,4 +224,4 @@ def test_a_limit_and_a_pause_are_distinguished(monkeypatch: pytest.MonkeyPatch) 
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
     result = Sweep(cluster, Removal(max_objects=20)).run(1)
-    assert (result.deleted, result.tally.paused, result.stopped) == (20, "", False)
+    assert (result.deleted, result.paused, result.stopped) == (20, "", False)

@@ -44,7 +44,7 @@ def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> No
     runs, total = list_runs(records, 5)
     assert ([r.run_id for r in runs], total) == ([result.run_id], 1)
     assert runs[0].summary is not None
-    assert (runs[0].summary.outcome, runs[0].summary.deleted) == ("done", len(garbage))
+    assert (runs[0].summary.outcome, runs[0].summary.objects) == ("done", len(garbage))
     shown = show_run(cluster, result.run_id, records=records)
     assert shown.by_status == {DELETED: len(garbage)}
     with pytest.raises(NotFoundError):

@@ -79,7 +79,7 @@ def removed_from(store: Bucket, seconds: float, segment: int, max_rate: float | 
             if not remover._room.empty():
                 remover.take(objects)
                 handed += segment
-                most = max(most, handed - remover.tally.deleted)
+                most = max(most, handed - remover.tally.objects)
             else:
                 clock.sleep(0.001)
 
@@ -118,7 +118,7 @@ def test_a_pause_ends_it_before_any_other_segment_is_on_record(segment: int, max
     assert max(store.planned) < store.paused_at + 2 * SMALL_S
     assert store.most_begun <= SEGMENTS_IN_HAND
     assert len(store.ended) == len(store.planned)
-    assert sum(r.status == DELETED for rows in store.ended for r in rows) == gone == remover.tally.deleted
+    assert sum(r.status == DELETED for rows in store.ended for r in rows) == gone == remover.tally.objects
     assert {r.status for rows in store.ended for r in rows} <= {DELETED, LEFT}
     assert store._clock.now < store.paused_at + PAUSE_READ_S + 3
 

@@ -89,7 +89,7 @@ def test_a_scan_without_skipping_counts_every_key_once(
     store = a_store(keys, page_size)
     total = Tally()
     for cut in ranges:
-        total.add(scan_range(store, layout, watermark, cut, skip=False)[1])
+        total.count(scan_range(store, layout, watermark, cut, skip=False)[1])
     all_keys = below(layout, keys)
     foreign = [k for k in all_keys if layout.parse(k) is None]
     assert (total.listed, total.unparsable) == (len(all_keys), len(foreign))

@@ -124,7 +124,7 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     assert result.bytes == sum(int(k.rsplit("/", 1)[1][:8], 16) + 1 for k in garbage - stuck)
     assert {f.key for f in on_record(cluster) if f.status == DELETED} == garbage - stuck
     assert {f.key for f in on_record(cluster) if f.status == FAILED} == stuck
-    assert result.tally.delete_errors == 0
+    assert result.delete_errors == 0
 
 
 def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,8 +323,8 @@ def test_tallies_of_workers_add_up() -> None:
             )
             with remover.finishing():
                 sweep_ranges(quiet, cluster, remover, [span])
-            total.add(remover.tally)
-    assert (total.deleted, total.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
+            total.count(remover.tally)
+    assert (total.objects, total.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
     assert total.highest_deleted_epoch == 4
 
 

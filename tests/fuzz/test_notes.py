@@ -23,7 +23,7 @@ RUN = "20231114T221320Z-aaaaaaaa"
 SUMMARY = msgspec.json.encode(
     RunSummary(
         run_id=RUN, started_ms=1, watermark=2, cluster_epoch=3, engine="local", versioning="off", purge_versions=False,
-        first_shard=0, end_shard=4, ended_ms=2, outcome="done", listed=5, eligible=4, deleted=4, bytes=40, failed=0,
+        first_shard=0, end_shard=4, ended_ms=2, outcome="done", listed=5, eligible=4, objects=4, bytes=40, failed=0,
         uploads_aborted=0, seconds=0.5,
     )
 )  # fmt: skip

@@ -216,8 +216,11 @@ def test_the_cost_goes_with_the_journals(partitions: int) -> None:
 def deleted_by(cluster: Handles, name_ms: int, swept_ms: int, objects: int) -> None:
     """The record of a run that began at `name_ms`, and swept at `swept_ms`."""
     name = f"{datetime.fromtimestamp(name_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{objects:08x}"
-    some = RunSummary("", swept_ms, 0, 0, "local", "off", False, 0, 4, 0, "done", deleted=objects, bytes=objects)
-    write_summary(cluster.store, msgspec.structs.replace(some, run_id=name))
+    some = RunSummary(
+        run_id=name, started_ms=swept_ms, ended_ms=0, outcome="done", watermark=0, cluster_epoch=0,
+        objects=objects, bytes=objects,
+    )  # fmt: skip
+    write_summary(cluster.store, some)
 
 
 def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> None:

@@ -297,7 +297,7 @@ def test_what_is_locked_is_reported_by_key_and_stays(moto_store: S3Store) -> Non
     before = there(moto_store)
     result = Sweep(cluster, Removal(purge_versions=True)).run(1)
     assert [f.key for f in result.failures] == [locked]
-    assert result.tally.delete_requests == 1
+    assert result.delete_requests == 1
     assert there(moto_store) == before - garbage_of(before) | {locked}
     assert show_run(cluster, result.run_id).by_status[FAILED] == 1
     assert PLANNED not in show_run(cluster, result.run_id).by_status

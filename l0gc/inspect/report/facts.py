@@ -393,12 +393,12 @@ def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
     """What the runs deleted, oldest first: a bar for each run that ended, or for each of the last days, also one without."""
     ended = [(r.started_ms, r.summary) for r in runs if r.summary is not None]
     if len(ended) <= RUNS_ONE_BY_ONE:
-        return [DeletedBar(at, s.deleted, s.bytes, 1, False) for at, s in ended]
+        return [DeletedBar(at, s.objects, s.bytes, 1, False) for at, s in ended]
     days: dict[int, DeletedBar] = {}
     for at, s in ended:
         day = day_of(at)
         so_far = days.get(day) or DeletedBar(day, 0, 0, 0, True)
-        days[day] = DeletedBar(day, so_far.objects + s.deleted, so_far.bytes + s.bytes, so_far.runs + 1, True)
+        days[day] = DeletedBar(day, so_far.objects + s.objects, so_far.bytes + s.bytes, so_far.runs + 1, True)
     last = max(days)
     first = max(min(days), last - (MOST_DAYS - 1) * _DAY_MS)
     return [days.get(day) or DeletedBar(day, 0, 0, 0, True) for day in range(first, last + 1, _DAY_MS)]
@@ -429,7 +429,7 @@ def sweeps_of(runs: Iterable[RunEntry]) -> list[RunSummary]:
 
 
 def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
-    return [r.summary for r in runs if r.summary is not None and r.summary.deleted]
+    return [r.summary for r in runs if r.summary is not None and r.summary.objects]
 
 
 def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
@@ -440,7 +440,7 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
     total = sum(s.bytes for s in deletions)
     cost = round(dollars_month(total, price_gb_month), 6)
     overlap = any(after.started_ms < before.ended_ms for before, after in pairwise(deletions))
-    return Saved(deletions[0].started_ms, len(deletions), sum(s.deleted for s in deletions), total, cost, overlap)
+    return Saved(deletions[0].started_ms, len(deletions), sum(s.objects for s in deletions), total, cost, overlap)
 
 
 def forecast(
@@ -458,7 +458,7 @@ def forecast(
     if not near or (length := near[-1].taken_ms - near[0].taken_ms) < _LEAST_PACE_MS:
         return None
     swept = [s for s in sweeps_of(runs) if near[0].taken_ms <= s.started_ms < near[-1].taken_ms]
-    objects = near[-1].eligible_objects - near[0].eligible_objects + sum(s.deleted for s in swept)
+    objects = near[-1].eligible_objects - near[0].eligible_objects + sum(s.objects for s in swept)
     growth = near[-1].eligible_bytes - near[0].eligible_bytes + sum(s.bytes for s in swept)
     a_day = max(0, growth) * _DAY_MS // length
     week = left_bytes + 7 * a_day
@@ -484,6 +484,6 @@ def trend_points(scans: Sequence[ScanTotals], sweeps: Sequence[RunSummary]) -> l
         if isinstance(seen, ScanTotals):
             points.append(TrendPoint(ms, seen.eligible_objects, seen.eligible_bytes))
         elif points:
-            left = max(0, points[-1].objects - seen.deleted), max(0, points[-1].bytes - seen.bytes)
-            points.append(TrendPoint(ms, *left, seen.deleted, seen.bytes))
+            left = max(0, points[-1].objects - seen.objects), max(0, points[-1].bytes - seen.bytes)
+            points.append(TrendPoint(ms, *left, seen.objects, seen.bytes))
     return points

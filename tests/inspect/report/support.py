@@ -30,20 +30,9 @@ def summary(started_ms: int, deleted: int, number: int = 0) -> RunSummary:
     """How a run ended that deleted so many objects of 10 bytes."""
     run_id = f"{datetime.fromtimestamp(started_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{number:08x}"
     return RunSummary(
-        run_id,
-        started_ms,
-        2,
-        4,
-        "local",
-        "off",
-        False,
-        0,
-        4,
-        started_ms + 1,
-        "done",
-        deleted=deleted,
-        bytes=deleted * 10,
-    )
+        run_id=run_id, started_ms=started_ms, ended_ms=started_ms + 1, outcome="done", watermark=2, cluster_epoch=4,
+        end_shard=4, objects=deleted, bytes=deleted * 10,
+    )  # fmt: skip
 
 
 def run_entry(started_ms: int, deleted: int | None) -> RunEntry:
