@@ -7,7 +7,8 @@ import sys
 
 import msgspec
 
-from l0gc.streamlog.journal.entries import InputSpan, Objects
+from l0gc.streamlog.journal.entries import Objects
+from l0gc.streamlog.journal.producers import InputSpan
 from tests.support.journal import batch, extents_of
 
 _PROGRAM = """

@@ -26,17 +26,14 @@ from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import ExpiredTopic, ObjectExtents, Purged, decode_journal_entry
+from l0gc.streamlog.journal.entries import EditedTopic, ObjectExtents, Purged, decode_journal_entry
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     INDEX_OBJECT,
-    INDEX_ROW,
     INDEX_TREE,
     L1_OBJECT,
-    L1_ROW,
     NAME,
     NUMBER,
-    OFFSET,
     RANGE,
     Rows,
     name_text,
@@ -47,12 +44,9 @@ from l0gc.streamlog.journal.topic import TopicState
 
 _READ_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 1000
-_PACKED: Final[dict[str, np.dtype[Any]]] = {
-    "ranges": RANGE, "files": L1_ROW, "replaced": L1_ROW, "dropped": L1_ROW,
-    "indexes": INDEX_ROW, "replaced_indexes": INDEX_ROW,
-}  # fmt: skip
+_PACKED: Final[dict[str, np.dtype[Any]]] = {"ranges": RANGE}
 """Which rows a field of an entry holds."""
-_NAMES: Final = {"base": "base_offset", "last": "last_offset"}
+_NAMES: Final = {"base": "base_offset", "last": "last_offset", "offset": "log_start_offset"}
 _KINDS: Final = {L1_OBJECT: "l1_object", INDEX_OBJECT: "index_object", INDEX_TREE: "index_object_and_what_it_lists"}
 
 
@@ -197,6 +191,13 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
     """A record of a log by the names of its fields, its packed rows as tables."""
     if isinstance(struct, ObjectExtents):
         return _object(struct, names)
+    if isinstance(struct, EditedTopic):
+        named = {"topic": names[struct.revision]} if struct.revision in names else {}
+        rows = (
+            (column, rows) for column, rows in struct.change._asdict().items() if column != "partitions" and len(rows)
+        )
+        which = {"revision": struct.revision, "topic_id": struct.topic_id}
+        return named | which | {column: Table.of(some) for column, some in rows}
     if isinstance(struct, Purged):
         return {"names": [name_text(name) for name in unpack(struct.names, NAME)]}
     tree: dict[str, Any] = {}
@@ -204,10 +205,7 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
         value = getattr(struct, name)
         if name == "revision" and value in names:
             tree["topic"] = names[value]
-        if isinstance(struct, ExpiredTopic) and name in {"partitions", "log_start_offsets"}:
-            columns = unpack(struct.partitions, NUMBER), unpack(struct.log_start_offsets, OFFSET)
-            tree["partitions"] = Table(dict(zip(("partition", "log_start_offset"), columns, strict=True)))
-        elif isinstance(value, bytes) and name in _PACKED:
+        if isinstance(value, bytes) and name in _PACKED:
             tree[name] = Table.of(unpack(value, _PACKED[name]))
         else:
             tree[name] = _plain(value, names)

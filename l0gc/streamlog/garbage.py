@@ -46,7 +46,6 @@ from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.l1 import index_rows
 from l0gc.streamlog.journal.rows import (
     INDEX_OBJECT,
     INDEX_TREE,
@@ -54,6 +53,7 @@ from l0gc.streamlog.journal.rows import (
     Rows,
     distinct,
     files_in,
+    index_rows,
     name_bytes,
     name_text,
 )

@@ -22,8 +22,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.l1 import index_rows
-from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, name_bytes, of_partition, places
+from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, index_rows, name_bytes, of_partition, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import UNREADABLE, read_index
 

@@ -20,7 +20,6 @@ from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.entries import ClosedTopic
 from l0gc.watermark.publication import refuse_if_set_back
 
 S = TypeVar("S")
@@ -158,7 +157,7 @@ def _keep(cluster: Handles, journal: int, epoch: int | None, deleted: Sequence[T
 
     def close() -> None:
         state = handle.state  # read anew where the move failed
-        left = [ClosedTopic(t.revision, t.topic_id) for t in deleted if not state.closed(t.revision)]
+        left = {t.revision: t.topic_id for t in deleted if not state.closed(t.revision)}
         if left:
             log.closed += len(handle.close_topics(left))
 

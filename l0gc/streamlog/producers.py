@@ -13,9 +13,8 @@ from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
-from l0gc.streamlog.journal.entries import ProducerState
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.producers import is_ahead
+from l0gc.streamlog.journal.producers import ProducerState, is_ahead
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
 from l0gc.streamlog.housekeep import Broken
-from l0gc.streamlog.journal.entries import ClosedTopic
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
@@ -237,11 +236,11 @@ def close_unknown_topics(cluster: Handles) -> list[tuple[int, int, str]]:
     closed = []
     for journal in range(state.journals):
         handle = cluster.journal(journal)
-        unknown = [
-            ClosedTopic(t.revision, t.topic_id)
+        unknown = {
+            t.revision: t.topic_id
             for t in handle.catch_up().topics.values()
             if t.revision <= state.epoch and not state.knows(t.revision, t.topic_id)
-        ]
+        }
         if unknown:
-            closed += [(journal, t.revision, t.topic_id) for t in handle.close_topics(unknown)]
+            closed += [(journal, *which) for which in handle.close_topics(unknown).items()]
     return closed

@@ -12,14 +12,15 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import AppendOutcomeUnknownError, L0gcError, StaleClusterEpochError, StoreError
-from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic, ObjectExtents
 from l0gc.streamlog.journal.handle import JournalHandle, LandedObject
-from l0gc.streamlog.journal.rows import L1_ROW, RANGE, pack
+from l0gc.streamlog.journal.producers import ProducerBatch
+from l0gc.streamlog.journal.rows import L1_ROW
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, Handles, Local, Reply
 from tests.support.journal import extents_of
 
-_RECONCILED: Final = msgspec.msgpack.Decoder(Reconciled)
+_EDIT: Final = msgspec.msgpack.Decoder(Edit)
 Parts = tuple[tuple[int, tuple[int, ...]], ...]
 """Where an upload's records go: for each journal the partitions, a record each."""
 ONE: Final[Parts] = ((0, (0,)),)
@@ -164,28 +165,27 @@ class Reconciler(Actor):
         handle = handles(self._journal)
         following = self._round(local, local.number + 1)
         if local.step == "plan":
-            entry = _commit_of(handle.catch_up(), handle.replica.offset, local.partitions, f"{self.name}{local.number}")
+            entry = _commit_of(handle.catch_up(), local.partitions, f"{self.name}{local.number}")
             return following if entry is None else local._replace(step="commit", entry=msgspec.msgpack.encode(entry))
         try:
-            handle.commit_reconciled(_RECONCILED.decode(local.entry))
+            handle.land(_EDIT.decode(local.entry))
         except (AppendOutcomeUnknownError, StoreError):
             return following
         return following
 
 
-def _commit_of(state: JournalState, log_offset: int, partitions: tuple[int, ...], name: str) -> Reconciled | None:
+def _commit_of(state: JournalState, partitions: tuple[int, ...], name: str) -> Edit | None:
     """The commit of all that is unreconciled in these partitions, an L1 object each."""
-    ranges, files = [], []
+    files = []
     for p in partitions:
         extents = state.topic(REVISION).extents(p)
         if extents:
             ends = (p, extents[0].base_offset, extents[-1].last_offset)
-            ranges.append(ends)
             files.append((*ends, 1, 0, EPOCHS[0], uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{ends}").bytes))
-    if not ranges:
+    if not files:
         return None
-    topic = ReconciledTopic(REVISION, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
-    return Reconciled(EPOCHS[0], log_offset, [topic])
+    topic = EditedTopic.of(REVISION, state.topic(REVISION).topic_id, added=np.array(files, L1_ROW))
+    return Edit(RECONCILE, EPOCHS[0], [topic])
 
 
 class Housekeeper(Actor):

@@ -144,7 +144,7 @@ class Reconciler(Actor):
         commit = Commit(cluster, window, epoch)
         files = np.frombuffer(packed, L1_ROW)
         done = commit.run({TOPIC.revision: files})
-        if any("fenced off" not in e for e in done.errors) or (done.errors and any(before)):
+        if any("fenced off" not in e and "given up" not in e for e in done.errors) or (done.errors and any(before)):
             raise BrokenError(str(done.errors))
         if any(before) and done.records != before[0]:
             known = cluster.journal(0).state.names(TOPIC.revision)

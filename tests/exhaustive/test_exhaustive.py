@@ -22,11 +22,11 @@ from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.journal import l1_handle as journal_l1_handle
-from l0gc.streamlog.journal import state as journal_state
+from l0gc.streamlog.journal import apply as journal_apply
+from l0gc.streamlog.journal import handle as journal_handle
 from l0gc.streamlog.journal.admission import Admission
-from l0gc.streamlog.journal.entries import LandedSequence, ObjectExtents
-from l0gc.streamlog.journal.producers import Overlay
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.producers import LandedSequence, Overlay
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
@@ -184,8 +184,8 @@ def a_refusal_that_cannot_be_looked_at_is_believed(monkeypatch: pytest.MonkeyPat
 
 
 def a_range_need_not_continue_what_is_reconciled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (journal_state, journal_l1_handle):
-        monkeypatch.setattr(module, "refusals", lambda state, t, log_offset: {})
+    for module in (journal_apply, journal_handle):
+        monkeypatch.setattr(module, "fits", lambda state, edit: {})
 
 
 def truncation_does_not_raise_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:

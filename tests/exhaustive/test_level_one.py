@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart
-from l0gc.streamlog.journal.l1_handle import L1Handle
+from l0gc.streamlog.journal import edits
+from l0gc.streamlog.journal.entries import EXPIRE, RECONCILE, Edit
+from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.__main__ import summary
 from tests.exhaustive.breadth import Found
 from tests.exhaustive.l1_scopes import L1_WHOLE, within
@@ -61,16 +64,16 @@ def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: L1Scope) ->
 # -- each rule, taken out ---------------------------------------------------------------------------------------------------
 
 
+_take = edits.take
 Mutant = Callable[[], AbstractContextManager[Any]]
-_STATE = "l0gc.streamlog.journal.state"
 
 
 def any_commit() -> AbstractContextManager[Any]:
-    return everywhere(_STATE, "refusals", lambda state, t, log_offset: {})
+    return of_l1.fits_anyhow(RECONCILE)
 
 
 def any_expiry() -> AbstractContextManager[Any]:
-    return everywhere(_STATE, "expiry_refusals", lambda state, t: {})
+    return of_l1.fits_anyhow(EXPIRE)
 
 
 def listing_decides() -> AbstractContextManager[Any]:
@@ -85,7 +88,14 @@ def listing_decides() -> AbstractContextManager[Any]:
 
 
 def dropped_as_of_the_stamp() -> AbstractContextManager[Any]:
-    return method(L1Handle, "_as_of_now", lambda self, entry: entry)
+    return mock.patch.object(Edit, "drops", False)
+
+
+def dropped_as_of_the_window() -> AbstractContextManager[Any]:
+    def take(state: JournalState, edit: Edit, time_ms: int) -> None:
+        _take(state, msgspec.structs.replace(edit, epoch=0), time_ms)
+
+    return everywhere("l0gc.streamlog.journal.edits", "take", take)
 
 
 CASES: list[tuple[str, Mutant, L1Scope, str]] = [
@@ -102,7 +112,7 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
     ("listing-decides", listing_decides, within("lifted-and-vacuumed", 1), "the journal names it"),
     ("no-grace", of_l1.no_grace.off, within("merged-and-vacuumed", 1), "and was dropped at"),
     ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, within("merged-and-vacuumed", 2), "and was dropped at"),
-    ("dropped-as-of-the-window", dropped_as_of_the_stamp, within("expired-and-vacuumed", 1), "and was dropped at"),
+    ("dropped-as-of-the-window", dropped_as_of_the_window, within("expired-and-vacuumed", 1), "and was dropped at"),
     ("losers-removed", of_l1.losers_removed.off, within("listed-and-repeated", 0), "the journal names it"),
     (
         "hole-reconciled",

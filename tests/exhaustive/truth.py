@@ -14,16 +14,8 @@ import msgspec
 from l0gc.errors import L0gcError
 from l0gc.keys import journal_log
 from l0gc.storage.entry import Landed, decode_entry
-from l0gc.streamlog.journal.entries import (
-    Advance,
-    Barrier,
-    Closed,
-    JournalEntry,
-    ObjectExtents,
-    Objects,
-    Reconciled,
-)
-from l0gc.streamlog.journal.rows import NUMBER, RANGE, unpack
+from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, Edit, JournalEntry, ObjectExtents, Objects
+from l0gc.streamlog.journal.rows import NUMBER, ranges_of, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.process import MACHINES, REVISION
 from tests.support.journal import gc_epoch_of
@@ -92,7 +84,7 @@ class Truth:
             case Barrier(epoch):
                 wrong = f"a barrier at {epoch} lowered the window {self.window}" if epoch < self.window[1] else ""
                 after = replace(after, window=(epoch, epoch), wrong=after.wrong or wrong)
-            case Reconciled() as entry:
+            case Edit() as entry:
                 after = after._lift(entry)
             case Closed():
                 pass
@@ -131,10 +123,10 @@ class Truth:
         )
         return after._slide(o.epoch)
 
-    def _lift(self, entry: Reconciled) -> Truth:
+    def _lift(self, entry: Edit) -> Truth:
         wrong, parts = self.wrong, dict(self.parts)
         for t in entry.topics:
-            for p, base, last in unpack(t.ranges, RANGE).tolist():
+            for p, base, last in ranges_of(t.change.added).tolist():
                 part = parts[p]
                 if base != part.reconciled + 1 or last >= part.next_offset:
                     wrong = f"records {base} to {last} of {p} were reconciled after {part.reconciled}"

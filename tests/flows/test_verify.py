@@ -29,22 +29,15 @@ from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal import rows
-from l0gc.streamlog.journal.entries import (
-    Closed,
-    ClosedTopic,
-    JournalEntry,
-    ObjectExtents,
-    Objects,
-    Reconciled,
-    ReconciledTopic,
-)
+from l0gc.streamlog.journal.entries import RECONCILE, Closed, ClosedTopic, JournalEntry, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import NUMBER, RANGE
+from l0gc.streamlog.journal.rows import NUMBER
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.publication import PublishedWatermark, publish
+from tests.support.journal import edit
 from tests.support.verify import events_of, handle_of, l1_of, lift, object_of, put, topic_of
 
 if TYPE_CHECKING:
@@ -271,9 +264,8 @@ def _wrong_epoch(b: Bucket) -> None:
 
 def _reconciled_twice(b: Bucket) -> None:
     f = b.l1
-    ranges = rows.pack(np.array([(0, f.base_offset, f.last_offset)], RANGE))
-    again = ReconciledTopic(b.p.revision, ranges, rows.pack(b.events.l1[b.events.l1["base"] == f.base_offset]))
-    b.append(Reconciled(b.l1.epoch, 1, [again]))
+    again = b.events.l1[b.events.l1["base"] == f.base_offset]
+    b.append(edit(RECONCILE, b.l1.epoch, b.p.revision, topic_of(b.cluster).topic_id, added=again))
 
 
 def _lose_entries(b: Bucket) -> None:

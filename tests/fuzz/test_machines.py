@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,29 +28,29 @@ from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
+    EXPIRE,
+    MERGE,
+    RECONCILE,
     Advance,
     Barrier,
     Closed,
     ClosedTopic,
-    Expired,
-    ExpiredTopic,
     FenceL1,
-    InputSpan,
     JournalEntry,
-    Merged,
-    MergedTopic,
     ObjectExtents,
     Objects,
     Purged,
     SetBack,
 )
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
+from l0gc.streamlog.journal.producers import InputSpan
+from l0gc.streamlog.journal.rows import pack
 from l0gc.streamlog.journal.state import JournalState
 from tests.fuzz.mutations import MSGPACK, fuzzing, hostile, other_msgpack, refusal
 from tests.support.journal import (
     REVISION,
     batch,
     bound_of,
+    edit,
     extents_of,
     gc_epoch_of,
     give_up,
@@ -60,6 +59,7 @@ from tests.support.journal import (
     l1_rows,
     landed,
     reconciled,
+    starts_of,
 )
 
 S = TypeVar("S")
@@ -85,20 +85,20 @@ def history() -> list[Landed]:
     land(Objects([an_object(4, {0: 2, 1: 3, 3: 1}, 0), an_object(4, {1: 5}, 1)]))
     land(Advance(5))
     land(Objects([an_object(6, {0: 1, 2: 7}, 0, OTHER), an_object(5, {0: 4}, 2)]))
-    commit = reconciled(state, {0: 1, 1: 7}, 0)
+    commit = reconciled(state, {0: 1, 1: 7})
     rows = l1_rows(l1_row(1, 0, 7))
-    index = pack(index_row(rows, name=99, epoch=3))
-    land(msgspec.structs.replace(commit, topics=[msgspec.structs.replace(commit.topics[0], indexes=index)]))
+    added, topic_id = commit.topics[0].change.added, commit.topics[0].topic_id
+    land(edit(RECONCILE, 0, REVISION, topic_id, added=added, indexes=index_row(rows, name=99, epoch=3)))
     land(Barrier(8))
     land(Advance(9))
     land(Objects([extents_of(8, {2: 1}, revision=OTHER, topic_id=f"id-{OTHER}")]))
     land(Objects([extents_of(8, {0: 3}, revision=REVISION, topic_id=f"id-{REVISION}")]))
-    land(reconciled(state, {0: 5}, 7, epoch=8))
-    land(reconciled(state, {0: 8}, 8, epoch=8))
+    land(reconciled(state, {0: 5}, epoch=8))
+    land(reconciled(state, {0: 8}, epoch=8))
     replaced = state.topics[REVISION].l1_of(0)[1:]
-    land(Merged(8, [MergedTopic(REVISION, pack(replaced), pack(l1_rows(l1_row(0, 2, 8, epoch=8, name=77))))]))
-    starts = pack(np.array([0, 1], NUMBER)), pack(np.array([2, 8], OFFSET))
-    land(Expired([ExpiredTopic(REVISION, f"id-{REVISION}", *starts)]))
+    merged = l1_rows(l1_row(0, 2, 8, epoch=8, name=77))
+    land(edit(MERGE, 8, REVISION, topic_id, removed=replaced, added=merged))
+    land(edit(EXPIRE, 8, REVISION, topic_id, starts=starts_of({0: 2, 1: 8})))
     land(give_up({2: (7, 7)}, state, OTHER, f"id-{OTHER}"))
     land(give_up({3: (0, 0)}, state, REVISION, f"id-{REVISION}"))
     land(FenceL1(2))
@@ -159,13 +159,12 @@ def use(state: JournalState) -> None:
         except L0gcError:
             continue
     for revision, topic in state.topics.items():
-        rows, starts = topic.l1_of(0), (pack(np.array([0, 1], NUMBER)), pack(np.array([3, 9], OFFSET)))
-        expired = Expired([ExpiredTopic(revision, topic.topic_id, *starts)])
+        rows, which = topic.l1_of(0), (revision, topic.topic_id)
         merged = l1_rows(l1_row(0, int(rows["base"][0]), int(rows["last"][-1]), epoch=9)) if len(rows) else rows
         entries: list[JournalEntry] = [
-            reconciled(state, {0: 3}, 50, revision=revision),
-            Merged(9, [MergedTopic(revision, pack(rows), pack(merged))]),
-            expired,
+            *([reconciled(state, {0: 3}, revision=revision)] if topic.view(0).last_reconciled_offset < 3 else []),
+            *([edit(MERGE, 9, *which, removed=rows, added=merged)] if len(rows) else []),
+            edit(EXPIRE, 9, *which, starts=starts_of({0: 3, 1: 9})),
             give_up({0: (3, 8)}, state, revision, topic.topic_id),
             Closed([ClosedTopic(revision)]),
         ]

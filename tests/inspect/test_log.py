@@ -20,21 +20,22 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.entries import ControllerEntry
 from l0gc.streamlog.controller.state import ControllerState, Topic, TopicTable
-from l0gc.streamlog.journal.entries import (
-    Expired,
-    ExpiredTopic,
-    InputSpan,
-    JournalEntry,
-    Merged,
-    MergedTopic,
-    Objects,
-    ProducerBatch,
-)
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, pack
+from l0gc.streamlog.journal.entries import EXPIRE, MERGE, JournalEntry, Objects
+from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.support.controller import created
-from tests.support.journal import give_up, journal_of, l1_row, l1_rows, name_of, of_topic, reconciled
+from tests.support.journal import (
+    edit,
+    give_up,
+    journal_of,
+    l1_row,
+    l1_rows,
+    name_of,
+    of_topic,
+    reconciled,
+    starts_of,
+)
 from tests.support.memory_store import memory_cluster, once, store_of
 
 Row = dict[str, Any]
@@ -66,7 +67,7 @@ def busy() -> tuple[Handles, Topic]:
     )
     assert handle.append([of_topic(topic, 2, {0: 3, 1: 4, 4: 1}, producer=batch)]).error is None
     assert handle.append([of_topic(topic, 3, {2: 2}, key="k")]).error is None
-    assert handle.commit_reconciled(reconciled(handle.state, {0: 2}, 1, revision=topic.revision, epoch=3)) == {}
+    assert handle.land(reconciled(handle.state, {0: 2}, revision=topic.revision, epoch=3)) == {}
     handle.advance(cluster.controller.advance())
     handle.barrier(cluster.controller.advance())
     handle.close(gone.revision)
@@ -78,14 +79,14 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     """The kinds of entries, and of rows, that `busy` has not."""
     handle, epoch = cluster.journal(0), cluster.controller.epoch()
     assert handle.append([of_topic(topic, epoch, {0: 1}, key="l")]).error is None
-    lifted = reconciled(handle.state, {0: 3}, handle.replica.offset, revision=topic.revision, epoch=epoch)
-    assert handle.commit_reconciled(lifted) == {}
+    lifted = reconciled(handle.state, {0: 3}, revision=topic.revision, epoch=epoch)
+    assert handle.land(lifted) == {}
     replaced = handle.state.topics[topic.revision].l1_of(0)
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))
-    assert handle.commit_merged(Merged(epoch, [MergedTopic(topic.revision, pack(replaced), pack(merged))])) == {}
+    which = (topic.revision, topic.topic_id)
+    assert handle.land(edit(MERGE, epoch, *which, removed=replaced, added=merged)) == {}
     handle.give_up(give_up({4: (0, 0)}, handle.state, topic.revision, topic.topic_id), "events")
-    starts = pack(np.array([1], NUMBER)), pack(np.array([4], OFFSET))
-    assert handle.expire(Expired([ExpiredTopic(topic.revision, topic.topic_id, *starts)])) == {}
+    assert handle.land(edit(EXPIRE, epoch, *which, starts=starts_of({1: 4}))) == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1
     assert handle.fence_l1(2) == 2
     later, _ = cluster.controller.create_topic("later", 1, 1)
@@ -129,8 +130,7 @@ def test_packed_rows_are_unpacked(busy: tuple[Handles, Topic]) -> None:
     span = {"input_id": "in", "start": 0, "end": 7, "rows": 9, "digest": "00ff00ff00ff00ff"}
     assert o["producer"]["inputs"] == [span]
     (lifted,) = rows[2]["topics"]
-    assert lifted["ranges"] == [{"partition": 0, "base_offset": 0, "last_offset": 2}]
-    (file,) = lifted["files"]
+    (file,) = lifted["added"]
     assert (file["name"], file["base_offset"], file["last_offset"], file["bytes"]) == (name_of(2), 0, 2, 30)
     (closed,) = rows[-1]["topics"]
     assert closed["topic"] == "gone"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.journal.entries import Expired, JournalEntry
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, unpack
+from l0gc.streamlog.journal.entries import EXPIRE, Edit, JournalEntry
+from l0gc.streamlog.journal.rows import START, unpack
 from tests.simulation.shadow import Part, Shadow, TopicShadow
 from tests.simulation.shadow_l1 import Lists, Wrong
 
@@ -34,11 +34,10 @@ def check_expiry(shadow: Shadow, payload: bytes, retentions: Retentions, now_ms:
         now_ms: by the store's clock, or later.
     """
     entry = _ENTRY.decode(payload)
-    for t in entry.topics if isinstance(entry, Expired) else ():
-        partitions, starts = unpack(t.partitions, NUMBER).tolist(), unpack(t.log_start_offsets, OFFSET).tolist()
+    for t in entry.topics if isinstance(entry, Edit) and entry.kind == EXPIRE else ():
         kept = retentions.get(t.topic_id, set())
         topic = shadow.topics.get(t.revision, TopicShadow(t.revision, t.topic_id))
-        for p, start in zip(partitions, starts, strict=True):
+        for p, start in unpack(t.starts, START).tolist():
             where = f"lets partition {p} of revision {t.revision} begin at {start}"
             reconciled = topic.parts.get(p, Part()).reconciled
             if start > reconciled + 1:

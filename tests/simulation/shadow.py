@@ -18,24 +18,24 @@ from l0gc.storage.entry import Landed, decode_entry
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
+    EXPIRE,
+    MERGE,
     Advance,
     Barrier,
     Closed,
-    Expired,
+    Edit,
     FenceL1,
     GaveUp,
     JournalEntry,
-    Merged,
     ObjectExtents,
     Objects,
-    ProducerBatch,
     Purged,
-    Reconciled,
     SetBack,
 )
-from l0gc.streamlog.journal.rows import BLOCK, NUMBER, OFFSET, RANGE, unpack
+from l0gc.streamlog.journal.producers import ProducerBatch
+from l0gc.streamlog.journal.rows import BLOCK, NUMBER, RANGE, START, unpack
 from l0gc.streamlog.journal.state import JournalState
-from tests.simulation.shadow_l1 import L1Shadow, Wrong
+from tests.simulation.shadow_l1 import L1Shadow, Ranges, Wrong
 from tests.support.journal import gc_epoch_of
 
 _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
@@ -186,12 +186,8 @@ class Shadow:
                     raise Wrong(f"took a barrier at {entry.epoch}, which lowers its window")
                 self._slide(entry.epoch, world)
                 self.previous = entry.epoch
-            case Reconciled():
-                self._reconciled(entry, world)
-            case Merged():
-                self._merged(entry, world)
-            case Expired():
-                self._expired(entry, world)
+            case Edit():
+                self._edited(entry, world)
             case FenceL1():
                 if not self.l1.fence < entry.epoch <= world.epoch:
                     raise Wrong(f"took an L1 fence at {entry.epoch}, where {self.l1.fence} was")
@@ -295,50 +291,47 @@ class Shadow:
             raise Wrong(f"took a commit of revision {revision}, which is not there")
         return topic, world.topic_names.get(topic.topic_id, "")
 
-    def _reconciled(self, entry: Reconciled, world: LandingWorld) -> None:
+    def _edited(self, entry: Edit, world: LandingWorld) -> None:
+        now = (self.time_ms, max(entry.epoch, self.newest))
         for t in entry.topics:
             topic, name = self._topic(t.revision, world)
-            ranges = unpack(t.ranges, RANGE).tolist()
-            for p, base, last in ranges:
-                part = topic.parts.get(p, Part())
-                if base != part.reconciled + 1 or last >= part.next_offset:
-                    raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled after {part.reconciled}")
-                if part.given_up.intersection(range(base, last + 1)):
-                    raise Wrong(
-                        f"took records {base} to {last} of {name}/{p} as reconciled, some of which were given up"
-                    )
-                part.reconciled = last
-                part.live = [x for x in part.live if x.base > last]
-            partitions = self.l1.reconciled(name, t, world.objects, (self.time_ms, max(entry.epoch, self.newest)))
-            if partitions != {p for p, _, _ in ranges}:
-                raise Wrong(f"names no L1 objects for records of {name} that leave L0")
+            added, removed = self.l1.edited(name, t, world.objects, now)
+            starts = dict(unpack(t.starts, START).tolist())
+            if entry.kind == EXPIRE:
+                self._begins(topic, name, starts)
+                self.l1.begins(t.revision, starts, now)
+            elif entry.kind == MERGE:
+                if added != removed:
+                    raise Wrong(f"merged {removed} into {added}, which hold other records")
+            else:
+                self._lifted(topic, name, added)
+            partitions = starts.keys() | {p for p, _, _ in [*added, *removed]}
             self._pass_holes(topic, name, partitions)
             self._check_l1(topic, partitions)
 
-    def _merged(self, entry: Merged, world: LandingWorld) -> None:
-        for t in entry.topics:
-            topic, name = self._topic(t.revision, world)
-            now = (self.time_ms, max(entry.epoch, self.newest))
-            self._check_l1(topic, self.l1.merged(name, t, world.objects, now))
+    @staticmethod
+    def _lifted(topic: TopicShadow, name: str, ranges: Ranges) -> None:
+        for p, base, last in ranges:
+            part = topic.parts.get(p, Part())
+            if base != part.reconciled + 1 or last >= part.next_offset:
+                raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled after {part.reconciled}")
+            if part.given_up.intersection(range(base, last + 1)):
+                raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled, some of which were given up")
+            part.reconciled = last
+            part.live = [x for x in part.live if x.base > last]
 
-    def _expired(self, entry: Expired, world: LandingWorld) -> None:
-        for t in entry.topics:
-            topic, name = self._topic(t.revision, world)
-            partitions, offsets = unpack(t.partitions, NUMBER).tolist(), unpack(t.log_start_offsets, OFFSET).tolist()
-            starts = dict(zip(partitions, offsets, strict=True))
-            for p, start in starts.items():
-                part = topic.parts.get(p, Part())
-                if not part.start < start <= part.next_offset:
-                    raise Wrong(f"begins {name}/{p} at {start}, between {part.start} and {part.next_offset}")
-                part.start = start
-                below = [x.base + x.records - 1 for x in part.live if x.base + x.records <= start]
-                below += [last for _, last, _ in part.holes if last < start]
-                part.reconciled = max([part.reconciled, *below])
-                part.live = [x for x in part.live if x.base + x.records > start]
-                part.holes = [h for h in part.holes if h[1] >= start]
-            self.l1.expired(name, t, starts, world.objects, (self.time_ms, max(entry.epoch, self.newest)))
-            self._pass_holes(topic, name, set(starts))
-            self._check_l1(topic, set(starts))
+    @staticmethod
+    def _begins(topic: TopicShadow, name: str, starts: dict[int, int]) -> None:
+        for p, start in starts.items():
+            part = topic.parts.get(p, Part())
+            if not part.start < start <= part.next_offset:
+                raise Wrong(f"begins {name}/{p} at {start}, between {part.start} and {part.next_offset}")
+            part.start = start
+            below = [x.base + x.records - 1 for x in part.live if x.base + x.records <= start]
+            below += [last for _, last, _ in part.holes if last < start]
+            part.reconciled = max([part.reconciled, *below])
+            part.live = [x for x in part.live if x.base + x.records > start]
+            part.holes = [h for h in part.holes if h[1] >= start]
 
     def _gave_up(self, entry: GaveUp, world: LandingWorld) -> None:
         """Only records that are not in L1, and lie in objects that are lost, become a hole (hazard 35)."""

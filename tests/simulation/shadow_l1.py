@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from l0gc.keys import PartitionId, level_one, level_one_index
-from l0gc.streamlog.journal.entries import ExpiredTopic, MergedTopic, ReconciledTopic
+from l0gc.streamlog.journal.entries import EditedTopic
 from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, NAME, Rows, name_text, unpack
 from l0gc.streamlog.journal.topic import l1_file
 
 Place = tuple[int, int]
 """A revision and a partition."""
+Ranges = list[tuple[int, int, int]]
+"""Runs of records: the partition, the first and the last one."""
 
 
 class Wrong(Exception):
@@ -80,30 +82,17 @@ class L1Shadow:
 
     # -- entries ----------------------------------------------------------------------------------------------------------
 
-    def reconciled(self, name: str, t: ReconciledTopic, there: Iterable[str], now: tuple[int, int]) -> set[int]:
-        """Take a reconciler's commit; returns the partitions in question."""
-        files, indexes = self._files(name, t.revision, t.files), self._indexes(name, t.revision, t.indexes)
-        self._change(t.revision, files, {}, indexes, self._indexes(name, t.revision, t.replaced_indexes), there, now)
-        return {p for p, _ in files.values()}
+    def edited(self, name: str, t: EditedTopic, there: Iterable[str], now: tuple[int, int]) -> tuple[Ranges, Ranges]:
+        """Take what an edit adds and removes; returns the runs of records that both hold."""
+        files, gone = self._files(name, t.revision, t.added), self._files(name, t.revision, t.removed)
+        indexes, replaced = (self._indexes(name, t.revision, rows) for rows in (t.indexes, t.removed_indexes))
+        self._change(t.revision, files, gone, indexes, replaced, there, now)
+        return _ranges(files), _ranges(gone)
 
-    def merged(self, name: str, t: MergedTopic, there: Iterable[str], now: tuple[int, int]) -> set[int]:
-        """Take a merge."""
-        files, gone = self._files(name, t.revision, t.files), self._files(name, t.revision, t.replaced)
-        if _ranges(files) != _ranges(gone):
-            raise Wrong(f"merged {sorted(gone)} into {sorted(files)}, which hold other records")
-        indexes = self._indexes(name, t.revision, t.indexes)
-        self._change(t.revision, files, gone, indexes, self._indexes(name, t.revision, t.replaced_indexes), there, now)
-        return {p for p, _ in gone.values()}
-
-    def expired(
-        self, name: str, t: ExpiredTopic, starts: dict[int, int], there: Iterable[str], now: tuple[int, int]
-    ) -> None:
-        """Take an expiry: what is wholly below the new starts goes, but for what an index object still lists."""
-        gone = self._files(name, t.revision, t.dropped)
-        indexes, replaced = (self._indexes(name, t.revision, rows) for rows in (t.indexes, t.replaced_indexes))
-        self._change(t.revision, {}, gone, indexes, replaced, there, now)
+    def begins(self, revision: int, starts: dict[int, int], now: tuple[int, int]) -> None:
+        """What is wholly below the new starts goes, but for what an index object still lists."""
         for p, start in starts.items():
-            lists = self.lists.get((t.revision, p), Lists())
+            lists = self.lists.get((revision, p), Lists())
             for key in [k for k, i in lists.indexes.items() if i.last < start]:
                 self._drop_tree(lists, key, now)
             for key in [k for k, f in lists.files.items() if f.last < start and not lists.listed(f)]:
@@ -234,9 +223,9 @@ def spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str, 
         yield key, (f.partition, span)
 
 
-def _ranges(files: dict[str, tuple[int, Span]]) -> list[tuple[int, int, int]]:
+def _ranges(files: dict[str, tuple[int, Span]]) -> Ranges:
     """The runs of records that files hold, by partition."""
-    found: list[tuple[int, int, int]] = []
+    found: Ranges = []
     for p, base, last in sorted((p, f.base, f.last) for p, f in files.values()):
         if found and found[-1][0] == p and found[-1][2] + 1 == base:
             found[-1] = (p, found[-1][1], last)

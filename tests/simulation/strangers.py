@@ -12,8 +12,9 @@ from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal.entries import ObjectExtents, ProducerBatch, Reconciled, ReconciledTopic
-from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, RANGE
+from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic, ObjectExtents
+from l0gc.streamlog.journal.producers import ProducerBatch
+from l0gc.streamlog.journal.rows import L1_ROW, NUMBER
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.simulation.actors import TOPICS, check_fences, new_lines, repeated, upload
 from tests.simulation.world import Process, World
@@ -134,19 +135,18 @@ def bungler(world: World, process: Process) -> None:
 
 
 def commit_too_little(world: World, cluster: Handles, topic: Topic, partition: int) -> None:
-    """Commit all that there is of a partition as reconciled, with an L1 object that holds the first record alone."""
+    """Commit the first record of a partition's oldest object alone, with an L1 object that nobody wrote."""
     handle = cluster.journal(topic.journal_of(partition))
     state = handle.catch_up()
     extents = state.topic(topic.revision).extents(partition)
-    if not extents or extents[-1].last_offset == extents[0].base_offset:
+    if not extents or extents[0].records == 1:
         return
-    first, last = extents[0].base_offset, extents[-1].last_offset
-    ranges = np.array([(partition, first, last)], RANGE)
+    first = extents[0].base_offset
     files = np.zeros(1, L1_ROW)
     files["partition"], files["base"], files["last"], files["epoch"] = partition, first, first, state.max_applied_epoch
     files["name"] = world.random.randbytes(16)
-    topics = [ReconciledTopic(topic.revision, ranges.tobytes(), files.tobytes())]
-    handle.commit_reconciled(Reconciled(state.max_applied_epoch, handle.replica.offset, topics))
+    edited = EditedTopic.of(topic.revision, topic.topic_id, added=files)
+    handle.land(Edit(RECONCILE, state.max_applied_epoch, [edited]))
 
 
 @repeated

@@ -21,7 +21,7 @@ from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer, Tic
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import Expired, ObjectExtents, Objects
+from l0gc.streamlog.journal.entries import EXPIRE, Edit, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import LandedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark, decode_published
@@ -181,13 +181,13 @@ class Watch:
             self._fail(f"journal {journal} {wrong}")
             raise
         thread = self._world.thread
-        if isinstance(entry, Expired) and thread is not None and thread.retains is not None:
+        if isinstance(entry, Edit) and entry.kind == EXPIRE and thread is not None and thread.retains is not None:
             self._world.happened[EXPIRED] += 1
         objects = entry.objects if isinstance(entry, Objects) else []
         for o in objects:
             self._check_object(journal, o, known)
         happened = self._world.happened
-        happened[f"entries: {type(entry).__name__.lower()}"] += 1
+        happened[f"entries: {entry.kind if isinstance(entry, Edit) else type(entry).__name__.lower()}"] += 1
         happened[GROUPED] += len(objects) > 1
         self.live.subtract(before)
         self.live.update(self._references(shadow))

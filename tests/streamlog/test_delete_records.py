@@ -10,12 +10,12 @@ import pytest
 
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
-from l0gc.streamlog.journal.entries import Merged, MergedTopic
-from l0gc.streamlog.journal.rows import name_bytes, pack
+from l0gc.streamlog.journal.entries import MERGE
+from l0gc.streamlog.journal.rows import name_bytes
 from l0gc.streamlog.level_one.expire import NewStart
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
-from tests.support.journal import l1_rows
+from tests.support.journal import edit, l1_rows
 from tests.support.memory_store import memory_cluster, topic_in_memory
 from tests.support.reconcile import files, put, reconcile, spill_early
 from tests.support.verify import put_l1
@@ -106,8 +106,9 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
     merged = replace(file, last_offset=29, name=cluster.runtime.new_id(), max_timestamp=begin)
     size = put_l1(cluster.store, topic.id(0), merged)  # its records have the timestamp 0
     row = (0, 0, 29, size, begin, int(rows["epoch"].max()), name_bytes(merged.name))
-    entry = Merged(int(rows["epoch"].max()), [MergedTopic(topic.revision, pack(rows), pack(l1_rows(row)))])
-    assert handle.commit_merged(entry) == {}
+    which = (topic.revision, topic.topic_id)
+    entry = edit(MERGE, int(rows["epoch"].max()), *which, removed=rows, added=l1_rows(row))
+    assert handle.land(entry) == {}
     assert (
         delete_records(cluster, "events", before_time_ms=begin).records == 30
     )  # none of its records is as new as it says
@@ -118,7 +119,7 @@ def test_a_merge_between_the_reading_and_the_entry_is_read_anew(monkeypatch: pyt
     cluster, topic = cluster_with(4, partitions=1)
     other = memory_cluster(cluster.store, seed=5, bootstrap=False)  # type: ignore[arg-type]
     handle = cluster.journal(0)
-    original = handle.expire
+    original = handle.land
     spilled: list[int] = []
 
     def expire_late(entry: Any) -> Any:
@@ -129,7 +130,7 @@ def test_a_merge_between_the_reading_and_the_entry_is_read_anew(monkeypatch: pyt
             spilled.append(len(other.journal(0).state.dropped))
         return original(entry)
 
-    monkeypatch.setattr(handle, "expire", expire_late)
+    monkeypatch.setattr(handle, "land", expire_late)
     result = delete_records(cluster, "events", before_offset=15)
     assert (result.records, result.lost, spilled) == (15, 0, [1])
     assert values(cluster, topic, 0) == list(range(15, 70))

@@ -89,7 +89,7 @@ def test_what_is_not_in_l1_holds_m_until_it_is() -> None:
     assert held.held_back_by[0].key.startswith("level_zero/data/")
     assert held.held_back_by[0].reason == f"5 unreconciled records from epoch {at} on (l0gc reconcile)"
     state = journal.catch_up()
-    journal.commit_reconciled(reconciled(state, {1: 4}, journal.replica.offset, revision=topic.revision, epoch=newest))
+    journal.land(reconciled(state, {1: 4}, revision=topic.revision, epoch=newest))
     assert m_of(cluster).watermark == newest - 2
 
 

@@ -9,7 +9,7 @@ from l0gc.errors import InvalidProducerEpochError, NotFoundError, UnknownProduce
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
-from l0gc.streamlog.journal.entries import InputSpan, ProducerBatch
+from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 from l0gc.streamlog.producers import InputView, JournalView, KnownProducer, describe_producer, list_producers
 from tests.support.journal import of_topic
 from tests.support.memory_store import (

@@ -16,14 +16,15 @@ from l0gc.storage.parallel import Threads, WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.journal.entries import Merged, MergedTopic
-from l0gc.streamlog.journal.rows import L1_OBJECT, name_text, pack
+from l0gc.streamlog.journal.entries import MERGE
+from l0gc.streamlog.journal.rows import L1_OBJECT, name_text
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
 from l0gc.streamlog.level_one.rewrite import rewrite
 from l0gc.streamlog.offset_reader import OffsetReader
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with
+from tests.support.journal import edit
 from tests.support.memory_store import another_process
 from tests.support.merge import merge
 from tests.support.reconcile import spill_early
@@ -55,8 +56,9 @@ def merge_across_the_index(cluster: Handles, topic: Topic) -> None:
         (done,) = rewrite(cluster.store, merges, {topic.revision: topic}, epoch, cluster.runtime, cluster.parallel)
         assert done.row is not None
         change = replace_in_index(cluster.store, p, known, replaced, done.row, epoch, cluster.runtime)
-        columns = (pack(column) for column in (replaced, done.row, *change))
-        assert handle.commit_merged(Merged(epoch, [MergedTopic(topic.revision, *columns)])) == {}
+        columns = {"indexes": change.indexes, "removed_indexes": change.replaced}
+        entry = edit(MERGE, epoch, topic.revision, topic.topic_id, removed=replaced, added=done.row, **columns)
+        assert handle.land(entry) == {}
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -13,19 +13,21 @@ from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.entries import (
+    RECONCILE,
+    Edit,
+    EditedTopic,
     GaveUp,
-    InputSpan,
     JournalEntry,
+    Kind,
     ObjectExtents,
     Objects,
-    ProducerBatch,
-    Reconciled,
-    ReconciledTopic,
 )
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, RANGE, Rows, pack, sums
-from l0gc.streamlog.journal.state import JournalState, apply
+from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
+from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, RANGE, START, Rows, pack, sums
+from l0gc.streamlog.journal.state import JournalState
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 REVISION = 3
@@ -118,20 +120,27 @@ class Journal:
 
     def reconcile(self, upto: Mapping[int, int], *, revision: int = REVISION, epoch: int = 0) -> int:
         """Lift the records of partitions up to the offsets given, each into one L1 object."""
-        return self.apply(reconciled(self.state, upto, len(self.entries) - 1, revision=revision, epoch=epoch))
+        return self.apply(reconciled(self.state, upto, revision=revision, epoch=epoch))
 
 
-def reconciled(
-    state: JournalState, upto: Mapping[int, int], log_offset: int, *, revision: int = REVISION, epoch: int = 0
-) -> Reconciled:
-    """A commit of the records of partitions from their last reconciled offset up to the offsets given."""
-    ranges, files = [], []
-    for partition, last in sorted(upto.items()):
-        base = state.topic(revision).view(partition).last_reconciled_offset + 1
-        ranges.append((partition, base, last))
-        files.append(l1_row(partition, base, last, epoch=epoch))
-    topic = ReconciledTopic(revision, pack(np.array(ranges, RANGE)), pack(np.array(files, L1_ROW)))
-    return Reconciled(epoch, log_offset, [topic])
+def reconciled(state: JournalState, upto: Mapping[int, int], *, revision: int = REVISION, epoch: int = 0) -> Edit:
+    """Lift the records of partitions from their last reconciled offset up to the offsets given."""
+    topic = state.topic(revision)
+    files = [
+        l1_row(partition, topic.view(partition).last_reconciled_offset + 1, last, epoch=epoch)
+        for partition, last in sorted(upto.items())
+    ]
+    return edit(RECONCILE, epoch, revision, topic.topic_id, added=l1_rows(*files))
+
+
+def edit(kind: Kind, epoch: int, revision: int = REVISION, topic_id: str = TOPIC_ID, /, **columns: Rows) -> Edit:
+    """An edit of one topic."""
+    return Edit(kind, epoch, [EditedTopic.of(revision, topic_id, **columns)])
+
+
+def starts_of(starts: Mapping[int, int]) -> Rows:
+    """Where partitions are to begin."""
+    return np.array(sorted(starts.items()), START)
 
 
 def give_up(

@@ -16,9 +16,9 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal import rows
-from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
+from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import L1_ROW, RANGE
+from l0gc.streamlog.journal.rows import L1_ROW
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import joined, l1_key, spill
@@ -61,13 +61,12 @@ def lift(cluster: Handles, name: str = "events", *, per_file: int = 1_000_000) -
         state = handle.catch_up().topics.get(topic.revision)
         if state is None:
             continue  # nothing has landed there yet
-        ranges, files, changes = [], [], []
+        files, changes = [], []
         for partition in state.partitions.tolist():
             view, p = state.view(partition), topic.id(partition)
             if not view.unreconciled_records:
                 continue
             first, end = view.last_reconciled_offset + 1, view.next_offset
-            ranges.append((partition, first, end - 1))
             mine = [state.l1[state.l1["partition"] == partition]]
             for base in range(first, end, per_file):
                 file = L1File(partition, base, min(base + per_file, end) - 1, 0, 0, epoch, cluster.runtime.new_id())
@@ -77,14 +76,11 @@ def lift(cluster: Handles, name: str = "events", *, per_file: int = 1_000_000) -
             files += mine[1:]
             index = state.index_of(partition)
             changes.append(spill(cluster.store, p, np.concatenate(mine), index, epoch, cluster.runtime))
-        if ranges:
-            lifted = ReconciledTopic(
-                topic.revision,
-                rows.pack(np.array(ranges, RANGE)),
-                rows.pack(np.concatenate(files)),
-                *(rows.pack(column) for column in joined(changes)),
-            )
-            assert handle.commit_reconciled(Reconciled(epoch, handle.replica.offset, [lifted])) == {}
+        if files:
+            indexes, removed = joined(changes)
+            columns = {"added": np.concatenate(files), "indexes": indexes, "removed_indexes": removed}
+            lifted = EditedTopic.of(topic.revision, topic.topic_id, **columns)
+            assert handle.land(Edit(RECONCILE, epoch, [lifted])) == {}
 
 
 def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:

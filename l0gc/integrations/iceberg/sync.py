@@ -37,8 +37,7 @@ from l0gc.integrations.iceberg.commit import (
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
-from l0gc.streamlog.journal.l1 import NO_L1_ROWS
-from l0gc.streamlog.journal.rows import Rows, distinct, in_order, is_hole, sums
+from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows, distinct, in_order, is_hole, sums
 from l0gc.streamlog.level_one.index import read_index
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.tables import TableSynced, TableSyncResult

@@ -58,9 +58,8 @@ from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.extents import PackedPart
 from l0gc.streamlog.ingest.landing import Appender, Landing, WrittenObject
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.journal.entries import InputProgress, InputSpan, ProducerBatch
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
-from l0gc.streamlog.journal.producers import landed_of, progress_of
+from l0gc.streamlog.journal.producers import InputProgress, InputSpan, ProducerBatch, landed_of, progress_of
 from l0gc.streamlog.producers import run_ahead
 from l0gc.watermark.publication import refuse_if_set_back
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
 from l0gc.streamlog.ingest.placement import PlacedRecords
-from l0gc.streamlog.journal.entries import InputSpan
+from l0gc.streamlog.journal.producers import InputSpan
 from l0gc.streamlog.journal.rows import Rows
 
 

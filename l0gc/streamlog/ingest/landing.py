@@ -33,8 +33,9 @@ from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Packed, PackedPart
 from l0gc.streamlog.ingest.result import L0Object, UploadResult
-from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
+from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 
 _log: Final = logging.getLogger(__name__)
 

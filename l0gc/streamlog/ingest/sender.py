@@ -23,8 +23,7 @@ from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.landing import Landing, RunAppender, write_object
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import target_of
-from l0gc.streamlog.journal.entries import InputSpan, ProducerState
-from l0gc.streamlog.journal.producers import INPUTS_KEPT, landed_of, progress_of
+from l0gc.streamlog.journal.producers import INPUTS_KEPT, InputSpan, ProducerState, landed_of, progress_of
 from l0gc.streamlog.journal.rows import NUMBER
 from l0gc.streamlog.producers import begin_run
 

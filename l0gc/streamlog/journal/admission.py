@@ -21,8 +21,8 @@ from l0gc.errors import (
     StaleClusterEpochError,
     UsageError,
 )
-from l0gc.streamlog.journal.entries import LandedSequence, ObjectExtents, ProducerState
-from l0gc.streamlog.journal.producers import Overlay
+from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.producers import LandedSequence, Overlay, ProducerState
 from l0gc.streamlog.journal.rows import BLOCK, MAX_OFFSET, NUMBER, Rows, ascending, unpack
 from l0gc.streamlog.journal.topic import TopicState
 

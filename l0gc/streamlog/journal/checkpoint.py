@@ -16,9 +16,10 @@ from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.journal.commits import check_rows
-from l0gc.streamlog.journal.entries import Int62, ProducerState, decode_journal_entry
-from l0gc.streamlog.journal.l1 import Lists, gaps
+from l0gc.streamlog.journal.apply import apply
+from l0gc.streamlog.journal.edits import Lists, gaps
+from l0gc.streamlog.journal.entries import decode_journal_entry
+from l0gc.streamlog.journal.producers import Int62, ProducerState
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     DROPPED,
@@ -32,6 +33,7 @@ from l0gc.streamlog.journal.rows import (
     OFFSET,
     Rows,
     ascending,
+    check_rows,
     continues,
     is_hole,
     pack,
@@ -40,7 +42,7 @@ from l0gc.streamlog.journal.rows import (
     the_same,
     unpack,
 )
-from l0gc.streamlog.journal.state import JournalState, apply
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
 
@@ -80,7 +82,6 @@ class _Checkpoint(msgspec.Struct, array_like=True):
     producers: dict[int, ProducerState]
     time_ms: Int62
     expired_ms: Int62
-    last_reconciled_log_offset: Int62
     closed_revisions: bytes
     l1_fence: Int62
     dropped: bytes

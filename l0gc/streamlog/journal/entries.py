@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Container, Iterator
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from l0gc.decoding import decoded
-
-Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""What a row can hold, and a little less, so that what is one more or one less fits, too."""
+from l0gc.epoch import is_epoch
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.streamlog.journal.producers import Int62, ProducerBatch
+from l0gc.streamlog.journal.rows import (
+    INDEX_ROW,
+    L1_ROW,
+    MAX_OFFSET,
+    START,
+    Rows,
+    ascending,
+    check_rows,
+    continues,
+    distinct,
+    is_hole,
+    pack,
+    ranges_of,
+    the_same,
+    unpack,
+)
 
 ENTRY_BYTES: Final = 1 << 20
 """About how much one entry holds: what goes beyond that goes into the next one."""
-
-
-class InputSpan(msgspec.Struct, frozen=True, array_like=True):
-    """The records `start` to `end` (end excluded) of those that input `input_id` has for this journal.
-
-    `rows` and `digest` identify the batch of which the object is a part, if it is a sink's: how many rows the whole batch
-    has, and their digest. They are 0 and empty in an upload, whose `input_id` is a hash of the content.
-    """
-
-    input_id: str
-    start: Int62
-    end: Int62
-    rows: Int62 = 0
-    digest: str = ""
-
-
-class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Who sends an object, and which one it is; fixed when it is first sent (KIP-360).
-
-    `run` is random, so that a controller log that was restored from a backup cannot give the same identity twice.
-    """
-
-    producer_id: Int62
-    epoch: Int62
-    run: str
-    sequence: Int62
-    inputs: list[InputSpan] = []
 
 
 class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
@@ -85,68 +77,170 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     epoch: Int62
 
 
-class ReconciledTopic(msgspec.Struct, frozen=True, array_like=True):
-    """Of one topic: `ranges` (rows of `rows.RANGE`, by partition) are in the L1 objects `files` (rows of `rows.L1_ROW`).
+RECONCILE: Final = "reconcile"
+MERGE: Final = "merge"
+EXPIRE: Final = "expire"
+Kind = Literal["reconcile", "merge", "expire"]
 
-    `indexes` (rows of `rows.INDEX_ROW`) take the place of `replaced_indexes`, and of the oldest L1 rows in the state.
+
+class Change(NamedTuple):
+    """What an edit does to a topic's partitions, in rows by partition and offset: `partitions` are those it is about.
+
+    `added` and `removed` are L1 objects, `indexes` and `removed_indexes` index objects; `starts` are new log start offsets.
     """
 
-    revision: Int62
-    ranges: bytes
-    files: bytes
-    indexes: bytes = b""
-    replaced_indexes: bytes = b""
+    partitions: Rows
+    added: Rows
+    removed: Rows
+    indexes: Rows
+    removed_indexes: Rows
+    starts: Rows
 
 
-class Reconciled(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Records of the entries up to `log_offset` are in L1, durably; `epoch` is that of the run that lifted them."""
+class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
+    """An edit's part of one topic: the columns of a `Change`, packed.
 
-    epoch: Int62
-    log_offset: Int62
-    topics: list[ReconciledTopic]
-
-
-class MergedTopic(msgspec.Struct, frozen=True, array_like=True):
-    """Of one topic: `files` hold the records of the L1 objects `replaced`; both are rows of `rows.L1_ROW`, in their order.
-
-    Where a replaced one is listed by an index object, that one is among `replaced_indexes`, and `indexes` take its place.
-    """
-
-    revision: Int62
-    replaced: bytes
-    files: bytes
-    indexes: bytes = b""
-    replaced_indexes: bytes = b""
-
-
-class Merged(msgspec.Struct, frozen=True, array_like=True, tag="m"):
-    """L1 objects have taken the place of others, durably; `epoch` is that of the run that merged them."""
-
-    epoch: Int62
-    topics: list[MergedTopic]
-
-
-class ExpiredTopic(msgspec.Struct, frozen=True, array_like=True):
-    """Of one topic: `partitions` (ascending, as `rows.NUMBER`) begin at `log_start_offsets` (as `rows.OFFSET`) from now on.
-
-    An index object that the start cuts may be among `replaced_indexes`; `indexes` list what is left of it, and `dropped`
-    (rows of `rows.L1_ROW`) are those L1 objects of it that are wholly below the start.
+    Attributes:
+        revision, topic_id: the topic's incarnation, as in `ObjectExtents`.
+        added, removed: rows of `L1_ROW`.
+        indexes, removed_indexes: rows of `INDEX_ROW`.
+        starts: rows of `START`.
     """
 
     revision: Int62
     topic_id: str
-    partitions: bytes
-    log_start_offsets: bytes
+    added: bytes = b""
+    removed: bytes = b""
     indexes: bytes = b""
-    replaced_indexes: bytes = b""
-    dropped: bytes = b""
+    removed_indexes: bytes = b""
+    starts: bytes = b""
+
+    @staticmethod
+    def of(revision: int, topic_id: str, **columns: Rows) -> EditedTopic:
+        """Pack rows, which must be by partition and offset."""
+        return EditedTopic(revision, topic_id, **{name: pack(rows) for name, rows in columns.items()})
+
+    @cached_property
+    def change(self) -> Change:
+        """The rows. Raises `UsageError` if they cannot be rows at all."""
+        columns = [unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items()]
+        for rows in columns[:-1]:
+            check_rows(rows)
+        return Change(distinct(np.concatenate([rows["partition"] for rows in columns])), *columns)
+
+    def only(self, partitions: Rows) -> EditedTopic:
+        """Return what it does to some of its partitions."""
+        columns = zip(_COLUMNS, self.change[1:], strict=True)
+        some = {name: rows[np.isin(rows["partition"], partitions)] for name, rows in columns}
+        return EditedTopic.of(self.revision, self.topic_id, **some)
 
 
-class Expired(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """Records were deleted, by retention or by hand. `epoch` is the cluster epoch as of which that was decided."""
+_COLUMNS: Final = {
+    "added": L1_ROW,
+    "removed": L1_ROW,
+    "indexes": INDEX_ROW,
+    "removed_indexes": INDEX_ROW,
+    "starts": START,
+}
 
-    topics: list[ExpiredTopic]
-    epoch: Int62 = 0
+
+class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+    """Partitions have other L1 objects from now on, or begin at other offsets; everything that it names is durable.
+
+    *reconcile*: what is added holds records that were in L0. *merge*: what is added holds exactly the records of what is
+    removed. *expire*: partitions begin at `starts`; what is removed lies wholly below that, as does what leaves unnamed.
+    In each, `indexes` take the place of `removed_indexes`, and of the oldest L1 rows in the state.
+
+    It is parsed and checked when it is decoded or built, as far as that goes without a state: see `edits.fits`.
+
+    Attributes:
+        epoch: the run's; what leaves the lists is kept for some epochs from then on.
+
+    Raises:
+        UsageError: it cannot be meant, for whatever state.
+    """
+
+    kind: Kind
+    epoch: Int62
+    topics: list[EditedTopic]
+
+    def __post_init__(self) -> None:
+        if not is_epoch(self.epoch):
+            raise UsageError(f"{self.epoch} is not an epoch")
+        if not self.topics or len({t.revision for t in self.topics}) != len(self.topics):
+            raise UsageError("an edit names no topic, or one twice")
+        for t in self.topics:
+            _check_change(self.kind, t.change)
+
+    @property
+    def drops(self) -> bool:
+        """Whether objects leave the lists of a partition by it."""
+        changes = [t.change for t in self.topics]
+        return any(len(c.removed) or len(c.removed_indexes) or len(c.starts) for c in changes)
+
+    def without(self, refused: Container[tuple[int, int]]) -> Edit | None:
+        """Return what is left without some partitions, given as (revision, partition); None if nothing is."""
+        topics = []
+        for t in self.topics:
+            left = [(t.revision, partition) not in refused for partition in t.change.partitions.tolist()]
+            if any(left):
+                topics.append(t if all(left) else t.only(t.change.partitions[left]))
+        return msgspec.structs.replace(self, topics=topics) if topics else None
+
+    def divided(self, limit: int) -> Iterator[Edit]:
+        """Yield it as several edits of at most `limit` bytes of rows, or of a single partition."""
+        partitions = [t.change.partitions for t in self.topics]
+        owners = np.repeat(np.arange(len(self.topics)), list(map(len, partitions)))
+        every, weights = np.concatenate(partitions), np.zeros(len(owners), np.int64)
+        begin = 0
+        for t, some in zip(self.topics, partitions, strict=True):
+            for rows in t.change[1:]:
+                np.add.at(weights, begin + np.searchsorted(some, rows["partition"]), rows.dtype.itemsize)
+            begin += len(some)
+        ends = np.cumsum(weights)
+        first, before = 0, 0
+        while first < len(ends):
+            end = max(first + 1, int(np.searchsorted(ends, before + limit, "right")))
+            if end - first == len(ends):
+                yield self
+                return
+            some, of = every[first:end], owners[first:end]
+            topics = [self.topics[n].only(some[of == n]) for n in distinct(of).tolist()]
+            yield msgspec.structs.replace(self, topics=topics)
+            first, before = end, int(ends[end - 1])
+
+
+def _check_change(kind: Kind, c: Change) -> None:
+    """Raise `UsageError` if a topic of an edit does not hold what its kind says."""
+    records = {RECONCILE: c.added, MERGE: c.removed, EXPIRE: c.starts}[kind]
+    if not len(records) or len(distinct(records["partition"])) != len(c.partitions):
+        raise UsageError(f"{kind} names no records, or an index object of a partition of which it names none")
+    if (
+        (len(c.added) > 0) is (kind == EXPIRE)
+        or (len(c.removed) and kind == RECONCILE)
+        or (len(c.starts) and kind != EXPIRE)
+    ):
+        raise UsageError(f"{kind} has rows that are not for it")
+    if is_hole(c.added).any():
+        raise UsageError("a hole is not an L1 object (hazard 35)")
+    match kind:
+        case "reconcile":
+            if not continues(c.added):
+                raise UsageError("the L1 objects of a partition leave a gap")
+        case "merge":
+            if is_hole(c.removed).any():
+                raise UsageError("a hole cannot be merged: its records are not there (hazard 35)")
+            added, removed = ranges_of(c.added), ranges_of(c.removed)
+            if len(added) != len(removed) or not the_same(added, removed).all():
+                raise UsageError("the merged L1 objects do not hold exactly the records of those that they replace")
+        case "expire":
+            starts = c.starts["offset"]
+            if not ascending(c.starts["partition"]) or c.partitions[0] < 0:
+                raise UsageError("the partitions with a new log start offset are not in order")
+            if (starts < 0).any() or (starts > MAX_OFFSET).any():
+                raise UsageError("a log start offset is impossible")
+            if (c.removed["last"] >= starts[np.searchsorted(c.partitions, c.removed["partition"])]).any():
+                raise UsageError("it removes an L1 object that is not wholly below the log start offset")
 
 
 class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
@@ -202,41 +296,15 @@ class GaveUp(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     keys: list[str]
 
 
-JournalEntry = (
-    Objects | Advance | Barrier | Reconciled | Merged | Expired | FenceL1 | Purged | Closed | SetBack | GaveUp
-)
+JournalEntry = Objects | Advance | Barrier | Edit | FenceL1 | Purged | Closed | SetBack | GaveUp
 
 
 _ENTRY: Final[msgspec.msgpack.Decoder[JournalEntry]] = msgspec.msgpack.Decoder(JournalEntry)
 
 
 def decode_journal_entry(payload: bytes, where: str) -> JournalEntry:
-    """The entry in a log entry's payload. Raises `CorruptObjectError`, naming `where`."""
-    return decoded(_ENTRY, payload, f"{where} cannot be read")
-
-
-class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
-    """An object of a producer, and the log offset at which it landed."""
-
-    sequence: Int62
-    log_offset: Int62
-
-
-class InputProgress(msgspec.Struct, array_like=True):
-    """How many of an input's records for this journal have landed, and when the last ones did, of which batch."""
-
-    landed: Int62
-    time_ms: Int62
-    rows: Int62 = 0
-    digest: str = ""
-
-
-class ProducerState(msgspec.Struct, array_like=True):
-    """What a journal records about a producer: enough to recognise a repeated object, a gap and a zombie."""
-
-    epoch: Int62
-    run: str
-    next_sequence: Int62
-    recent: list[LandedSequence]
-    inputs: dict[str, InputProgress]
-    time_ms: Int62
+    """Return the entry in a log entry's payload. Raises `CorruptObjectError`, naming `where`."""
+    try:
+        return decoded(_ENTRY, payload, f"{where} cannot be read")
+    except UsageError as e:
+        raise CorruptObjectError(f"{where} should never have landed: {e}") from e

@@ -10,16 +10,20 @@ the next entry. So an idle process commits at once, a busy one in groups, and ob
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Final
 
+import msgspec
+import numpy as np
+
 from l0gc.errors import (
     EpochRegressionError,
     L0gcError,
     StaleClusterEpochError,
+    StoreError,
     UnknownProducerError,
 )
 from l0gc.runtime import Runtime
@@ -28,21 +32,27 @@ from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.journal.admission import Admission, EpochWindow, check_not_poisoned
 from l0gc.streamlog.journal.checkpoint import JournalMachine
+from l0gc.streamlog.journal.edits import fits
 from l0gc.streamlog.journal.entries import (
     ENTRY_BYTES,
     Advance,
     Barrier,
     Closed,
     ClosedTopic,
+    Edit,
+    FenceL1,
+    GaveUp,
+    JournalEntry,
     ObjectExtents,
     Objects,
+    Purged,
     SetBack,
 )
 from l0gc.streamlog.journal.fence import EpochFence
-from l0gc.streamlog.journal.l1_handle import L1Handle
+from l0gc.streamlog.journal.holes import check_give_up
 from l0gc.streamlog.journal.producers import needs_controller_check
-from l0gc.streamlog.journal.rows import NUMBER, Rows
-from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.rows import NAME, NUMBER, Rows, distinct, pack
+from l0gc.streamlog.journal.state import JournalState, purged_rows
 from l0gc.streamlog.journal.topic import UnreconciledObject
 
 APPEND_INTERVAL_S: Final = 0.1
@@ -89,8 +99,13 @@ class _Request:
         return sum(_OBJECT_BYTES + 2 * len(o.partitions) + len(o.blocks) for o in self.objects)
 
 
-class JournalHandle(L1Handle):
-    """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends."""
+class JournalHandle:
+    """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends.
+
+    Attributes:
+        judged: whether it could be read when it was to be found out whether it was set back (hazard 38).
+        unread: why it never could; it takes nothing then.
+    """
 
     def __init__(
         self, journal: int, log: SharedLog, controller: Controller, runtime: Runtime, *, as_of: int | None = None
@@ -302,6 +317,78 @@ class JournalHandle(L1Handle):
                 "restored from an old backup. Restore the newer one, or see docs/operations.md"
             )
 
+    # -- L1 -------------------------------------------------------------------------------------------------------------
+
+    def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
+        if self.unread:
+            raise self.not_judged()
+        self.replica.catch_up()
+        return self.replica.propose(lambda state, offset: decide(state)) is not None
+
+    def not_judged(self) -> StoreError:
+        """The error for what is left out because of `unread`."""
+        return StoreError(f"whether journal {self.journal} was set back is not known: {self.unread}; run it again")
+
+    def land(self, edit: Edit) -> dict[tuple[int, int], str]:
+        """Append an edit, whose objects are durable, by as many entries as it takes.
+
+        Returns the partitions that did not land, as (revision, partition), and why: see `fits`. The others landed.
+        """
+        refused: dict[tuple[int, int], str] = {}
+        for part in edit.divided(ENTRY_BYTES):
+            found: dict[tuple[int, int], str] = {}
+
+            def left(state: JournalState, part: Edit = part, found: dict[tuple[int, int], str] = found) -> Edit | None:
+                found.clear()
+                found.update(fits(state, part))
+                rest = part.without(found)
+                if rest is None or not rest.drops:
+                    return rest
+                # Objects that leave the lists stay for some epochs from now on. A run may have begun long ago, and the
+                # window of an idle journal may be old. What the run wrote keeps its stamp.
+                return msgspec.structs.replace(rest, epoch=max(rest.epoch, self._controller.epoch()))
+
+            self._propose(left)
+            refused |= found
+        return refused
+
+    def give_up(self, entry: GaveUp, name: str) -> None:
+        """Make records that nobody could read a hole, all of the entry's or none. `name` is the topic's. Raises what
+        `check_give_up` raises, as of the state at the offset where it would land."""
+
+        def checked(state: JournalState) -> GaveUp:
+            check_give_up(state.topics, entry, name)
+            return entry
+
+        self._propose(checked)
+
+    def fence_l1(self, epoch: int) -> int:
+        """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does
+        not know then, and is stamped below the fence, no entry will ever name. Raises `SafetyError`: the cluster has
+        not reached that epoch.
+        """
+        check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
+        self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)
+        return self.replica.state.l1_fence
+
+    def purge(self, names: Iterable[bytes]) -> int:
+        """Forget dropped objects, which are gone from the bucket, by their names; returns how many there were."""
+        purged = 0
+        wanted = sorted(set(names))
+        for at in range(0, len(wanted), ENTRY_BYTES // NAME.itemsize):
+            entry = Purged(pack(np.array(wanted[at : at + ENTRY_BYTES // NAME.itemsize], NAME)))
+            found: list[int] = []
+
+            def left(state: JournalState, entry: Purged = entry, found: list[int] = found) -> Purged | None:
+                rows = purged_rows(state, entry)
+                found[:] = [int(rows.sum())]
+                names = distinct(state.dropped["name"][rows])
+                return Purged(pack(names)) if len(names) else None
+
+            self._propose(left)
+            purged += found[0]
+        return purged
+
     # -- the window, the end ------------------------------------------------------------------------------
 
     def advance(self, epoch: int) -> bool:
@@ -327,26 +414,25 @@ class JournalHandle(L1Handle):
 
     def close(self, revision: int, topic_id: str = "") -> bool:
         """End the topic with this revision, because it was deleted; False if nothing was to do. See `close_topics`."""
-        return bool(self.close_topics([ClosedTopic(revision, topic_id)]))
+        return bool(self.close_topics({revision: topic_id}))
 
-    def close_topics(self, topics: Iterable[ClosedTopic]) -> list[ClosedTopic]:
-        """End topics that were deleted, however many by one entry.
+    def close_topics(self, topics: Mapping[int, str]) -> dict[int, str]:
+        """End topics that were deleted, given as revisions with their topic ids, however many by one entry.
 
         Returns:
             Those that ended now. Leaves out what had ended before, and a topic whose revision belongs to another one here,
             because a restored controller log has given it a second time.
         """
-        closed: list[ClosedTopic] = []
-        wanted = {t.revision: t for t in topics}
+        closed: dict[int, str] = {}
 
         def decide(state: JournalState) -> Closed | None:
-            closed[:] = [
-                t
-                for t in wanted.values()
-                if not state.closed(t.revision)
-                and (t.revision not in state.topics or t.topic_id in ("", state.topics[t.revision].topic_id))
-            ]
-            return Closed(closed, self._controller.epoch()) if closed else None
+            closed.clear()
+            for revision, topic_id in topics.items():
+                known = state.topics.get(revision)
+                if not state.closed(revision) and (known is None or topic_id in ("", known.topic_id)):
+                    closed[revision] = topic_id
+            ended = [ClosedTopic(*which) for which in closed.items()]
+            return Closed(ended, self._controller.epoch()) if ended else None
 
         self._propose(decide)
         return closed

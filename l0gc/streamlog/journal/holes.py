@@ -3,7 +3,7 @@
 What makes it safe (hazard 35): a hole takes the place of exactly the records that an operator named, after nobody could read
 them, and only of records that are not in L1. Where the entry lands, they must still lie in the objects that were tried;
 had another process moved or lifted them since, then they could be read. A hole is a row of the partition's L1 list without
-an object, so the list has no gap. No commit names one, takes its place or covers it (`commits.py`, `state.py`), and
+an object, so the list has no gap. No commit names one, takes its place or covers it (`entries.py`, `edits.py`), and
 it leaves the list only below the log start offset.
 
 Records in L1 cannot be given up: a lost L1 object does not hold M, a reader can go on after it, and it can still

@@ -9,7 +9,7 @@ and epoch with another run means that the controller gave them twice, which only
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,7 +19,64 @@ from l0gc.errors import (
     UnknownProducerError,
     UsageError,
 )
-from l0gc.streamlog.journal.entries import InputProgress, LandedSequence, ProducerBatch, ProducerState
+
+Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""What a row can hold, and a little less, so that what is one more or one less fits, too."""
+
+
+class InputSpan(msgspec.Struct, frozen=True, array_like=True):
+    """The records `start` to `end` (end excluded) of those that input `input_id` has for this journal.
+
+    `rows` and `digest` identify the batch of which the object is a part, if it is a sink's: how many rows the whole batch
+    has, and their digest. They are 0 and empty in an upload, whose `input_id` is a hash of the content.
+    """
+
+    input_id: str
+    start: Int62
+    end: Int62
+    rows: Int62 = 0
+    digest: str = ""
+
+
+class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Who sends an object, and which one it is; fixed when it is first sent (KIP-360).
+
+    `run` is random, so that a controller log that was restored from a backup cannot give the same identity twice.
+    """
+
+    producer_id: Int62
+    epoch: Int62
+    run: str
+    sequence: Int62
+    inputs: list[InputSpan] = []
+
+
+class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
+    """An object of a producer, and the log offset at which it landed."""
+
+    sequence: Int62
+    log_offset: Int62
+
+
+class InputProgress(msgspec.Struct, array_like=True):
+    """How many of an input's records for this journal have landed, and when the last ones did, of which batch."""
+
+    landed: Int62
+    time_ms: Int62
+    rows: Int62 = 0
+    digest: str = ""
+
+
+class ProducerState(msgspec.Struct, array_like=True):
+    """What a journal records about a producer: enough to recognise a repeated object, a gap and a zombie."""
+
+    epoch: Int62
+    run: str
+    next_sequence: Int62
+    recent: list[LandedSequence]
+    inputs: dict[str, InputProgress]
+    time_ms: Int62
+
 
 RECENT_OBJECTS: Final = 5
 """How many objects can be answered with their offset when they are repeated; Kafka keeps as many."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
 
 Rows = NDArray[Any]
@@ -79,12 +80,27 @@ INDEX_OBJECT: Final = 1
 """It goes alone: another index object lists what it lists, or that was dropped separately."""
 INDEX_TREE: Final = 2
 """It goes with all the L1 objects that it lists, and after them."""
+START: Final = np.dtype([("partition", "<i4"), ("offset", "<i8")])
+"""Where a partition begins."""
 NUMBER: Final = np.dtype("<i4")
 OFFSET: Final = np.dtype("<i8")
 NAME: Final = np.dtype("V16")
+NO_L1_ROWS: Final = np.empty(0, L1_ROW)
+NO_INDEX_ROWS: Final = np.empty(0, INDEX_ROW)
+NO_DROPPED: Final = np.empty(0, DROPPED)
 
 MAX_OFFSET: Final = 2**62
 """No offset, size or epoch that is stored is larger, so that one more never overflows."""
+_LIMITS: Final = {
+    "rows": (1, MAX_OFFSET),
+    "size": (0, MAX_OFFSET),
+    "bytes": (0, MAX_OFFSET),
+    "head_bytes": (0, MAX_OFFSET),
+    "epoch": (0, MAX_EPOCH),
+    "max_timestamp": (-MAX_OFFSET, MAX_OFFSET),
+    "head_timestamp": (-MAX_OFFSET, MAX_OFFSET),
+}
+"""What the numbers of L1 and index objects lie between."""
 
 
 def pack(rows: Rows) -> bytes:
@@ -241,3 +257,56 @@ def continues(rows: Rows) -> bool:
     same = rows["partition"][1:] == rows["partition"][:-1]
     follows = rows["base"][1:] == rows["last"][:-1] + 1
     return bool((follows | ~same).all() and (rows["partition"][1:] >= rows["partition"][:-1]).all())
+
+
+def check_rows(rows: Rows) -> None:
+    """Raises `UsageError`: rows of `L1_ROW` or `INDEX_ROW` that cannot be, overlap, or are not in order."""
+    partition, base, last = rows["partition"], rows["base"], rows["last"]
+    if (partition < 0).any() or (base < 0).any() or (last < base).any() or (last > MAX_OFFSET).any():
+        raise UsageError("an L1 or index object has a partition or an offset that cannot be")
+    follows = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] > last[:-1]))
+    if not follows.all():
+        raise UsageError("L1 or index objects overlap, or are not in order")
+    for column, (least, most) in _LIMITS.items():
+        if column in (rows.dtype.names or ()) and ((rows[column] < least) | (rows[column] > most)).any():
+            raise UsageError(f"an L1 or index object has a number that cannot be ({column})")
+    holes = rows[is_hole(rows)] if rows.dtype == L1_ROW else NO_L1_ROWS
+    if not the_same(holes, hole_rows(holes, holes["max_timestamp"])).all():
+        raise UsageError("a hole has a size, an epoch or a name that it cannot have")
+
+
+def ranges_of(files: Rows) -> Rows:
+    """The ranges of records that L1 objects hold, without a gap each, as rows of `RANGE`."""
+    if not len(files):
+        return np.empty(0, RANGE)
+    breaks = files["partition"][1:] != files["partition"][:-1]
+    breaks |= files["base"][1:] != files["last"][:-1] + 1
+    first = np.flatnonzero(np.r_[True, breaks])
+    ranges = np.empty(len(first), RANGE)
+    ranges["partition"], ranges["base"] = files["partition"][first], files["base"][first]
+    ranges["last"] = files["last"][np.r_[first[1:], len(files)] - 1]
+    return ranges
+
+
+def dropped_rows(revision: int, kind: int, rows: Rows, time_ms: int, epoch: int) -> Rows:
+    """Rows of `L1_ROW` or `INDEX_ROW` as rows of `DROPPED`."""
+    dropped = np.zeros(len(rows), DROPPED)
+    for column in ("partition", "base", "last", "epoch", "name"):
+        dropped[column] = rows[column]
+    dropped["revision"], dropped["kind"] = revision, kind
+    dropped["dropped_ms"], dropped["dropped_epoch"] = time_ms, epoch
+    if kind == L1_OBJECT:
+        dropped["bytes"] = rows["bytes"]
+    else:
+        dropped["bytes"], dropped["rows"], dropped["row_bytes"] = rows["size"], rows["rows"], rows["bytes"]
+        dropped["names"] = rows["names"]
+    return dropped
+
+
+def index_rows(dropped: Rows) -> Rows:
+    """Rows of `DROPPED` for index objects as rows of `INDEX_ROW`, as far as reading one needs them."""
+    rows = np.zeros(len(dropped), INDEX_ROW)
+    for column in ("partition", "base", "last", "rows", "names", "epoch", "name"):
+        rows[column] = dropped[column]
+    rows["bytes"], rows["size"] = dropped["row_bytes"], dropped["bytes"]
+    return rows

@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from l0gc.streamlog.journal.commits import check_commit, check_expiry, check_merge
-from l0gc.streamlog.journal.entries import ExpiredTopic, MergedTopic, ObjectExtents, ReconciledTopic
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, Change, Changed, Lists, changed
+from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
     HOLE_NAMES,
+    NO_INDEX_ROWS,
+    NO_L1_ROWS,
     NUMBER,
     Rows,
     distinct,
@@ -275,32 +275,6 @@ class TopicState:
             self.log_start = np.insert(self.log_start, at, 0)
         return np.searchsorted(self.partitions, partitions)
 
-    def reconcile(self, e: ReconciledTopic) -> Changed:
-        """Take what `refusals` has found right."""
-        ranges, change = check_commit(e)
-        self.reconciled[places(self.partitions, ranges["partition"])[0]] = ranges["last"]
-        self._let_go(ranges["partition"], ranges["last"])
-        result = self._change(ranges["partition"], change)
-        self._pass_holes(ranges["partition"])
-        return result
-
-    def merge(self, e: MergedTopic) -> Changed:
-        """Take what `merge_refusals` has found right."""
-        change = check_merge(e)
-        return self._change(change.merged, change)
-
-    def expire(self, e: ExpiredTopic) -> Changed:
-        """Take what `expiry_refusals` has found right."""
-        partitions, starts, change = check_expiry(e)
-        at, _ = places(self.partitions, partitions)
-        self.reconciled[at] = self.reconciled_after(partitions, starts)
-        self.log_start[at] = starts
-        self._let_go(partitions, starts - 1)
-        result = self._change(partitions, change, starts)
-        self.holes = self.holes[~self._holes_below(partitions, starts)]
-        self._pass_holes(partitions)
-        return result
-
     def give_up(self, ranges: Rows) -> None:
         """Make what `check_give_up` has found right a hole of each partition; retention takes it for the records."""
         times = np.zeros(len(ranges), np.int64)
@@ -311,9 +285,9 @@ class TopicState:
             kept.append(replace(o, extents=o.extents[~gone]) if gone.any() else o)
         self.objects = [o for o in kept if len(o.extents)]
         self.holes = in_order(np.concatenate([self.holes, hole_rows(ranges, times)]))
-        self._pass_holes(ranges["partition"])
+        self.pass_holes(ranges["partition"])
 
-    def _pass_holes(self, partitions: Rows) -> None:
+    def pass_holes(self, partitions: Rows) -> None:
         """What is reconciled passes the holes that come next in these partitions, and the lists of L1 objects get them."""
         for n in np.flatnonzero(np.isin(self.holes["partition"], partitions)).tolist():
             hole, at = self.holes[n], int(np.searchsorted(self.partitions, self.holes["partition"][n]))
@@ -321,18 +295,17 @@ class TopicState:
                 self.l1 = in_order(np.concatenate([self.l1, self.holes[n : n + 1]]))
                 self.reconciled[at] = hole["last"]
 
+    def drop_holes(self, partitions: Rows, starts: Rows) -> None:
+        """The holes that lie wholly before where these partitions begin leave."""
+        self.holes = self.holes[~self._holes_below(partitions, starts)]
+
     def _holes_below(self, partitions: Rows, starts: Rows) -> Rows:
         """Which of the holes lie wholly before where these partitions begin."""
         at, there = places(partitions, self.holes["partition"])
         below: Rows = there & (self.holes["last"] < starts[at])
         return below
 
-    def _change(self, partitions: Rows, change: Change, starts: Rows | None = None) -> Changed:
-        result = changed(self.lists_of(partitions), partitions, change, starts)
-        self.index, self.l1 = Lists(self.index, self.l1).without(partitions).joined(result.after)
-        return result
-
-    def _let_go(self, partitions: Rows, lasts: Rows) -> None:
+    def let_go(self, partitions: Rows, lasts: Rows) -> None:
         """The extents that end at or before `lasts` in these partitions leave; an object leaves with its last one."""
         kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
         self.objects = [o for o in kept if len(o.extents)]
@@ -357,19 +330,14 @@ class TopicState:
             after[slot] = max(after[slot], hole["last"])
         return after
 
-    def end_with_extent(self, ranges: Rows, log_offset: int) -> Rows:
-        """For each range of `ranges` whether an extent that landed up to `log_offset` ends where it does."""
+    def end_with_extent(self, ranges: Rows) -> Rows:
+        """For each range of `ranges` whether an extent ends where it does."""
         found = np.zeros(len(ranges), bool)
         for o in self.objects:
-            if o.log_offset <= log_offset:
-                at, there = places(ranges["partition"], o.extents["partition"])
-                lasts = o.extents["base"] + o.extents["records"] - 1
-                found[at[there & (lasts == ranges["last"][at])]] = True
+            at, there = places(ranges["partition"], o.extents["partition"])
+            lasts = o.extents["base"] + o.extents["records"] - 1
+            found[at[there & (lasts == ranges["last"][at])]] = True
         return found
-
-    def lists_of(self, partitions: Rows) -> Lists:
-        """The lists of L1 objects of some partitions."""
-        return Lists(self.index, self.l1).of(partitions)
 
 
 def l1_file(row: Any) -> L1File:

@@ -15,16 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StaleReconcilerError
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, UsageError
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.journal.commits import places_of
-from l0gc.streamlog.journal.entries import ENTRY_BYTES
+from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
 from l0gc.streamlog.journal.holes import how_to_give_up
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, index_rows
-from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, distinct, in_order, of_partition
-from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
-from l0gc.streamlog.level_one.plan import Fault, Window, commit_entries, is_unreconciled, still_there
+from l0gc.streamlog.journal.rows import INDEX_TREE, NO_INDEX_ROWS, Rows, distinct, in_order, index_rows, of_partition
+from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, IndexChange, joined, read_index, spill
+from l0gc.streamlog.level_one.plan import Fault, Window, is_unreconciled, still_there
 
 _SHOWN: Final = 20
 """So many causes of a journal are reported, and how many more there are; and so many partitions of each."""
@@ -68,29 +66,21 @@ class Commit:
         """
         try:
             self._run(files, faults)
-        except (ProtocolError, CorruptObjectError) as e:
+        except (ProtocolError, CorruptObjectError, UsageError) as e:
             self._result.errors.append(f"journal {self._window.journal}: {e}")
         return self._result
 
     def _run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> None:
-        ordered = {r: rows[np.lexsort((rows["base"], rows["partition"]))] for r, rows in files.items() if len(rows)}
+        ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
         self._handle.catch_up()
-        indexes = {revision: self._spilled(revision, rows) for revision, rows in ordered.items()}
-        refused: dict[int, set[int]] = {}
-        stale: list[StaleReconcilerError] = []
-        for entry in commit_entries(self._epoch, self._window.upto, ordered, indexes, ENTRY_BYTES):
-            try:
-                found: Iterable[tuple[int, int]] = self._handle.commit_reconciled(entry)
-            except StaleReconcilerError as e:  # it can land no more, but an earlier try may have landed
-                stale.append(e)
-                found = places_of(entry)
-            for revision, partition in found:
-                refused.setdefault(revision, set()).add(partition)
-        left_behind = False
+        topics = []
         for revision, rows in ordered.items():
-            left_behind |= self._count(revision, rows, refused.get(revision, set()), stale=bool(stale))
-        if left_behind:
-            self._result.errors.append(f"journal {self._window.journal}: {stale[0]}")
+            indexes, removed = self._spilled(revision, rows)
+            of = self._window.topics[revision].topic_id
+            topics.append(EditedTopic.of(revision, of, added=rows, indexes=indexes, removed_indexes=removed))
+        refused = self._handle.land(Edit(RECONCILE, self._epoch, topics)) if topics else {}
+        for revision, rows in ordered.items():
+            self._count(revision, rows, {p: why for (r, p), why in refused.items() if r == revision})
         with self._handle.replica.lock:
             left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
         self._report(left)
@@ -121,11 +111,11 @@ class Commit:
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
-    def _count(self, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
-        """Add up what landed, now or at an earlier try; whether any of the rest still waits because the commit is stale."""
+    def _count(self, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
+        """Add up what landed, now or at an earlier try, and report what was refused though it still waits."""
         mine = rows[np.isin(rows["partition"], list(refused))]
         landed, unknown = self._landed(revision, mine) if len(mine) else (set(), set())
-        counted = rows[~np.isin(rows["partition"], list(refused - landed))]
+        counted = rows[~np.isin(rows["partition"], list(refused.keys() - landed))]
         if len(counted):
             self._result.partitions[revision] = distinct(counted["partition"])
         self._result.records += int((counted["last"] - counted["base"] + 1).sum())
@@ -134,10 +124,13 @@ class Commit:
         rest = mine[~np.isin(mine["partition"], list(landed | unknown))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
         with self._handle.replica.lock:
-            topic = self._handle.state.topics.get(revision) if stale else None
-            waiting = 0 if topic is None else int(is_unreconciled(topic, partitions, rest["base"][firsts]).sum())
-        self._result.lost += len(partitions) - waiting
-        return waiting > 0
+            topic = self._handle.state.topics.get(revision)
+            waits = np.zeros(len(partitions), bool)
+            if topic is not None:
+                waits = is_unreconciled(topic, partitions, rest["base"][firsts])
+        self._result.lost += int((~waits).sum())
+        whys = dict.fromkeys(refused[p] for p in partitions[waits].tolist())
+        self._result.errors += [f"journal {self._window.journal}: {why}" for why in whys]
 
     def _landed(self, revision: int, rows: Rows) -> tuple[set[int], set[int]]:
         """Of the partitions that the journal has refused, those that an earlier try moved on, and those of which that is not

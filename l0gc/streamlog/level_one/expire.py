@@ -23,12 +23,10 @@ from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import UNLIMITED, Retention, Topic, by_journal
-from l0gc.streamlog.journal.commits import divided
-from l0gc.streamlog.journal.entries import ENTRY_BYTES, Expired, ExpiredTopic
-from l0gc.streamlog.journal.l1 import NO_L1_ROWS, IndexChange
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, Rows, files_in, pack, places
+from l0gc.streamlog.journal.entries import EXPIRE, Edit, EditedTopic
+from l0gc.streamlog.journal.rows import NO_L1_ROWS, NUMBER, OFFSET, START, Rows, files_in, places
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import UNREADABLE, cut_index, joined, read_index
+from l0gc.streamlog.level_one.index import UNREADABLE, IndexChange, cut_index, joined, read_index
 from l0gc.watermark.publication import refuse_if_set_back
 
 T = TypeVar("T")
@@ -239,14 +237,25 @@ class _JournalRun:
         if not len(partitions):
             return 0
         before = known.log_start[np.searchsorted(known.partitions, partitions)].copy()
-        columns = pack(partitions.astype(NUMBER)), pack(starts.astype(OFFSET)), *map(pack, (*change, dropped))
-        expired = Expired([ExpiredTopic(topic.revision, topic.topic_id, *columns)])
-        refused: dict[tuple[int, int], str] = {}
-        for entry in () if self._dry_run else divided(expired, ENTRY_BYTES):
-            refused |= self._handle.expire(entry)
-        moved = ~np.isin(partitions, [p for _, p in refused])
+        refused = [] if self._dry_run else self._land(topic, partitions, starts, change, dropped)
+        moved = ~np.isin(partitions, refused)
         self._count(topic, partitions[moved], before[moved], starts[moved], (known.l1, known.index, dropped))
         return len(refused)
+
+    def _land(self, topic: Topic, partitions: Rows, starts: Rows, change: IndexChange, dropped: Rows) -> list[int]:
+        """Returns the partitions that were refused, and do not begin there, or further on, anyway."""
+        new = np.empty(len(partitions), START)
+        new["partition"], new["offset"] = partitions, starts
+        indexes = {"indexes": change.indexes, "removed_indexes": change.replaced}
+        edited = EditedTopic.of(topic.revision, topic.topic_id, removed=dropped, starts=new, **indexes)
+        refused = self._handle.land(Edit(EXPIRE, self._cluster.controller.epoch(), [edited]))
+        with self._handle.replica.lock:
+            begins = self._handle.state.topic(topic.revision).view
+            return [
+                p
+                for p, start in zip(partitions.tolist(), starts.tolist(), strict=True)
+                if (topic.revision, p) in refused and begins(p).log_start_offset < start
+            ]
 
     def _cut(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows) -> tuple[IndexChange, Rows]:
         """What happens to the index objects that the starts cut, and what L1 objects they no longer list."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,12 +21,13 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack_sealed, unpack_sealed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.journal import rows as packed
-from l0gc.streamlog.journal.commits import check_rows
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, NO_L1_ROWS, IndexChange
 from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
     L1_ROW,
+    NO_INDEX_ROWS,
+    NO_L1_ROWS,
     Rows,
+    check_rows,
     continues,
     distinct,
     in_order,
@@ -47,6 +48,13 @@ INDEX_ROWS: Final = 4096
 UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError, AccessDeniedError)
 """What concerns one object alone: it is damaged or gone, or the store does not hand it out, as where it was archived."""
 _LIMIT: Final = 1 << 20
+
+
+class IndexChange(NamedTuple):
+    """Index objects, durable, and those whose place they take; rows of `INDEX_ROW` by partition and offset."""
+
+    indexes: Rows = NO_INDEX_ROWS
+    replaced: Rows = NO_INDEX_ROWS
 
 
 class _Index(msgspec.Struct, array_like=True, frozen=True):
@@ -164,7 +172,7 @@ def replace_in_index(
 
     Args:
         topic: the state that the merge was planned by.
-        replaced, files: rows of `L1_ROW`, see `MergedTopic`. A file that reaches into what the state names is named there.
+        replaced, files: rows of `L1_ROW`, see `Edit`. A file that reaches into what the state names is named there.
         epoch: that of the run.
 
     Raises:

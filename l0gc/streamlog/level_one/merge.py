@@ -27,11 +27,9 @@ from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.commits import divided, places_of
-from l0gc.streamlog.journal.entries import ENTRY_BYTES, Merged, MergedTopic
+from l0gc.streamlog.journal.entries import MERGE, Edit, EditedTopic
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.l1 import NO_L1_ROWS, Change
-from l0gc.streamlog.journal.rows import Rows, pack
+from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, merges_of
@@ -72,8 +70,8 @@ class MergeResult(Outcome):
         bytes: the bytes written; a dry run says at most how many.
         bytes_read: the bytes of the objects that were replaced.
         partitions: those in which something was merged.
-        lost: merges that were given up because another run had changed the partition's objects; what they wrote is left
-            to vacuum.
+        lost: merges that were given up because another run had changed the partition's objects, or vacuum had fenced off
+            their own; what they wrote is left to vacuum.
         errors: what could not be merged, and why.
         engine: LOCAL or SPARK.
     """
@@ -263,20 +261,31 @@ class _ShareMerge:
         """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
         known = {t.revision: t for t in _topics_of(self._handle, self._window)}
         merges: dict[tuple[int, int], _Merged] = {}
-        changes: dict[int, list[Change]] = {}
+        changes: dict[int, list[dict[str, Rows]]] = {}
         for p, merged, change in self._parts(epoch, known, written):
             merges[p.revision, p.partition] = merged
             changes.setdefault(p.revision, []).append(change)
         topics = []
         for revision, of_topic in changes.items():
-            files, replaced, *indexes = (pack(np.concatenate(rows)) for rows in zip(*of_topic, strict=True))
-            topics.append(MergedTopic(revision, replaced, files, *indexes))
-        for entry in divided(Merged(epoch, topics), ENTRY_BYTES):
-            self._append(entry, merges)
+            columns = {name: np.concatenate([c[name] for c in of_topic]) for name in of_topic[0]}
+            topics.append(EditedTopic.of(revision, self._window.topics[revision].topic_id, **columns))
+        if not topics:
+            return
+        try:
+            refused = self._handle.land(Edit(MERGE, epoch, topics))
+        except ProtocolError as e:  # whether it landed, the next run will see
+            self._report(e)
+            return
+        for place, of_partition in merges.items():
+            if place in refused:
+                self._result.lost += len(of_partition)
+                continue
+            for m, row in of_partition:
+                self._count(m, int(row["bytes"][0]))
 
     def _parts(
         self, epoch: int, known: Mapping[int, TopicState], written: Sequence[Rewritten]
-    ) -> Iterator[tuple[PartitionId, _Merged, Change]]:
+    ) -> Iterator[tuple[PartitionId, _Merged, dict[str, Rows]]]:
         """What there is to commit, partition by partition."""
         by_partition: dict[tuple[int, int], list[Rewritten]] = {}
         for r in written:
@@ -295,12 +304,12 @@ class _ShareMerge:
             except _DAMAGE as e:
                 self._report(e, p)
 
-    def _change(self, p: PartitionId, topic: TopicState, epoch: int, done: _Merged) -> Change:
+    def _change(self, p: PartitionId, topic: TopicState, epoch: int, done: _Merged) -> dict[str, Rows]:
         replaced = np.concatenate([merge.sources for merge, _ in done])
         files = np.concatenate([row for _, row in done])
         c = self._cluster
         indexes = replace_in_index(c.store, p, topic, replaced, files, epoch, c.runtime)
-        return Change(files, replaced, *indexes)
+        return {"added": files, "removed": replaced, "indexes": indexes.indexes, "removed_indexes": indexes.replaced}
 
     def _is_named(self, p: PartitionId, topic: TopicState | None, m: Merge) -> bool:
         """Whether the journal still names the objects of a merge."""
@@ -310,19 +319,6 @@ class _ShareMerge:
         listed = (index["last"] >= m.sources["base"][0]) & (index["base"] <= m.sources["last"][-1])
         named = [topic.l1_of(p.partition)["name"], read_index(self._cluster.store, p, index[listed])["name"]]
         return bool(np.isin(m.sources["name"], np.concatenate(named)).all())
-
-    def _append(self, entry: Merged, merges: Mapping[tuple[int, int], _Merged]) -> None:
-        try:
-            refused = self._handle.commit_merged(entry)
-        except ProtocolError as e:  # fenced off by a vacuum, say; whether it landed, the next run will see
-            self._report(e)
-            return
-        for at in places_of(entry):
-            if at in refused:
-                self._result.lost += len(merges[at])
-                continue
-            for m, row in merges[at]:
-                self._count(m, int(row["bytes"][0]))
 
 
 def _topics_of(handle: JournalHandle, window: Window) -> list[TopicState]:

@@ -19,10 +19,7 @@ import numpy as np
 
 from l0gc.epoch import MAX_EPOCH
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.commits import divided, ranges_of
-from l0gc.streamlog.journal.entries import Reconciled, ReconciledTopic
-from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, pack, places, position
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, places, position
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
@@ -264,22 +261,6 @@ def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
     """Which of the writers each partition belongs to: all of a partition's records go to one."""
     mixed: Rows = (partitions.astype(np.int64) + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
     return mixed
-
-
-# -- what to commit -----------------------------------------------------------------------------------------------------
-
-
-def commit_entries(
-    epoch: int, cut: int, files: Mapping[int, Rows], indexes: Mapping[int, IndexChange], limit: int
-) -> Iterator[Reconciled]:
-    """The commit of a journal's L1 objects up to the log offset `cut`, as entries of about `limit` bytes; see `divided`.
-    `files`, by revision, are rows of `L1_ROW` without a gap within a partition; `indexes` is what happens to index objects.
-    """
-    topics = [
-        ReconciledTopic(revision, *map(pack, (ranges_of(rows), rows, *indexes.get(revision, IndexChange()))))
-        for revision, rows in sorted(files.items())
-    ]
-    return divided(Reconciled(epoch, cut, topics), limit)
 
 
 def still_there(state: JournalState, fault: Fault) -> Fault | None:

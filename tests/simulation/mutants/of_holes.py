@@ -9,7 +9,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 
-import l0gc.streamlog.journal.commits
+import l0gc.streamlog.journal.entries
 import l0gc.streamlog.journal.holes
 import l0gc.streamlog.level_one.merge_plan
 from l0gc.streamlog.journal.topic import TopicState
@@ -53,7 +53,7 @@ def untried_given_up() -> AbstractContextManager[Any]:
 
 @mutant(
     35,
-    "l0gc/streamlog/journal/state.py::refusals",
+    "l0gc/streamlog/journal/edits.py::fits",
     "a commit may cover records that were given up",
     f"{_TEST}::test_no_commit_covers_a_hole",
     simulated=False,
@@ -64,13 +64,13 @@ def hole_reconciled() -> AbstractContextManager[Any]:
 
 @mutant(
     35,
-    "l0gc/streamlog/journal/commits.py::check_merge",
+    "l0gc/streamlog/journal/entries.py::Edit",
     "an entry may name a hole, and have an object take its place",
     f"{_TEST}::test_no_commit_names_a_hole_and_no_merge_takes_its_place",
     simulated=False,
 )
 def hole_merged() -> AbstractContextManager[Any]:
-    return mock.patch.object(l0gc.streamlog.journal.commits, "is_hole", _none)
+    return mock.patch.object(l0gc.streamlog.journal.entries, "is_hole", _none)
 
 
 @mutant(

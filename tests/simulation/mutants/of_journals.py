@@ -20,20 +20,14 @@ from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.state import RUN_LIMIT_MS
 from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import (
-    JournalEntry,
-    LandedSequence,
-    ObjectExtents,
-    Objects,
-    ProducerBatch,
-    ProducerState,
-)
+from l0gc.streamlog.journal.entries import RECONCILE, JournalEntry, ObjectExtents, Objects
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.producers import Overlay
+from l0gc.streamlog.journal.producers import LandedSequence, Overlay, ProducerBatch, ProducerState
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
+from tests.simulation.mutants.of_l1 import fits_anyhow
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _HANDLE = "tests/streamlog/journal/test_handle.py"
@@ -155,12 +149,12 @@ def seen_window_rules(self: EpochFence) -> EpochWindow:
 
 @mutant(
     9,
-    "l0gc/streamlog/journal/state.py::refusals",
+    "l0gc/streamlog/journal/edits.py::fits",
     "a range need not continue the last one",
     f"{_TEST_STATE}::test_a_partition_that_moved_on_is_refused_and_the_others_land",
 )
 def any_range() -> AbstractContextManager[Any]:
-    return everywhere(_STATE, "refusals", lambda state, t, log_offset: {})
+    return fits_anyhow(RECONCILE)
 
 
 @mutant(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
 
 import l0gc.streamlog.garbage
+import l0gc.streamlog.journal.edits
 import l0gc.streamlog.level_one.index
 from l0gc.collect.dropped_l1 import DroppedRemoval
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
@@ -16,11 +19,12 @@ from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalLook
-from l0gc.streamlog.journal.l1 import IndexChange
+from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
 from l0gc.streamlog.journal.rows import Rows, name_bytes, of_partition
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.commit import Commit
-from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+from l0gc.streamlog.level_one.index import IndexChange, files_of, index_key, l1_key
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
@@ -28,9 +32,10 @@ _VACUUM = "tests/collect/test_vacuum.py"
 _GARBAGE = "tests/streamlog/test_garbage.py"
 _AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
-_STATE = "l0gc.streamlog.journal.state"
+_EDITS = "l0gc.streamlog.journal.edits"
 _INDEX = "l0gc.streamlog.level_one.index"
 _count = Commit._count
+_fits = l0gc.streamlog.journal.edits.fits
 _spill = l0gc.streamlog.level_one.index.spill
 _raise_fence = JournalGarbage.fence
 _BETWEEN_S = 60.0
@@ -39,23 +44,32 @@ _removal = DroppedRemoval.run
 
 @mutant(
     24,
-    "l0gc/streamlog/journal/state.py::merge_refusals",
+    "l0gc/streamlog/journal/edits.py::fits",
     "a merge lands whatever has become of the objects that it replaces",
     f"{_STATE_L1}::test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land",
     simulated=False,
 )
 def any_merge() -> AbstractContextManager[Any]:
-    return everywhere(_STATE, "merge_refusals", lambda state, t: {})
+    return fits_anyhow(MERGE)
+
+
+def fits_anyhow(kind: Kind) -> AbstractContextManager[Any]:
+    """An edit of a kind lands, whatever the state."""
+
+    def fitting(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
+        return {} if edit.kind == kind else _fits(state, edit)
+
+    return everywhere(_EDITS, "fits", fitting)
 
 
 @mutant(
     25,
-    "l0gc/streamlog/journal/state.py::check_stamps",
+    "l0gc/streamlog/journal/edits.py::fits",
     "what is stamped below the L1 fence is committed",
     f"{_STATE_L1}::test_what_is_stamped_below_the_fence_is_never_named",
 )
 def commit_below_fence() -> AbstractContextManager[Any]:
-    return everywhere(_STATE, "check_stamps", lambda state, e: None)
+    return everywhere(_EDITS, "fits", lambda state, edit: _fits(dataclasses.replace(state, l1_fence=0), edit))
 
 
 @instead(
@@ -115,13 +129,13 @@ def replaced_index_removed(
     "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
     place="l0gc/streamlog/level_one/commit.py::Commit._count",
 )
-def losers_removed(self: Commit, revision: int, rows: Rows, refused: set[int], *, stale: bool) -> bool:
+def losers_removed(self: Commit, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
     with self._handle.replica.lock:
         state = self._handle.state
         names = state.names(revision)
     keys: list[str] = []
-    for partition in [] if stale else sorted(refused):
+    for partition in sorted(p for p, why in refused.items() if "fenced off" not in why):
         p, mine = (
             self._window.topics[revision].id(partition),
             [l1_file(row) for row in of_partition(rows, partition)],
@@ -137,4 +151,4 @@ def losers_removed(self: Commit, revision: int, rows: Rows, refused: set[int], *
         keys += [l1_key(p, f) for f in mine]
     if keys:
         self._cluster.store.delete(keys)
-    return _count(self, revision, rows, refused, stale=stale)
+    _count(self, revision, rows, refused)

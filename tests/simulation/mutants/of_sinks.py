@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows
-from l0gc.streamlog.journal.entries import InputProgress
+from l0gc.streamlog.journal.producers import InputProgress
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _REPEATED = "tests/integrations/spark/test_repeated_batches.py"

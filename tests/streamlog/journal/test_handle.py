@@ -31,9 +31,9 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS, Topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import InputSpan, ObjectExtents, ProducerBatch
+from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
-from l0gc.streamlog.journal.producers import landed_of
+from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch, landed_of
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.fence import PATIENCE_S, within_patience
 from tests.support.journal import extents_of

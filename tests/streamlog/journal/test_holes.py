@@ -12,27 +12,17 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, PartitionClosedError, ProtocolError, UsageError
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import (
-    Closed,
-    ClosedTopic,
-    Expired,
-    ExpiredTopic,
-    GaveUp,
-    JournalEntry,
-    Merged,
-    MergedTopic,
-    Reconciled,
-    ReconciledTopic,
-)
+from l0gc.streamlog.journal.edits import fits
+from l0gc.streamlog.journal.entries import EXPIRE, MERGE, RECONCILE, Closed, ClosedTopic, Edit, GaveUp, JournalEntry
 from l0gc.streamlog.journal.holes import GIVEN_UP, check_give_up
-from l0gc.streamlog.journal.rows import NUMBER, OFFSET, RANGE, is_hole, pack
-from l0gc.streamlog.journal.state import refusals
+from l0gc.streamlog.journal.rows import RANGE, is_hole, pack
 from l0gc.streamlog.journal.topic import TopicState
 from tests.support.journal import (
     REVISION,
     TOPIC_ID,
     Journal,
     bound_of,
+    edit,
     extents_of,
     give_up,
     index_row,
@@ -40,6 +30,7 @@ from tests.support.journal import (
     l1_row,
     l1_rows,
     reconciled,
+    starts_of,
 )
 
 MACHINE = JournalMachine(0)
@@ -65,9 +56,8 @@ def spans(j: Journal, partition: int = 0) -> list[tuple[int, int, bool]]:
     return list(zip(rows["base"].tolist(), rows["last"].tolist(), is_hole(rows).tolist(), strict=True))
 
 
-def expired(starts: Mapping[int, int]) -> Expired:
-    columns = pack(np.array(list(starts), NUMBER)), pack(np.array(list(starts.values()), OFFSET))
-    return Expired([ExpiredTopic(REVISION, TOPIC_ID, *columns)])
+def expired(starts: Mapping[int, int]) -> Edit:
+    return edit(EXPIRE, 0, starts=starts_of(starts))
 
 
 def why_not(j: Journal, ranges: Mapping[int, tuple[int, int]], error: type[L0gcError]) -> str:
@@ -126,11 +116,11 @@ def test_an_object_leaves_when_the_last_of_its_records_is_given_up() -> None:
 @pytest.mark.parametrize("base", [10, 20])
 def test_no_commit_covers_a_hole(base: int) -> None:
     j = landed()
-    begun = reconciled(j.state, {0: 39, 1: 39}, 10)
+    begun = reconciled(j.state, {0: 39, 1: 39})
     j.apply(give_up({0: (base, base + 9)}, j.state))
-    refused = refusals(j.state, begun.topics[0], 10)
-    assert set(refused) == {0}
-    assert base == 10 or refused[0] == GIVEN_UP
+    refused = fits(j.state, begun)
+    assert set(refused) == {(REVISION, 0)}
+    assert base == 10 or refused[REVISION, 0] == GIVEN_UP
     with pytest.raises(CorruptObjectError):
         j.apply(begun)
 
@@ -139,26 +129,24 @@ def test_no_commit_names_a_hole_and_no_merge_takes_its_place() -> None:
     j = landed()
     j.apply(give_up({0: (10, 19)}, j.state))
     file, hole = topic_of(j).l1_of(0)[:1], topic_of(j).l1_of(0)[1:]
-    ranges = np.array([(0, 20, 29)], RANGE)
     made_up = l1_rows((0, 20, 29, 0, 0, 0, bytes(hole["name"][0])))
     one = l1_rows(l1_row(0, 0, 19, name=77))
-    entries: list[JournalEntry] = [
-        Reconciled(0, 10, [ReconciledTopic(REVISION, pack(ranges), pack(made_up))]),
-        Merged(0, [MergedTopic(REVISION, pack(topic_of(j).l1_of(0)), pack(one))]),
-        Merged(0, [MergedTopic(REVISION, pack(hole), pack(l1_rows(l1_row(0, 10, 19, name=77))))]),
-        Merged(0, [MergedTopic(REVISION, pack(file), pack(hole))]),
-    ]
-    for entry in entries:
-        with pytest.raises(CorruptObjectError):
-            j.apply(entry)
+    with pytest.raises(UsageError, match="hole"):
+        edit(RECONCILE, 0, added=made_up)
+    for removed, added in (
+        (topic_of(j).l1_of(0), one),
+        (hole, l1_rows(l1_row(0, 10, 19, name=77))),
+        (file, hole),
+    ):
+        with pytest.raises(UsageError, match="hole"):
+            edit(MERGE, 0, removed=removed, added=added)
 
 
 def test_an_index_object_may_list_a_hole() -> None:
     j = landed()
     j.apply(give_up({0: (10, 19)}, j.state))
     index = index_row(topic_of(j).l1_of(0), name=99)
-    commit = reconciled(j.state, {0: 29}, 10)
-    j.apply(msgspec.structs.replace(commit, topics=[msgspec.structs.replace(commit.topics[0], indexes=pack(index))]))
+    j.apply(edit(RECONCILE, 0, added=reconciled(j.state, {0: 29}).topics[0].change.added, indexes=index))
     assert spans(j) == [(20, 29, False)]
     assert topic_of(j).holes["base"].tolist() == [10]
     assert "given up already" in why_not(j, {0: (10, 19)}, UsageError)
@@ -245,7 +233,7 @@ def test_any_history_with_holes_keeps_every_other_record_in_its_place() -> None:
             view, n = topic_of(j).view(0), chance.randrange(6) * 10
             what: JournalEntry = give_up({0: (n, n + 9)}, j.state)
             if chance.random() < 0.5:
-                what = reconciled(j.state, {0: n + 9}, 100) if n + 9 > view.last_reconciled_offset else what
+                what = reconciled(j.state, {0: n + 9}) if n + 9 > view.last_reconciled_offset else what
             elif chance.random() < 0.2:
                 what = expired({0: chance.randrange(view.log_start_offset, 50)})
             try:

@@ -25,7 +25,7 @@ from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, InitPr
 from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, RUN_LIMIT_MS
 from l0gc.streamlog.journal import producers as rules
-from l0gc.streamlog.journal.entries import InputSpan, LandedSequence, ProducerBatch, ProducerState
+from l0gc.streamlog.journal.producers import InputSpan, LandedSequence, ProducerBatch, ProducerState
 
 CONTROLLER = ControllerMachine()
 DAYS = st.sampled_from([0, 3, 6, 8, 15])

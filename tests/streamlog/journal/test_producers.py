@@ -14,12 +14,15 @@ from l0gc.errors import (
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
 from l0gc.streamlog.journal import producers as rules
-from l0gc.streamlog.journal.entries import InputSpan, LandedSequence, ProducerBatch, ProducerState
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import (
     INPUTS_KEPT,
     RECENT_OBJECTS,
+    InputSpan,
+    LandedSequence,
     Overlay,
+    ProducerBatch,
+    ProducerState,
     admit,
     forget_unused,
     landed_of,

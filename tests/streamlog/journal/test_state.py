@@ -18,32 +18,38 @@ from l0gc.errors import (
     L0gcError,
     PartitionClosedError,
     StaleClusterEpochError,
-    StaleReconcilerError,
+    UsageError,
 )
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.journal.admission import Admission, EpochWindow
+from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.commits import without
+from l0gc.streamlog.journal.edits import GONE, fits
 from l0gc.streamlog.journal.entries import (
+    RECONCILE,
     Advance,
     Barrier,
     Closed,
     ClosedTopic,
+    Edit,
+    EditedTopic,
     ObjectExtents,
     Objects,
-    Reconciled,
-    ReconciledTopic,
 )
-from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, NUMBER, RANGE, pack, unpack
-from l0gc.streamlog.journal.state import JournalState, apply, refusals
+from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, NUMBER, pack, unpack
+from l0gc.streamlog.journal.state import JournalState
 from tests.support.journal import (
     REVISION,
+    TOPIC_ID,
     Journal,
     batch,
     bound_of,
+    edit,
     extents_of,
     gc_epoch_of,
     key_of,
+    l1_row,
+    l1_rows,
     lowest_of,
     reconciled,
 )
@@ -396,16 +402,16 @@ def test_what_is_left_of_a_block_keeps_its_rows() -> None:
 def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
     """Hazard 9."""
     j = two_objects()
-    late = reconciled(j.state, {0: 1, 1: 0}, 1)
+    late = reconciled(j.state, {0: 1, 1: 0})
     j.reconcile({0: 2})
-    refused = refusals(j.state, late.topics[0], late.log_offset)
-    assert list(refused) == [0]
-    assert "records up to 2 are reconciled already" in refused[0]
-    left = without(late, {(REVISION, p): why for p, why in refused.items()})
+    refused = fits(j.state, late)
+    assert list(refused) == [(REVISION, 0)]
+    assert "records up to 2 are reconciled already" in refused[REVISION, 0]
+    left = late.without(refused)
     assert left is not None
     j.apply(left)
     assert j.state.topic(REVISION).view(1).last_reconciled_offset == 0
-    assert without(late, {(REVISION, 0): "", (REVISION, 1): ""}) is None
+    assert late.without({(REVISION, 0): "", (REVISION, 1): ""}) is None
 
 
 @pytest.mark.parametrize(
@@ -414,42 +420,36 @@ def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
 )
 def test_a_range_that_does_not_end_with_an_object_is_refused(upto: dict[int, int], why: str) -> None:
     j = two_objects()
-    commit = reconciled(j.state, upto, 1)
-    assert any(why in text for text in refusals(j.state, commit.topics[0], 1).values())
+    commit = reconciled(j.state, upto)
+    assert any(why in text for text in fits(j.state, commit).values())
     with pytest.raises(CorruptObjectError):
         j.apply(commit)
 
 
-def test_a_commit_reaches_no_further_than_the_log_offset_that_it_names() -> None:
-    j = two_objects()
-    commit = reconciled(j.state, {0: 2}, 0)
-    assert list(refusals(j.state, commit.topics[0], commit.log_offset)) == [0]
-
-
-@pytest.mark.parametrize("wrong", ["gap", "short", "other partition", "no files", "bad bytes", "ranges", "negative"])
+@pytest.mark.parametrize("wrong", ["gap", "short", "no files", "bad bytes", "order", "negative"])
 def test_files_that_do_not_fill_their_range_are_refused(wrong: str) -> None:
     """Hazard 9: L1 is committed only if it holds exactly the records that leave."""
     j = two_objects()
-    (topic,) = reconciled(j.state, {0: 2, 1: 0}, 1).topics
-    files, ranges = unpack(topic.files, L1_ROW).copy(), unpack(topic.ranges, RANGE).copy()
+    files = reconciled(j.state, {0: 2, 1: 0}).topics[0].change.added.copy()
     if wrong == "gap":
-        files["base"][0] = 1
+        files = l1_rows(l1_row(0, 0, 0), l1_row(0, 2, 2))
     elif wrong == "short":
-        files["last"][0] = 1
-    elif wrong == "other partition":
-        files["partition"][1] = 2
+        files["last"][0] = 0
     elif wrong == "no files":
         files = files[:0]
-    elif wrong == "ranges":
-        ranges["partition"] = [1, 0]
+    elif wrong == "order":
+        files = files[::-1]
     elif wrong == "negative":
         files["bytes"][0] = -1
+    if wrong == "short":
+        assert list(fits(j.state, edit(RECONCILE, 1, added=files))) == [(REVISION, 0)]
+        return
     body = pack(files)[:-1] if wrong == "bad bytes" else pack(files)
-    bad = ReconciledTopic(REVISION, pack(ranges), body)
-    with pytest.raises(StaleReconcilerError):
-        refusals(j.state, bad, 1)
-    with pytest.raises(CorruptObjectError):
-        j.apply(Reconciled(1, 1, [bad]))
+    with pytest.raises(UsageError):
+        Edit(RECONCILE, 1, [EditedTopic(REVISION, TOPIC_ID, body)])
+    payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body]]])
+    with pytest.raises(CorruptObjectError, match="should never have landed"):
+        apply(j.state, Landed(2, 0, payload, 0, 0), "the entry")
 
 
 # -- the end -------------------------------------------------------------------------------------------------------------
@@ -458,14 +458,13 @@ def test_files_that_do_not_fill_their_range_are_refused(wrong: str) -> None:
 def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
     """Hazard 6."""
     j = two_objects()
-    commit = reconciled(j.state, {0: 2}, 1)
+    commit = reconciled(j.state, {0: 2})
     j.apply(Closed([ClosedTopic(REVISION)]))
     assert j.state.closed(REVISION)
     assert j.state.topic(REVISION).extents(0) == []
     with pytest.raises(PartitionClosedError):
         admit(j.state, extents_of(6))
-    with pytest.raises(PartitionClosedError):
-        refusals(j.state, commit.topics[0], 1)
+    assert fits(j.state, commit) == {(REVISION, 0): GONE}
     with pytest.raises(CorruptObjectError):
         j.land(extents_of(6))
     admit(j.state, extents_of(10, revision=9, topic_id="created again"))
@@ -492,7 +491,7 @@ def test_a_body_that_is_not_an_entry_is_named_and_changes_nothing(payload: bytes
 
 def test_an_entry_without_effect_that_nobody_writes_is_corrupt() -> None:
     j = Journal()
-    for entry in (Objects([]), Reconciled(1, 1, []), Advance(-1), Closed([ClosedTopic(-5)])):
+    for entry in (Objects([]), Advance(-1), Closed([ClosedTopic(-5)])):
         with pytest.raises(CorruptObjectError):
             j.apply(entry)
 

@@ -10,8 +10,8 @@ import pytest
 from l0gc.errors import StoreError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.journal.entries import Reconciled, decode_journal_entry
-from l0gc.streamlog.journal.rows import L1_ROW, unpack
+from l0gc.streamlog.journal import handle as journal_handle
+from l0gc.streamlog.journal.entries import Edit, decode_journal_entry
 from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one.commit import Commit, Committed
 from l0gc.streamlog.level_one.plan import Fault
@@ -44,11 +44,11 @@ def l1_objects(cluster: Handles) -> set[str]:
     return {k for k in store_of(cluster).objects if k.startswith("level_one/data/")}
 
 
-def entries(cluster: Handles) -> list[Reconciled]:
+def entries(cluster: Handles) -> list[Edit]:
     """The reconcilers' entries in journal 0."""
     log = cluster.journal(0).replica.log
     payloads = [decode_journal_entry(e.payload, "") for e in log.replay().entries]
-    return [e for e in payloads if isinstance(e, Reconciled)]
+    return [e for e in payloads if isinstance(e, Edit)]
 
 
 def sums(found: Sequence[Committed]) -> tuple[int, int, int]:
@@ -62,8 +62,8 @@ def test_one_entry_takes_all_partitions_of_a_journal_and_names_the_epoch() -> No
     begun = begin(a)
     assert sums(begun.commit()) == (20, 2, 0)
     (entry,) = entries(b)
-    assert (entry.epoch, entry.log_offset) == (2, 0)
-    assert unpack(entry.topics[0].files, L1_ROW)[["partition", "base", "last", "epoch"]].tolist() == [
+    assert entry.epoch == 2
+    assert entry.topics[0].change.added[["partition", "base", "last", "epoch"]].tolist() == [
         (0, 0, 9, 2),
         (1, 0, 9, 2),
     ]
@@ -71,11 +71,11 @@ def test_one_entry_takes_all_partitions_of_a_journal_and_names_the_epoch() -> No
 
 
 def test_a_large_commit_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "ENTRY_BYTES", 320)
+    monkeypatch.setattr(journal_handle, "ENTRY_BYTES", 240)
     a = topic_in_memory(10)
     put(a, "events", {p: [b"x"] for p in range(10)})
     assert sums(begin(a).commit()) == (10, 10, 0)
-    assert [len(unpack(e.topics[0].files, L1_ROW)) for e in entries(a)] == [4, 4, 2]
+    assert [len(e.topics[0].change.added) for e in entries(a)] == [4, 4, 2]
     assert all(unreconciled(a, "events", p) == 0 for p in range(10))
 
 

@@ -18,8 +18,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import Retention, Topic
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS
-from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, Rows
+from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, NO_INDEX_ROWS, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one import index as level_one_index
 from l0gc.streamlog.level_one.expire import NewStart, expire, starts_by_retention

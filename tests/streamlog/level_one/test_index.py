@@ -16,8 +16,17 @@ from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundErr
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack_sealed as seal
-from l0gc.streamlog.journal.l1 import NO_INDEX_ROWS, IndexChange, dropped_rows, index_rows
-from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, Rows, in_order, name_text, pack
+from l0gc.streamlog.journal.rows import (
+    INDEX_OBJECT,
+    INDEX_TREE,
+    NO_INDEX_ROWS,
+    Rows,
+    dropped_rows,
+    in_order,
+    index_rows,
+    name_text,
+    pack,
+)
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one import index as level_one_index
@@ -25,6 +34,7 @@ from l0gc.streamlog.level_one.index import (
     INDEX_ROWS,
     KEPT_ROWS,
     STATE_ROWS,
+    IndexChange,
     cut_index,
     files_of,
     index_key,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.journal.l1 import NO_L1_ROWS
-from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, Rows, sums
+from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, NO_L1_ROWS, Rows, sums
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, Merge, MergeRule, merges_of, spans
 

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.errors import StaleReconcilerError
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.commits import check_commit, ranges_of
-from l0gc.streamlog.journal.entries import Closed, ClosedTopic
-from l0gc.streamlog.journal.l1 import IndexChange
-from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, RANGE, Rows, unpack
-from l0gc.streamlog.journal.state import refusals
-from l0gc.streamlog.level_one.index import joined
+from l0gc.streamlog.journal.edits import fits
+from l0gc.streamlog.journal.entries import RECONCILE, Closed, ClosedTopic, Edit, EditedTopic
+from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, RANGE, Rows, ranges_of
+from l0gc.streamlog.level_one.index import IndexChange, joined
 from l0gc.streamlog.level_one.plan import (
     SMALL_TASK_BYTES,
     TASK_BYTES,
@@ -25,7 +22,6 @@ from l0gc.streamlog.level_one.plan import (
     Step,
     Window,
     choose_steps,
-    commit_entries,
     is_unreconciled,
     make_round,
     steps_of,
@@ -285,42 +281,38 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
     }
     found: dict[int, list[Rows]] = {}
     of_index: dict[int, list[IndexChange]] = {}
-    entries = list(commit_entries(5, 42, files, indexes, limit))
-    for entry in entries:
-        assert (entry.epoch, entry.log_offset) == (5, 42)
+    whole = Edit(
+        RECONCILE,
+        5,
+        [
+            EditedTopic.of(r, f"id-{r}", added=f, indexes=indexes[r].indexes, removed_indexes=indexes[r].replaced)
+            for r, f in files.items()
+        ],
+    )
+    for entry in whole.divided(limit):
+        assert (entry.kind, entry.epoch) == (RECONCILE, 5)
         assert len({t.revision for t in entry.topics}) == len(entry.topics)
         partitions_in = 0
         size = 0
         for t in entry.topics:
-            check_commit(t)  # what the journal demands of any commit
-            found.setdefault(t.revision, []).append(unpack(t.files, L1_ROW))
-            change = IndexChange(unpack(t.indexes, INDEX_ROW), unpack(t.replaced_indexes, INDEX_ROW))
-            of_index.setdefault(t.revision, []).append(change)
-            partitions_in += len(unpack(t.ranges, RANGE))
-            size += len(t.ranges) + len(t.files) + len(t.indexes) + len(t.replaced_indexes)
+            assert t.topic_id == f"id-{t.revision}"
+            found.setdefault(t.revision, []).append(t.change.added)
+            of_index.setdefault(t.revision, []).append(IndexChange(t.change.indexes, t.change.removed_indexes))
+            partitions_in += len(t.change.partitions)
+            size += len(t.added) + len(t.indexes) + len(t.removed_indexes)
         assert size <= limit or partitions_in == 1
     assert {r: np.concatenate(parts).tolist() for r, parts in found.items()} == {
         r: f.tolist() for r, f in files.items()
     }
     for revision, changes in of_index.items():
-        for column, whole in zip(joined(changes), indexes[revision], strict=True):
-            assert column.tolist() == whole.tolist()
+        for column, of_topic in zip(joined(changes), indexes[revision], strict=True):
+            assert column.tolist() == of_topic.tolist()
 
 
 def index_rows(partitions: list[int], name: bytes) -> Rows:
     """An index object of one row for each of these partitions."""
     rows = [(p, 0, 0, 1, 1, 1, 1, 0, 100, 5, name.ljust(16)) for p in partitions]
     return np.array(rows, INDEX_ROW) if rows else np.empty(0, INDEX_ROW)
-
-
-def test_no_files_make_no_entry() -> None:
-    assert list(commit_entries(5, 42, {}, {}, 1000)) == []
-
-
-def test_a_gap_between_the_files_is_refused_by_the_journal() -> None:
-    (entry,) = commit_entries(5, 0, {REVISION: rows((0, 0, 4), (0, 6, 9))}, {}, 1000)
-    with pytest.raises(StaleReconcilerError, match="leave a gap"):
-        check_commit(entry.topics[0])
 
 
 def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> None:
@@ -333,8 +325,8 @@ def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> No
         for e in o.extents:
             ends[int(e["partition"])] = int(e["base"] + e["records"] - 1)
     files = rows(*((p, 0, last) for p, last in sorted(ends.items())))
-    (entry,) = commit_entries(5, step.cut, {REVISION: files}, {}, 1 << 20)
-    assert refusals(j.state, entry.topics[0], entry.log_offset) == {}
+    entry = Edit(RECONCILE, 9, [EditedTopic.of(REVISION, TOPIC_ID, added=files)])
+    assert fits(j.state, entry) == {}
     j.apply(entry)
     assert j.state.topic(REVISION).view(3).last_reconciled_offset == 2
 
