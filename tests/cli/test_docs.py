@@ -58,7 +58,7 @@ SHORTENED = {
 
 COMMON = "options of every command"
 
-HAZARDS = [*range(1, 31), *range(35, 41)]
+HAZARDS = [*range(1, 32), *range(35, 41)]
 """The hazards that docs/safety.md has a guard, a mutant and a test for, by their numbers there."""
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

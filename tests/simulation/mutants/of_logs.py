@@ -318,3 +318,15 @@ def jumps_believed() -> AbstractContextManager[Any]:
 )
 def entries_by_local_clock(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
     return _append(self, offset, payload, time_ms=self._runtime.clock.now_ms(), as_of_ms=as_of_ms)
+
+
+@instead(
+    31,
+    "l0gc/storage/replica.py::Replica.payload",
+    "an entry is appended as it was built, whatever its readers make of it",
+    f"{_REPLICA}::test_what_a_reader_would_refuse_is_not_appended",
+    "tests/streamlog/controller/test_handle.py::test_no_value_of_any_call_becomes_an_entry_that_a_reader_refuses",
+    simulated=False,
+)
+def entries_unread(self: Replica[Any], entry: object) -> bytes:
+    return msgspec.msgpack.encode(entry)
