@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from l0gc.storage.objectstore import if_there
 
 if TYPE_CHECKING:
-    from l0gc.storage.connection import Connection
+    from l0gc.storage.s3 import S3Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ ABORTS = "aborts uploads"
 MOVES = "moves objects to another storage class"
 
 
-def lifecycle(store: Connection) -> list[LifecycleRule]:
+def lifecycle(store: S3Store) -> list[LifecycleRule]:
     """The enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix.
 
     Raises:
@@ -38,7 +38,7 @@ def lifecycle(store: Connection) -> list[LifecycleRule]:
     return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
 
 
-def object_lock(store: Connection) -> str:
+def object_lock(store: S3Store) -> str:
     """The default retention as text, `enabled` for a lock without one, empty without a lock."""
     r = if_there(store.ask, "head", "get_object_lock_configuration", "object-lock") or {}
     lock = r.get("ObjectLockConfiguration", {})

@@ -14,9 +14,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.connection import ATTEMPTS
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
-from l0gc.storage.refusals import READ_SECONDS
+from l0gc.storage.refusals import ATTEMPTS, READ_SECONDS
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

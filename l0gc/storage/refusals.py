@@ -28,7 +28,9 @@ from l0gc.errors import (
 )
 from l0gc.storage.config import StoreConfig
 
+ATTEMPTS: Final = 5
 READ_SECONDS: Final = 30
+"""How often a request is sent at most, and how long an answer is waited for."""
 DENIED: Final = "AccessDenied"
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
 """After these a write may have landed; 501, 505 and 507 say that the request was not carried out."""

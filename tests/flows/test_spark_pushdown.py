@@ -21,7 +21,7 @@ import pytest
 
 import l0gc.spark
 from l0gc.runtime import Runtime
-from l0gc.storage import connection, s3
+from l0gc.storage import s3
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Threads
 from l0gc.storage.s3 import S3Store
@@ -67,8 +67,7 @@ class StoreClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoreClock:
     clock = StoreClock()
-    for module in (connection, s3):
-        monkeypatch.setattr(module, "date_ms", clock.date_ms)
+    monkeypatch.setattr(s3, "date_ms", clock.date_ms)
     return clock
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import l0gc.storage.bulk
-import l0gc.storage.connection
 import l0gc.storage.s3
 from l0gc.errors import AccessDeniedError, StoreError, ThrottledError
 from l0gc.storage.config import StoreConfig
@@ -138,6 +137,6 @@ def test_what_is_written_often_is_there_whatever_its_key_looks_like(endpoint: st
 def test_a_write_that_failed_is_reported_by_its_status(deleting: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.bulk, "ATTEMPTS", 0)
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
-    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
     with pytest.raises(StoreError, match="501"):
         deleting.store.put_bulk("k", b"x")

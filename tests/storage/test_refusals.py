@@ -7,7 +7,6 @@ import socket
 import pytest
 from botocore import exceptions as boto
 
-import l0gc.storage.connection
 import l0gc.storage.s3
 from l0gc.errors import (
     AccessDeniedError,
@@ -178,7 +177,7 @@ def test_a_delete_of_a_key_that_is_refused_names_the_permission_or_the_lock() ->
 @pytest.fixture
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
-    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
 
 
 def test_without_credentials_the_way_to_give_them_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +251,7 @@ def test_a_conditional_write_whose_connection_is_cut_is_ambiguous_and_sent_once(
 
 def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
-    monkeypatch.setattr(l0gc.storage.connection, "ATTEMPTS", 2)
+    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
     with Scripted(500, "InternalError") as server:
         with pytest.raises(StoreError, match="500 InternalError"):
             server.store.put("k", b"x")
