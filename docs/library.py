@@ -1,17 +1,33 @@
-"""Write the reference in docs/library.md again, from the docstrings of l0gc/api: `.venv/bin/python docs/library.py`."""
+"""Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python docs/library.py`.
+
+That is the reference in docs/library.md, from the docstrings; and l0gc/api/keywords.py, which has the options as keywords: a
+type checker knows those from a `TypedDict` alone.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import textwrap
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from l0gc import api
+from l0gc import api, operations
+from l0gc.operations import Operation
 
 PAGE = Path(__file__).parent / "library.md"
 BEGIN = "## Reference\n"
+KEYWORDS = Path(__file__).parents[1] / "l0gc/api/keywords.py"
+KEYWORDS_HEAD = '''"""The keywords of the library's methods: the options in l0gc/operations.py. By docs/library.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypedDict
+
+'''
 _WIDTH = 100
 
 
@@ -36,6 +52,13 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
     return ((name, m) for name, m in found.items() if not name.startswith("_") and getattr(m, "__doc__", None))
 
 
+def _operation(member: Any) -> type[Operation] | None:
+    """The operation whose options a method takes as keywords."""
+    keywords = getattr(member, "__annotations__", {}).get("options", "")
+    name = re.search(r"(\w+)Keywords", str(keywords))
+    return getattr(operations, name[1]) if name else None
+
+
 def _entry(name: str, member: Callable[..., object] | property) -> str:
     if isinstance(member, property):
         assert member.fget is not None
@@ -45,6 +68,13 @@ def _entry(name: str, member: Callable[..., object] | property) -> str:
     text = inspect.cleandoc(member.__doc__ or "")
     text = re.sub(r"\nArgs:\n", "\n", text).replace("\nRaises:\n", "\nRaises:\n\n")
     text = re.sub(r"^    (\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
+    operation = _operation(member)
+    if operation is not None:
+        text += "" if "\n- `" in text else "\n"
+        for option, meaning in operations.texts_of(operation).items():
+            text += "\n" + textwrap.fill(
+                f"- `{option}`: {meaning[:1].lower()}{meaning[1:]}", 120, subsequent_indent="    "
+            )
     return f"```python\n{head}\n```\n\n{text}\n"
 
 
@@ -53,6 +83,15 @@ def _signature(name: str, function: Callable[..., object]) -> str:
     signature = inspect.signature(function)
     arguments = [re.sub(r" = <function .*", " = ...", str(p).replace("'", "")) for p in signature.parameters.values()]
     kinds = [p.kind for p in signature.parameters.values()]
+    operation = _operation(function)
+    if operation is not None:
+        arguments.pop()
+        if inspect.Parameter.KEYWORD_ONLY not in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+            arguments.append("*")
+        for name_, kind in operations.types_of(operation).items():
+            default = operations.default_of(operation, name_)
+            shown = f"{type(default).__name__}()" if isinstance(default, Operation) else repr(default)
+            arguments.append(f"{name_}: {type_text(kind)} = {shown}")
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     arguments = [a for a in arguments if a != "self"]
@@ -63,8 +102,33 @@ def _signature(name: str, function: Callable[..., object]) -> str:
     return "\n".join([f"{name}(", *(f"    {a}," for a in arguments), f"){returned}"])
 
 
+def keywords() -> str:
+    """What l0gc/api/keywords.py says."""
+    steps = sorted(k.__name__ for t in operations.types_of(operations.Gc).values() if (k := operations.step_of(t)))
+    parts = [KEYWORDS_HEAD + f"from l0gc.operations import {', '.join(steps)}\n"]
+    for kind in operations.OPERATIONS.values():
+        fields = "\n".join(f"    {name}: {type_text(t)}" for name, t in operations.types_of(kind).items())
+        parts.append(f"class {kind.__name__}Keywords(TypedDict, total=False):\n{fields}\n")
+    return "\n\n".join(parts)
+
+
+def type_text(kind: Any) -> str:
+    """A type without its bounds."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return type_text(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(type_text, arguments))
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]".replace("'", '"')
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(type_text, arguments))}]"
+    return "None" if kind is type(None) else str(kind.__name__)
+
+
 def main() -> None:
-    """Replace the page's reference."""
+    """Replace the page's reference, and the keywords."""
+    KEYWORDS.write_text(keywords())
     text = PAGE.read_text()
     PAGE.write_text(text[: text.index(BEGIN) + len(BEGIN)] + "\n" + reference())
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import msgspec
 
 from l0gc.errors import UsageError, suggestion
+from l0gc.operations import OPERATIONS, types_of, written
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -47,6 +48,8 @@ class FileSettings:
         context: the chosen context, or None.
         of_context: the names of the values that it sets.
         contexts: the names of all contexts.
+        sections: the options of operations, by the operation's name, with the names that they have on the command line;
+            those of the chosen context win.
     """
 
     path: str = ""
@@ -54,6 +57,7 @@ class FileSettings:
     context: str | None = None
     of_context: frozenset[str] = frozenset()
     contexts: tuple[str, ...] = ()
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def default_file() -> Path:
@@ -87,14 +91,18 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
         )
     chosen = context if context is not None else values.pop(_CONTEXT, None)
     values.pop(_CONTEXT, None)
+    sections = _sections(path, values, "")
     general = _checked(path, values, "")
+    of_contexts = {name: _sections(path, said, f"contexts.{name}.") for name, said in contexts.items()}
     each = {name: _checked(path, said, f" in contexts.{name}") for name, said in contexts.items()}
     if chosen is None:
-        return FileSettings(path, general, contexts=tuple(each))
+        return FileSettings(path, general, contexts=tuple(each), sections=sections)
     if chosen not in each:
         hint = suggestion(str(chosen), each, f"it has {', '.join(sorted(each)) or 'none'}")
         raise UsageError(f"the config file {path} has no context {chosen!r}; {hint}")
-    return FileSettings(path, general | each[chosen], chosen, frozenset(each[chosen]), tuple(each))
+    for name, options in of_contexts[chosen].items():
+        sections[name] = sections.get(name, {}) | options
+    return FileSettings(path, general | each[chosen], chosen, frozenset(each[chosen]), tuple(each), sections)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -106,6 +114,19 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"cannot read the config file {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise UsageError(f"the config file {path} is not TOML: {e}") from e
+
+
+def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
+    """Take the sections of operations out of what a file says; each names options of its operation alone."""
+    sections = {name: values.pop(name) for name in OPERATIONS if isinstance(values.get(name), dict)}
+    for name, given in sections.items():
+        known = {written(OPERATIONS[name], option) for option in types_of(OPERATIONS[name])}
+        sections[name] = {key.replace("_", "-"): value for key, value in given.items()}
+        for key in sections[name]:
+            if key not in known:
+                hint = suggestion(key, known, f"l0gc {name} --help has them")
+                raise UsageError(f"the config file {path} has an unknown option {key!r} in [{where}{name}]; {hint}")
+    return sections
 
 
 def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:

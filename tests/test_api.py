@@ -20,8 +20,10 @@ import l0gc
 from l0gc import api, errors
 from l0gc.api.engine import Work, choose_engine
 from l0gc.cli.main import cli
+from l0gc.cli.options import OperationOption
 from l0gc.collect.attempts import read_attempts
 from l0gc.keys import journal_log
+from l0gc.operations import OPERATIONS, types_of
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
@@ -401,9 +403,13 @@ def test_the_library_takes_what_the_commands_take() -> None:
     for command, each in _commands().items():
         method = _method(command)
         parameters = set() if isinstance(method, property) else set(inspect.signature(method).parameters)
+        if any(isinstance(p, OperationOption) for p in each.params):
+            parameters |= set(types_of(OPERATIONS[command.replace(" ", "-")]))
         if "external" in parameters:
             parameters |= {f.name for f in dataclasses.fields(api.ExternalFiles)}
         for p in each.params:
+            if isinstance(p, OperationOption) and p.section != command.replace(" ", "-"):
+                continue  # of a step of gc, which takes it as a struct
             names = {o.removeprefix("--").replace("-", "_") for o in p.opts if not o.startswith("-") or "--" in o}
             names |= {n.removeprefix("no_") for n in names}
             known = parameters | {n.removesuffix(u) for n in parameters for u in _UNITS}

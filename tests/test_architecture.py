@@ -29,6 +29,7 @@ LEVELS: list[set[str]] = [
         "events",
         "formatting",
         "keys",
+        "operations",
         "runtime",
         "settings",
     },
@@ -144,7 +145,7 @@ DELETING = {
 }
 """What deletes: the methods of `ObjectStore`, and what these call themselves."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
-    "api/gc.py": (["self.pins.delete", "self.pins.delete"], "the pin of a `with` block: an entry of the log"),
+    "api/cluster.py": (["self.pins.delete", "self.pins.delete"], "the pin of a `with` block: an entry of the log"),
     "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
     "collect/deleter.py": (
         ["self._store.delete_versions", "self._store.delete_once"],
@@ -496,7 +497,6 @@ def _is_command(function: ast.FunctionDef) -> bool:
 SMALL = {
     "__init__.py": "what `import l0gc` gives, and nothing that takes time",
     "__main__.py": "a fixed name",
-    "api/results.py": "types that are imported at their first use",
     "cli/entry.py": "before click is imported",
     "decoding.py": "what every part that reads JSON needs",
     "embedded/bound_exec.py": "a program of its own, run without l0gc",

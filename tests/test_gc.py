@@ -23,6 +23,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import journal_log
+from l0gc.operations import Housekeep
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult
 from l0gc.watermark.source import ClusterHandle
@@ -40,6 +41,7 @@ from tests.support.reconcile import put
 from tests.test_api import over
 
 DUE = ["housekeep", "reconcile", "compute-watermark", "sweep"]
+DRAIN = Housekeep(barrier=True)
 
 
 def loaded() -> Handles:
@@ -57,7 +59,7 @@ def fails_with(error: BaseException) -> Callable[..., Any]:
 
 def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with over(loaded(), monkeypatch) as cluster:
-        done = cluster.gc(barrier=True, run_id="mine")
+        done = cluster.gc(housekeep=DRAIN, run_id="mine")
         assert done.reconcile is not None
         assert done.sweep is not None
         assert (done.reconcile.records, done.sweep.deleted, done.sweep.run_id, done.run_id) == (3, 1, "mine", "mine")
@@ -77,7 +79,7 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
             "seconds",
             "run_id",
         ]
-        again = cluster.gc(reconcile=False)
+        again = cluster.gc(reconcile=None, merge=None)
         assert set(again.not_due) == {"expire", "table_sync", "compute_watermark", "sweep", "vacuum"}
         assert again.housekeep is not None
 
@@ -129,7 +131,7 @@ def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_r
     monkeypatch.setattr("l0gc.collect.sweep.plan_sweep", bounded)
     with over(handles, monkeypatch) as cluster:
         handles.store.put(handles.identity().layout.format(1, 0, str(UUID(int=0))), b"x")
-        canary = cluster.gc(barrier=True).sweep
+        canary = cluster.gc(housekeep=DRAIN).sweep
         assert canary is not None
         assert (canary.deleted, canary.bound, canary.watermark > 0) == (1, 0, True)
         assert read_gc_note(handles.store).swept == 0
@@ -147,7 +149,7 @@ def test_a_small_busy_cluster_starts_no_spark_though_java_is_there(monkeypatch: 
     monkeypatch.setattr("l0gc.spark.master.has_java", lambda: True)
     monkeypatch.setattr("l0gc.api.engine.Engine.session", fails_with(AssertionError("Spark was started")))
     with over(loaded(), monkeypatch) as cluster, Engine() as engine:
-        done = cluster.gc(engine, barrier=True)
+        done = cluster.gc(engine, housekeep=DRAIN)
         assert {step for step in DUE if getattr(done, step.replace("-", "_")) is not None} == set(DUE)
         assert cluster.verify(engine).total == 0
 
@@ -163,7 +165,7 @@ def test_what_is_done_around_a_step_sees_all_in_their_order_and_which_are_not_du
             call()
 
     with over(loaded(), monkeypatch) as cluster:
-        cluster.gc(barrier=True, around=around)
+        cluster.gc(housekeep=DRAIN, around=around)
         assert seen == [(step, step in DUE) for step in STEPS]
         seen.clear()
         cluster.gc(dry_run=True, around=around)
@@ -186,7 +188,7 @@ def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: p
     with over(loaded(), monkeypatch) as cluster:
         monkeypatch.setattr(type(cluster), "compute_watermark", fails_with(CorruptObjectError("damaged")))
         with caplog.at_level("INFO", "l0gc"), pytest.raises(EndedError) as raised:
-            cluster.gc(barrier=True)
+            cluster.gc(housekeep=DRAIN)
         result: Any = raised.value.result
         assert (result.sweep, result.vacuum, set(result.not_due)) == (None, None, {"merge", "expire", "table_sync"})
         assert [m for m in caplog.messages if "left out" in m] == [
@@ -240,7 +242,7 @@ def test_a_quiet_run_reads_each_journal_once_and_then_asks_whether_it_grew(
     handles = topic_in_memory(partitions, used)
     put(handles, "events", {p: [b"a"] for p in range(partitions)})
     with over(handles, monkeypatch) as cluster:
-        cluster.gc(barrier=True)
+        cluster.gc(housekeep=DRAIN)
     quiet, seen = another_process(handles, 2), list[GcResult]()
     with over(quiet, monkeypatch) as cluster:
         found = counted(store_of(handles), lambda: seen.append(cluster.gc()))
@@ -256,7 +258,7 @@ def test_where_housekeeping_did_not_find_all_logs_whole_each_question_looks_itse
 ) -> None:
     handles = loaded()
     with over(handles, monkeypatch) as cluster:
-        cluster.gc(barrier=True)
+        cluster.gc(housekeep=DRAIN)
         before = copy_of(store_of(handles), journal_log(0))
         cluster.housekeep(barrier=True)
         cluster.compute_watermark()

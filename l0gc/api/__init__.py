@@ -11,8 +11,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+from l0gc.api.cluster import Cluster as Cluster
 from l0gc.api.engine import Engine as Engine
-from l0gc.api.gc import Cluster as Cluster
 from l0gc.api.gc import GcResult as GcResult
 from l0gc.api.groups import Pins as Pins
 from l0gc.api.groups import Producers as Producers

@@ -1,31 +1,61 @@
-"""A cluster's handles, which end with the `with` block, and the daily work; `operations` and `gc` add more."""
+"""A cluster: its handles, which end with the `with` block, and a method for the work of each command."""
 
 from __future__ import annotations
 
+import threading
 import time
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+
+import msgspec
 
 from l0gc.api.engine import Engine, Work
-from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked
-from l0gc.api.reading import Reads
-from l0gc.collect.attempts import recorded_attempt
+from l0gc.api.gc import Around, Due, GcResult, GcStep, play
+from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, records_of
+from l0gc.collect import gc_steps
+from l0gc.collect.attempts import read_attempts, recorded_attempt
+from l0gc.collect.plan import ONE_PROCESS, Removal
+from l0gc.collect.plan import run_id as new_run_id
 from l0gc.epoch import MAX_EPOCH
-from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.errors import CorruptObjectError, L0gcError, StoppedError, UsageError
 from l0gc.events import Progress, quiet
-from l0gc.formatting import count, size
+from l0gc.formatting import STANDARD_PRICE, count, size
+from l0gc.operations import (
+    ComputeWatermark,
+    Expire,
+    Gc,
+    Housekeep,
+    Init,
+    Merge,
+    Reconcile,
+    Sweep,
+    Upload,
+    Vacuum,
+    Verify,
+)
 from l0gc.runtime import user_at_host
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import LocalFolder
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import SPARK, Workers
 from l0gc.streamlog.cluster import Handles, open_cluster
-from l0gc.streamlog.ingest.inputs import AUTO
+from l0gc.streamlog.pins import PIN_TTL_S, PinView
+from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from l0gc.api.keywords import *
     from l0gc.api.results import *
+    from l0gc.collect.scan import Deletable
+    from l0gc.inspect.log import Shown
+    from l0gc.streamlog.controller.state import Topic
+
+A = TypeVar("A")
 
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
@@ -38,8 +68,8 @@ Spark after 86 s, of which its start took 47 s. A key took both as long there, s
 """
 
 
-class DailyWork(Reads):
-    """The part of a cluster that takes records in, keeps them, and computes M."""
+class Cluster:
+    """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
     topics: Topics
     """The cluster's topics."""
@@ -83,6 +113,637 @@ class DailyWork(Reads):
             raise UsageError("the cluster is closed: use it inside its with block, or open it again")
         return self._handles
 
+    def init(self, **options: Unpack[InitKeywords]) -> FoundedCluster:
+        """Try out the store and found the cluster; where it is already, change nothing. As `l0gc init`."""
+        from l0gc.streamlog.founding import found_cluster
+
+        return found_cluster(self.handles(), self.store, Init(**options))
+
+    def upload(
+        self,
+        topic: str,
+        *sources: Source,
+        progress: Progress = quiet,
+        **options: Unpack[UploadKeywords],
+    ) -> UploadResult:
+        """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was before it.
+
+        Args:
+            sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
+            progress: called after each batch that is committed, with all that is committed so far.
+        """
+        from l0gc.streamlog.ingest.inputs import plain_size
+        from l0gc.streamlog.ingest.uploader import open_upload
+        from l0gc.streamlog.journal.fence import sum_of
+
+        form = Upload(**options).format
+
+        def landed(_: int, __: int) -> None:
+            r = uploader.result
+            done = min(r.records + r.bytes, total or r.records + r.bytes)  # the last record's newline may be missing
+            progress(f"{count(r.records, 'record')}, {size(r.bytes)}", done=done, total=total)
+
+        with ExitStack() as stack:
+            uploader, inputs = open_upload(
+                self.handles(),
+                topic,
+                sources,
+                stack,
+                Upload(**options),
+                progress=landed,
+            )
+            sizes = [
+                i.size if i.size is not None else plain_size(s, form) for s, i in zip(sources, inputs, strict=True)
+            ]
+            total = None if None in sizes else sum(n or 0 for n in sizes)
+            try:
+                return uploader.run(inputs)
+            except BaseException as e:
+                vars(e)["so_far"] = uploader.result
+                raise
+            finally:
+                uploader.result.fence = sum_of([journal.fence.counters for journal in uploader.journals])
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | None = None,
+        *,
+        skip_holes: bool = False,
+        pin: bool = False,
+    ) -> Iterator[Record]:
+        """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
+
+        Args:
+            start: begin at this offset, in each partition; by default at the first one that is there.
+            skip_holes: leave out records that were given up, with a warning; without it, they end the reading.
+            pin: whether a pin keeps what there is when the first record is read, also from retention and the topic's
+                deletion. It ends with the reading, or after a day.
+
+        Raises:
+            AccessDeniedError: with `pin`, the credentials may only read.
+        """
+        from l0gc.streamlog.reader import read_topic
+
+        target, partitions = self._partitions_of(topic, partition)
+        records = read_topic(self.handles(), target, partitions, start, skip_holes=skip_holes)
+        return self._pinned(topic, records) if pin else records
+
+    def read_lines(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | None = None,
+        *,
+        skip_holes: bool = False,
+        pin: bool = False,
+        progress: Progress = quiet,
+    ) -> Iterator[RecordLines]:
+        """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
+
+        Args:
+            skip_holes: see `read`.
+            pin: see `read`.
+            progress: called as it goes. If somebody follows it, the records are counted first.
+        """
+        from l0gc.streamlog.reader import count_records, read_record_lines
+
+        target, partitions = self._partitions_of(topic, partition)
+        cluster, total, records, written = self.handles(), 0, 0, 0
+        if progress is not quiet:
+            progress("reading the journals")
+            total = count_records(cluster, target, partitions, start)
+        lines = read_record_lines(cluster, target, partitions, start, skip_holes=skip_holes)
+        for some in self._pinned(topic, lines) if pin else lines:
+            records, written = records + some.records, written + len(some.lines)
+            yield some
+            progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
+
+    def lag(self, checkpoint: str | Path) -> QueryLag:
+        """How far a streaming query of Spark is behind the topics that it reads, a partition after another. The command line
+        does not have this.
+
+        Args:
+            checkpoint: its `checkpointLocation`: a folder of this machine, or in a bucket of this store, as `s3://bucket/folder`.
+
+        Raises:
+            NotFoundError: there is no checkpoint, no micro-batch has ended, or the query reads a topic that is not there.
+        """
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname
+
+        from l0gc.inspect.lag import query_lag
+
+        place = str(checkpoint)
+        scheme, _, rest = place.rpartition("://")
+        if scheme in ("s3", "s3a", "s3n"):
+            return query_lag(self.handles(), self._store_at(f"s3://{rest}"), place)
+        if scheme not in ("", "file"):
+            raise UsageError(
+                f"checkpoint {place} cannot be read here: name a folder of this machine, or of a bucket as s3://bucket/folder"
+            )
+        folder = Path(url2pathname(urlsplit(place).path) if place.startswith("file:") else place)
+        return query_lag(self.handles(), LocalFolder(folder), place)
+
+    @contextmanager
+    def pin(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> Iterator[PinView]:
+        """A pin for a `with` block, which is deleted at its end; see `Pins.create` for the arguments.
+
+        Raises:
+            NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
+        """
+        pin = self.pins.create(name, ttl_s=ttl_s, level_one=level_one, why=why)
+        try:
+            yield pin
+        except BaseException:
+            with suppress(L0gcError):
+                self.pins.delete(name, epoch=pin.epoch)
+            raise
+        self.pins.delete(name, epoch=pin.epoch)
+
+    def housekeep(self, **options: Unpack[HousekeepKeywords]) -> HousekeepResult:
+        """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`."""
+        from l0gc.streamlog.housekeep import housekeep
+
+        wanted = Housekeep(**options)
+        with recorded_attempt(self.handles(), "housekeep"):
+            return checked(housekeep(self._handles, barrier=wanted.barrier))
+
+    def reconcile(
+        self,
+        spark: SparkSession | Engine | None = None,
+        topic: str | None = None,
+        *,
+        progress: Progress = quiet,
+        **options: Unpack[ReconcileKeywords],
+    ) -> ReconcileResult:
+        """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all, the oldest first. As `l0gc reconcile`.
+
+        Args:
+            spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
+            progress: called with what is done next, and the number of `records` that are in L1.
+        """
+        from l0gc.streamlog.level_one.reconcile import reconcile
+        from l0gc.streamlog.level_one.waiting import has_work, waiting_bytes
+
+        handles, wanted = self.handles(), Reconcile(**options)
+        epoch = MAX_EPOCH if wanted.up_to is None else wanted.up_to
+        enough = BYTES_FOR_SPARK if wanted.max_bytes is None else min(wanted.max_bytes, BYTES_FOR_SPARK)
+        work = Work(
+            lambda: min(enough, waiting_bytes(handles, topic, enough, up_to=epoch)),
+            "bytes of L0 not in L1",
+            on_cluster=1,
+            here=BYTES_FOR_SPARK,
+            needed=lambda: has_work(handles, topic, up_to=epoch),
+        )
+        whole = topic is None and wanted.up_to is None and wanted.max_bytes is None
+        with recorded_attempt(handles, "reconcile", whole=whole):
+            progress("reading the journals")
+            with self._workers(spark, work, progress) as (workers, _):
+                limits: dict[str, Any] = msgspec.structs.asdict(wanted)
+                result = reconcile(handles, topic, workers=workers, **limits)
+            return checked(result)
+
+    def merge(
+        self,
+        spark: SparkSession | Engine | None = None,
+        topic: str | None = None,
+        *,
+        progress: Progress = quiet,
+        **options: Unpack[MergeKeywords],
+    ) -> MergeResult:
+        """Merge small consecutive L1 objects of each partition, of one topic or of all. As `l0gc merge`.
+
+        Args:
+            spark: see `reconcile`.
+            progress: called with what is done next, and how many `objects` were merged.
+        """
+        from l0gc.streamlog.level_one.merge import plan_merge, run_merge
+        from l0gc.streamlog.level_one.merge_plan import MergeRule
+
+        handles, wanted = self.handles(), Merge(**options)
+        with recorded_attempt(handles, "merge", whole=topic is None and not wanted.dry_run):
+            progress("reading the journals")
+            plan = plan_merge(handles, topic, MergeRule(wanted.target_bytes, wanted.fan_in))
+            result = plan.total
+            work = Work(
+                lambda: plan.total.bytes_read,
+                "bytes of L1 to merge",
+                on_cluster=1,
+                here=BYTES_FOR_SPARK,
+                needed=lambda: plan.total.objects_before > 0,
+            )
+            if wanted.dry_run:
+                result.engine, result.dry_run = Engine.of(spark).choose(work)[0], True
+            else:
+                with self._workers(spark, work, progress) as (workers, _):
+                    result = run_merge(handles, plan, workers)
+            return checked(result)
+
+    def expire(self, topic: str | None = None, **options: Unpack[ExpireKeywords]) -> ExpireResult:
+        """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`."""
+        from l0gc.streamlog.level_one.expire import expire
+
+        wanted = Expire(**options)
+        with recorded_attempt(self.handles(), "expire", whole=topic is None and not wanted.dry_run):
+            return checked(expire(self._handles, topic, dry_run=wanted.dry_run, shown=PARTITIONS_SHOWN))
+
+    def delete_records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        before_offset: int | None = None,
+        before_time_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> ExpireResult:
+        """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
+
+        Args:
+            before_offset: the first offset that stays; -1 to delete all records that there are now.
+            before_time_ms: keep the first record whose timestamp is this one or a later one, and all after it.
+            dry_run: delete nothing; the result is what a run would do.
+        """
+        from l0gc.streamlog.delete_records import delete_records
+
+        result = delete_records(
+            self.handles(),
+            topic,
+            partition,
+            before_offset=before_offset,
+            before_time_ms=before_time_ms,
+            dry_run=dry_run,
+            shown=PARTITIONS_SHOWN,
+        )
+        return checked(result)
+
+    def give_up(
+        self, topic: str, partition: int, offsets: tuple[int, int], *, force_readable: bool = False
+    ) -> GiveUpResult:
+        """Give up lost records that are not in L1, so that the rest of their partition goes on. As `l0gc give-up`.
+
+        Args:
+            offsets: the first and the last record; readers find a hole there for ever.
+            force_readable: also records that can be read.
+        """
+        from l0gc.streamlog.give_up import give_up
+
+        return give_up(self.handles(), topic, partition, offsets, user_at_host(), force_readable=force_readable)
+
+    def compute_watermark(
+        self,
+        spark: SparkSession | Engine | None = None,
+        *,
+        external: ExternalEpochs | ExternalFiles | None = None,
+        progress: Progress = quiet,
+        **options: Unpack[ComputeWatermarkKeywords],
+    ) -> WatermarkResult:
+        """Compute M from the journals, or from an external log, and publish it. As `l0gc compute-watermark`.
+
+        Args:
+            spark: see `reconcile`.
+            external: what a system with an external log exports, as files or as numbers; None for l0gc's own journals.
+            progress: called with what is done next.
+        """
+        from l0gc.streamlog.epoch_source import JournalSource
+        from l0gc.streamlog.journal.summary import READERS
+        from l0gc.watermark.external_log import ExternalLogSource
+        from l0gc.watermark.histogram import read_listing
+        from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
+
+        handles, wanted = self.handles(), ComputeWatermark(**options)
+        with recorded_attempt(handles, "compute-watermark", whole=not wanted.dry_run):
+            # What is wrong with the arguments is reported before Spark starts.
+            check_kind(handles.identity(), external=external is not None)
+            theirs = None if external is None else external.read(self._store_at, handles.parallel)
+            work = Work(
+                self._counted,
+                "objects counted by the last scan",
+                here=OBJECTS_FOR_SPARK if wanted.scan else None,
+                needed=lambda: theirs is None or wanted.scan,
+            )
+            began = time.monotonic()
+            with self._workers(spark, work, progress) as (workers, _):
+                started = time.monotonic() - began
+                workers.say("reading the journals and the listing" if wanted.scan else "reading the journals")
+                source: EpochSource = JournalSource(handles, workers, readers=READERS)
+                if theirs is not None:
+                    source = ExternalLogSource(handles, theirs)
+                result = run_pipeline(
+                    handles, source, partial(read_listing, workers) if wanted.scan else None, dry_run=wanted.dry_run
+                )
+            if workers.engine == SPARK:
+                result.seconds["spark"] = started
+            return result
+
+    def sweep(
+        self,
+        spark: SparkSession | Engine | None = None,
+        *,
+        run_id: str = "",
+        progress: Progress = quiet,
+        stop: threading.Event | None = None,
+        gone: Callable[[Sequence[Deletable]], None] | None = None,
+        **options: Unpack[SweepKeywords],
+    ) -> SweepResult:
+        """Delete the L0 objects whose epoch is at or below the published M. As `l0gc sweep`.
+
+        Args:
+            spark: see `reconcile`.
+            run_id: the run's name; by default a new one.
+            progress: called after each request with where the run is.
+            stop: once it is set, the run finishes its requests in flight, and ends with a `StoppedError`.
+            gone: called with the objects of each batch that was deleted, or would be in a dry run, in the order of keys.
+        """
+        from l0gc.collect.remover import SEGMENTS_IN_HAND
+        from l0gc.collect.sweep import SweepRun
+
+        handles, wanted = self.handles(), sweep_removal(Sweep(**options), run_id)
+        work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
+        plan = wanted
+        with recorded_attempt(handles, "sweep", whole=lambda: plan.whole):
+            with (
+                self._workers(spark, work, progress) as (workers, why),
+                ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,
+            ):
+                result = SweepRun(handles, wanted, workers, stop=stop, deleters=deleters).run(reason=why, gone=gone)
+            plan = result.plan
+            return checked(result)
+
+    def vacuum(
+        self,
+        spark: SparkSession | Engine | None = None,
+        *,
+        run_id: str = "",
+        progress: Progress = quiet,
+        stop: threading.Event | None = None,
+        **options: Unpack[VacuumKeywords],
+    ) -> VacuumResult:
+        """Delete what else is garbage: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
+
+        Args:
+            spark: see `reconcile`.
+            run_id: see `sweep`, and so for the others.
+        """
+        from l0gc.collect.remover import SEGMENTS_IN_HAND
+        from l0gc.collect.vacuum import VacuumRun
+        from l0gc.streamlog.garbage import JournalGarbage
+
+        handles, wanted = self.handles(), vacuum_removal(Vacuum(**options), run_id)
+        with recorded_attempt(handles, "vacuum", whole=wanted.whole):
+            source = None if handles.identity().external_log else JournalGarbage(handles)
+
+            def named() -> int:
+                if source is None:
+                    return 0
+                source.refresh()
+                return source.objects
+
+            limits = ONE_PROCESS if wanted.in_one_process else ""
+            work = Work(named, "objects in L1", OBJECTS_FOR_SPARK, limits=limits, needed=lambda: source is not None)
+            with self._workers(spark, work, progress) as (workers, _), ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
+                result = VacuumRun(handles, wanted, workers, stop=stop, deleters=deleters).run(source)
+            return checked(result)
+
+    def gc(
+        self,
+        spark: SparkSession | Engine | None = None,
+        *,
+        run_id: str = "",
+        around: Around = lambda step, call: call and call(),
+        **options: Unpack[GcKeywords],
+    ) -> GcResult:
+        """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep, vacuum, each if due. As `l0gc gc`.
+
+        Each step takes its own options, for example `sweep=Sweep(min_age_s=3600)`; None leaves it out. Steps that fail are
+        in the result of the error that is raised in the end; the others were done.
+
+        Args:
+            spark: see `reconcile`; each step decides whether it uses an engine's session.
+            run_id: the name of the run, and of its sweep; by default a new one.
+            around: does each step, by calling the function that it gets with the step's name; None where it is not due.
+        """
+        wanted, engine, handles = Gc(**options), Engine.of(spark), self.handles()
+        external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
+        run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
+        last = read_attempts(handles.store, handles.parallel)
+        due = Due(handles, wanted)
+
+        def vacuum(*, orphans: bool, **more: Any) -> VacuumResult:
+            search = orphans and (wanted.dry_run or external or due.orphans())
+            return self.vacuum(engine, orphans=search, **more)
+
+        steps = [
+            GcStep(gc_steps.HOUSEKEEP, wanted.housekeep, self.housekeep, done=due.housekept),
+            GcStep(gc_steps.RECONCILE, wanted.reconcile, partial(self.reconcile, engine), due.no_reconcile),
+            GcStep(gc_steps.MERGE, wanted.merge, partial(self.merge, engine), due.no_merge),
+            GcStep(gc_steps.EXPIRE, wanted.expire, self.expire, due.no_expiry),
+            GcStep(gc_steps.TABLE_SYNC, wanted.table_sync, self.tables.sync, due.no_table),
+            GcStep(
+                gc_steps.COMPUTE, wanted.compute_watermark, partial(self.compute_watermark, engine),
+                due.no_watermark, due.computed,
+            ),
+            GcStep(gc_steps.SWEEP, wanted.sweep, partial(self.sweep, engine, run_id=run_id), due.no_sweep, due.swept),
+            GcStep(gc_steps.VACUUM, wanted.vacuum, vacuum, due.no_vacuum),
+        ]  # fmt: skip
+        result = GcResult(dry_run=wanted.dry_run, run_id=run_id)
+        try:
+            play(result, steps, last, around, external=external)
+        except KeyboardInterrupt as e:
+            vars(e)["so_far"] = result
+            raise
+        except StoppedError as e:
+            e.result = result
+            raise
+        return checked(result)
+
+    def undelete(self, run_id: str, *, record_dir: Path | None = None) -> UndeleteResult:
+        """Bring back what a sweep or a vacuum deleted from a versioned bucket. As `l0gc undelete`.
+
+        Args:
+            record_dir: where the run's record is, if `--record-dir` kept it in a folder.
+        """
+        from l0gc.collect.runs import undelete
+
+        cluster = self.handles()
+        cluster.identity()
+        return checked(undelete(cluster, run_id, records=records_of(cluster, record_dir)))
+
+    def pause(self, why: str, by: str | None = None) -> NewPause:
+        """Pause all sweeps of the cluster, wherever they run, until `resume`. As `l0gc pause`.
+
+        Args:
+            why: the reason, which every sweep then gives.
+            by: who pauses; by default this user on this host.
+        """
+        from l0gc.collect.pause import NewPause, set_pause
+
+        if not why.strip():
+            raise UsageError('--why is empty: say why sweeps are paused, e.g. --why "restoring a backup"')
+        if by is not None and not by.strip():
+            raise UsageError("--by is empty: say who pauses, or leave it out for user@host")
+        cluster = self.handles()
+        cluster.identity()
+        pause, new = set_pause(cluster.store, why, by or user_at_host())
+        return NewPause(pause.why, pause.by, pause.since_ms, new)
+
+    def resume(self) -> Pause | None:
+        """Let sweeps go on; the pause that was set, or None. As `l0gc resume`."""
+        from l0gc.collect.pause import clear_pause
+
+        cluster = self.handles()
+        cluster.identity()
+        return clear_pause(cluster.store)
+
+    @property
+    def epoch(self) -> int:
+        """The cluster epoch, read now."""
+        return self.handles().controller.snapshot().epoch
+
+    def advance_epoch(
+        self, expect: int | None = None, *, above: int | None = None, close_unknown_topics: bool = False
+    ) -> AdvancedEpoch:
+        """Advance the cluster epoch by one. As `l0gc epoch advance`.
+
+        Args:
+            expect: only if the epoch is this one. Repeated by this user on this host, it advances once.
+            above: to the epoch above this one, also where the controller log went back behind what is published.
+            close_unknown_topics: with `above`: give up topics that journals hold and the controller log does not know.
+        """
+        from l0gc.streamlog.topics import AdvancedEpoch, UnknownTopic
+        from l0gc.streamlog.topics import close_unknown_topics as close_them
+
+        if above is not None and expect is not None:
+            raise UsageError("--expect and --above exclude each other")
+        if close_unknown_topics and above is None:
+            raise UsageError("--close-unknown-topics goes with --above")
+        cluster = self.handles()
+        if above is None:
+            return AdvancedEpoch(cluster.controller.advance(expect, user_at_host()))
+        epoch = cluster.controller.advance_above(above)
+        closed = [UnknownTopic(*topic) for topic in close_them(cluster)] if close_unknown_topics else None
+        return AdvancedEpoch(epoch, closed)
+
+    def accept_set_back(self, journal: int) -> int:
+        """Go on with a journal that was set back to an older copy, because its newest log is gone for good.
+
+        What its lost entries named is then lost. Returns the tick below which nothing lands there any more. As `l0gc
+        housekeep --accept-set-back`, which shows first why the journal is refused, and asks.
+        """
+        from l0gc.streamlog.set_back import accept_set_back
+
+        return accept_set_back(self.handles(), journal)
+
+    def status(self, *, price_gb_month: float = STANDARD_PRICE) -> Overview:
+        """M, what holds it back and why, and what to do next. As `l0gc status`.
+
+        Args:
+            price_gb_month: dollars for a GB and month.
+        """
+        from l0gc.inspect.reading import read_overview
+
+        return read_overview(self.handles(), price_gb_month)
+
+    def explain(self, key: str | None = None, *, epoch: int | None = None, partition: str | None = None) -> Explanation:
+        """Why an object is kept or may go, and which command moves it. As `l0gc explain`; one thing at a time.
+
+        Args:
+            key: of an object, relative to the URL, or as a whole s3:// URL.
+            epoch: what holds the objects of this epoch.
+            partition: what this partition holds: `TOPIC/N`.
+        """
+        from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
+
+        if sum(x is not None for x in (key, epoch, partition)) != 1:
+            raise UsageError("explain one thing: KEY, --epoch E or --partition TOPIC/N")
+        if key is not None:
+            return explain_key(self.handles(), key.removeprefix(self.store.url))
+        if epoch is not None:
+            return explain_epoch(self.handles(), epoch)
+        return explain_partition(self.handles(), partition or "")
+
+    def report(self, *, findings: Path | None = None, price_gb_month: float = STANDARD_PRICE) -> Report:
+        """A page about the cluster, as one HTML file, and what it shows. As `l0gc report`.
+
+        Args:
+            findings: show what `l0gc verify --json` printed into this file, too.
+            price_gb_month: dollars for a GB and month.
+        """
+        from l0gc.inspect.report.facts import gather, read_findings
+        from l0gc.inspect.report.page import render
+
+        verified = None if findings is None else read_findings(findings)
+        where = self.store.config
+        report = gather(
+            self.handles(), where.url, endpoint_url=where.endpoint_url, price_gb_month=price_gb_month, findings=verified
+        )
+        report.html = render(report)
+        return report
+
+    def verify(
+        self,
+        spark: SparkSession | Engine | None = None,
+        *,
+        progress: Progress = quiet,
+        **options: Unpack[VerifyKeywords],
+    ) -> VerifyResult:
+        """Check that the bucket holds what the journals say. As `l0gc verify`; findings are not raised.
+
+        Args:
+            spark: the session that does the work; without one, this process does it, which suits small buckets.
+            progress: called with what is done next.
+        """
+        from l0gc.inspect.verify.run import check_log_is_ours, verify
+
+        cluster, wanted = self.handles(), Verify(**options)
+        check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
+        work = Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK)
+        with self._workers(spark, work, progress) as (workers, _):
+            return verify(cluster, workers, deep=wanted.deep, min_age_ms=int(wanted.min_age_s * 1000))
+
+    def doctor(self, *, progress: Callable[[str], None] = lambda check: None) -> DoctorResult:
+        """Check the store, the credentials, this machine and the cluster. As `l0gc doctor`; a failure is not raised.
+
+        Args:
+            progress: called with the name of each part before it is checked.
+        """
+        from l0gc.inspect.doctor import examine
+
+        return examine(self.handles(), self.store, progress)
+
+    def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
+        """What a log holds, from offset `start` on: each has `data`, and `damaged` if it cannot be read. As `l0gc log show`.
+
+        Args:
+            journal: by default the controller's log.
+            checkpoint: the newest checkpoint comes first, also where no entry is gone.
+        """
+        from l0gc.inspect.log import show_log
+
+        return show_log(self.handles(), journal, start, checkpoint=checkpoint)
+
+    def _partitions_of(self, topic: str, partition: int | None) -> tuple[Topic, list[int] | None]:
+        target = self.handles().controller.snapshot().topic(topic)
+        return target, None if partition is None else [target.id(partition).partition]
+
+    def _pinned(self, topic: str, found: Iterator[A]) -> Iterator[A]:
+        """What is read, while a pin keeps it. Nothing of it was looked up before."""
+        from l0gc.streamlog.pins import pin_for_reader
+
+        cluster = self.handles()
+        pin = pin_for_reader(cluster, f"topic {topic}")
+        try:
+            yield from found
+        finally:
+            with suppress(L0gcError):  # it ends by itself
+                cluster.controller.delete_pin(pin.name, pin.revision)
+
+    def _store_at(self, url: str) -> S3Store:
+        """The store of another bucket, with this one's credentials."""
+        c = self._config
+        return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
+
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress
     ) -> AbstractContextManager[tuple[Workers[Handles], str]]:
@@ -99,248 +760,50 @@ class DailyWork(Reads):
                 return published.eligible_objects if eligible else published.listed_objects
         return -1
 
-    def init(
-        self,
-        *,
-        create_bucket: bool = False,
-        shards: int | None = None,
-        key_template: str | None = None,
-        journals: int | None = None,
-        external_log: bool = False,
-    ) -> FoundedCluster:
-        """Try out the store and found the cluster; where it is already, change nothing. As `l0gc init`.
 
-        Args:
-            shards: folders that L0 keys are spread over.
-            key_template: the shape of L0 keys.
-            journals: logs that topics are spread over.
-            external_log: epochs and partitions are those of another system, with its own log.
-        """
-        from l0gc.streamlog.founding import found_cluster
+def sweep_work(eligible: Callable[[], int], *, limited: bool) -> Work:
+    """How large a sweep is.
 
-        return found_cluster(
-            self.handles(),
-            self.store,
-            create_bucket=create_bucket,
-            shards=shards,
-            key_template=key_template,
-            journals=journals,
-            external_log=external_log,
-        )
+    Args:
+        eligible: gives what the last scan saw as eligible, -1 without one.
+        limited: whether there is a limit, or a record, that only one process can keep.
+    """
+    return Work(
+        eligible,
+        "objects were eligible at the last scan",
+        OBJECTS_FOR_SPARK,
+        limits=ONE_PROCESS if limited else "",
+        uncounted="the last compute-watermark did not count what is eligible",
+    )
 
-    def upload(
-        self,
-        topic: str,
-        *sources: Source,
-        key_field: str | None = None,
-        partition: int | None = None,
-        timestamp_field: str | None = None,
-        producer: str | None = None,
-        batch_bytes: int = 4 << 20,
-        format: str = AUTO,
-        progress: Progress = quiet,
-    ) -> UploadResult:
-        """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was before it.
 
-        Args:
-            sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
-            key_field: each record goes to the partition that this field of its JSON hashes to; the field is its key.
-            partition: all records go there. Without either, they are spread round-robin over the partitions.
-            timestamp_field: this field of its JSON is a record's create time: milliseconds since 1970, or ISO 8601.
-            producer: the name under which a repeated upload lands nothing twice.
-            batch_bytes: about so many bytes of records become one L0 object.
-            format: `auto` unpacks gzip and zstd, and refuses anything but lines; `raw` takes any bytes as they are.
-            progress: called after each batch that is committed, with all that is committed so far.
-        """
-        from l0gc.streamlog.ingest.inputs import plain_size
-        from l0gc.streamlog.ingest.uploader import open_upload
-        from l0gc.streamlog.journal.fence import sum_of
+def sweep_removal(wanted: Sweep, run_id: str) -> Removal:
+    return Removal(
+        dry_run=wanted.dry_run,
+        min_age_ms=int(wanted.min_age_s * 1000),
+        max_objects=wanted.max_objects,
+        max_rate=wanted.max_rate,
+        shards=wanted.shards,
+        up_to=wanted.up_to,
+        max_delete_ratio=wanted.max_delete_ratio,
+        purge_versions=wanted.purge_versions,
+        record=wanted.record,
+        record_dir=wanted.record_dir,
+        run_id=run_id,
+    )
 
-        def landed(_: int, __: int) -> None:
-            r = uploader.result
-            done = min(r.records + r.bytes, total or r.records + r.bytes)  # the last record's newline may be missing
-            progress(f"{count(r.records, 'record')}, {size(r.bytes)}", done=done, total=total)
 
-        with ExitStack() as stack:
-            uploader, inputs = open_upload(
-                self.handles(),
-                topic,
-                sources,
-                stack,
-                partition=partition,
-                key_field=key_field,
-                timestamp_field=timestamp_field,
-                producer=producer,
-                batch_bytes=batch_bytes,
-                form=format,
-                progress=landed,
-            )
-            sizes = [
-                i.size if i.size is not None else plain_size(s, format) for s, i in zip(sources, inputs, strict=True)
-            ]
-            total = None if None in sizes else sum(n or 0 for n in sizes)
-            try:
-                return uploader.run(inputs)
-            except BaseException as e:
-                vars(e)["so_far"] = uploader.result
-                raise
-            finally:
-                uploader.result.fence = sum_of([journal.fence.counters for journal in uploader.journals])
-
-    def give_up(
-        self, topic: str, partition: int, offsets: tuple[int, int], *, force_readable: bool = False
-    ) -> GiveUpResult:
-        """Give up lost records that are not in L1, so that the rest of their partition goes on. As `l0gc give-up`.
-
-        Args:
-            offsets: the first and the last record; readers find a hole there for ever.
-            force_readable: also records that can be read.
-        """
-        from l0gc.streamlog.give_up import give_up
-
-        return give_up(self.handles(), topic, partition, offsets, user_at_host(), force_readable=force_readable)
-
-    def housekeep(self, *, barrier: bool = False) -> HousekeepResult:
-        """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`.
-
-        Args:
-            barrier: close every journal's window, so that all that was uploaded before, and is reconciled, can go.
-        """
-        from l0gc.streamlog.housekeep import housekeep
-
-        with recorded_attempt(self.handles(), "housekeep"):
-            return checked(housekeep(self._handles, barrier=barrier))
-
-    def reconcile(
-        self,
-        spark: SparkSession | Engine | None = None,
-        topic: str | None = None,
-        *,
-        up_to: int | None = None,
-        max_bytes: int | None = None,
-        round_bytes: int = 4 << 30,
-        progress: Progress = quiet,
-    ) -> ReconcileResult:
-        """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all, the oldest first. As `l0gc reconcile`.
-
-        Args:
-            spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
-            up_to: lift of each partition what lies at or below this epoch and what lies before that, and no more.
-            max_bytes: lift no more of L0 than this, but one log entry's objects at least.
-            round_bytes: how much L0 is lifted and committed at once.
-            progress: called with what is done next, and the number of `records` that are in L1.
-        """
-        from l0gc.streamlog.level_one.reconcile import reconcile
-        from l0gc.streamlog.level_one.waiting import has_work, waiting_bytes
-
-        handles, epoch = self.handles(), MAX_EPOCH if up_to is None else up_to
-        enough = BYTES_FOR_SPARK if max_bytes is None else min(max_bytes, BYTES_FOR_SPARK)
-        work = Work(
-            lambda: min(enough, waiting_bytes(handles, topic, enough, up_to=epoch)),
-            "bytes of L0 not in L1",
-            on_cluster=1,
-            here=BYTES_FOR_SPARK,
-            needed=lambda: has_work(handles, topic, up_to=epoch),
-        )
-        whole = topic is None and up_to is None and max_bytes is None
-        with recorded_attempt(handles, "reconcile", whole=whole):
-            progress("reading the journals")
-            with self._workers(spark, work, progress) as (workers, _):
-                limits: dict[str, Any] = {"round_bytes": round_bytes, "up_to": up_to, "max_bytes": max_bytes}
-                result = reconcile(handles, topic, workers=workers, **limits)
-            return checked(result)
-
-    def merge(
-        self,
-        spark: SparkSession | Engine | None = None,
-        topic: str | None = None,
-        *,
-        dry_run: bool = False,
-        target_bytes: int = 128 << 20,
-        fan_in: int = 4,
-        progress: Progress = quiet,
-    ) -> MergeResult:
-        """Merge small consecutive L1 objects of each partition, of one topic or of all. As `l0gc merge`.
-
-        Args:
-            spark: see `reconcile`.
-            dry_run: only report what can be merged.
-            target_bytes: the most that a merged object may have; one that has half of it is left alone.
-            fan_in: a partition may keep one more small object each time that they have grown by this factor.
-            progress: called with what is done next, and how many `objects` were merged.
-        """
-        from l0gc.streamlog.level_one.merge import plan_merge, run_merge
-        from l0gc.streamlog.level_one.merge_plan import MergeRule
-
-        handles = self.handles()
-        with recorded_attempt(handles, "merge", whole=topic is None and not dry_run):
-            progress("reading the journals")
-            plan = plan_merge(handles, topic, MergeRule(target_bytes, fan_in))
-            result = plan.total
-            work = Work(
-                lambda: plan.total.bytes_read,
-                "bytes of L1 to merge",
-                on_cluster=1,
-                here=BYTES_FOR_SPARK,
-                needed=lambda: plan.total.objects_before > 0,
-            )
-            if dry_run:
-                result.engine, result.dry_run = Engine.of(spark).choose(work)[0], True
-            else:
-                with self._workers(spark, work, progress) as (workers, _):
-                    result = run_merge(handles, plan, workers)
-            return checked(result)
-
-    def compute_watermark(
-        self,
-        spark: SparkSession | Engine | None = None,
-        *,
-        scan: bool = True,
-        external: ExternalEpochs | ExternalFiles | None = None,
-        dry_run: bool = False,
-        progress: Progress = quiet,
-    ) -> WatermarkResult:
-        """Compute M from the journals, or from an external log, and publish it. As `l0gc compute-watermark`.
-
-        Args:
-            spark: see `reconcile`.
-            scan: whether to read the listing, too, and count what is eligible.
-            external: what a system with an external log exports, as files or as numbers; None for l0gc's own journals.
-            dry_run: publish nothing.
-            progress: called with what is done next.
-        """
-        from l0gc.streamlog.epoch_source import JournalSource
-        from l0gc.streamlog.journal.summary import READERS
-        from l0gc.watermark.external_log import ExternalLogSource
-        from l0gc.watermark.histogram import read_listing
-        from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
-
-        handles = self.handles()
-        with recorded_attempt(handles, "compute-watermark", whole=not dry_run):
-            # What is wrong with the arguments is reported before Spark starts.
-            check_kind(handles.identity(), external=external is not None)
-            theirs = None if external is None else external.read(self._store_at, handles.parallel)
-            work = Work(
-                self._counted,
-                "objects counted by the last scan",
-                here=OBJECTS_FOR_SPARK if scan else None,
-                needed=lambda: theirs is None or scan,
-            )
-            began = time.monotonic()
-            with self._workers(spark, work, progress) as (workers, _):
-                started = time.monotonic() - began
-                workers.say("reading the journals and the listing" if scan else "reading the journals")
-                source: EpochSource = JournalSource(handles, workers, readers=READERS)
-                if theirs is not None:
-                    source = ExternalLogSource(handles, theirs)
-                result = run_pipeline(
-                    handles, source, partial(read_listing, workers) if scan else None, dry_run=dry_run
-                )
-            if workers.engine == SPARK:
-                result.seconds["spark"] = started
-            return result
-
-    def _store_at(self, url: str) -> S3Store:
-        """The store of another bucket, with this one's credentials."""
-        c = self._config
-        return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
+def vacuum_removal(wanted: Vacuum, run_id: str) -> Removal:
+    return Removal(
+        dry_run=wanted.dry_run,
+        l1_grace_ms=int(wanted.l1_grace_s * 1000),
+        orphan_age_ms=int(wanted.orphan_age_s * 1000),
+        orphans=wanted.orphans,
+        keep_runs_ms=int(wanted.keep_runs_s * 1000),
+        keep_quarantine_ms=int(wanted.keep_quarantine_s * 1000),
+        max_objects=wanted.max_objects,
+        max_rate=wanted.max_rate,
+        record=wanted.record,
+        record_dir=wanted.record_dir,
+        run_id=run_id,
+    )

@@ -9,38 +9,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from l0gc.api.engine import Engine
-from l0gc.api.groups import checked
-from l0gc.api.operations import Operations
 from l0gc.collect import gc_steps
-from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_gc_note
-from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS
-from l0gc.collect.plan import run_id as new_run_id
-from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.collect.attempts import Attempt, read_gc_note, write_gc_note
 from l0gc.errors import CorruptObjectError, EndedError, L0gcError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
+from l0gc.operations import Gc, Merge, Operation, Vacuum
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.pins import PIN_TTL_S, PinView
-from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from l0gc.api.results import *
     from l0gc.streamlog.garbage import JournalGarbage
-    from l0gc.streamlog.level_one.merge_plan import MergeRule
 
 _INTERRUPTED: Final = 130
 _log: Final = logging.getLogger(__name__)
@@ -86,125 +75,12 @@ class GcResult(Outcome):
         return EndedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
-class Cluster(Operations):
-    """A cluster, as `l0gc.open` gives it. Several threads may use it."""
-
-    @contextmanager
-    def pin(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> Iterator[PinView]:
-        """A pin for a `with` block, which is deleted at its end; see `Pins.create` for the arguments.
-
-        Raises:
-            NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
-        """
-        pin = self.pins.create(name, ttl_s=ttl_s, level_one=level_one, why=why)
-        try:
-            yield pin
-        except BaseException:
-            with suppress(L0gcError):
-                self.pins.delete(name, epoch=pin.epoch)
-            raise
-        self.pins.delete(name, epoch=pin.epoch)
-
-    def gc(
-        self,
-        spark: SparkSession | Engine | None = None,
-        *,
-        dry_run: bool = False,
-        reconcile: bool = True,
-        barrier: bool = False,
-        min_age_s: float = 0,
-        max_objects: int | None = None,
-        max_rate: float | None = None,
-        max_delete_ratio: float | None = None,
-        record: bool = True,
-        record_dir: Path | None = None,
-        l1_grace_s: float = L1_GRACE_MS / 1000,
-        orphan_age_s: float = ORPHAN_AGE_MS / 1000,
-        keep_runs_s: float = KEEP_RUNS_S,
-        keep_quarantine_s: float = KEEP_QUARANTINE_S,
-        merge_target_bytes: int = 128 << 20,
-        merge_fan_in: int = 4,
-        keep_snapshots_s: float = KEEP_SNAPSHOTS_S,
-        run_id: str = "",
-        around: Around = lambda step, call: call and call(),
-    ) -> GcResult:
-        """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep, vacuum, each if due. As `l0gc gc`.
-
-        Steps that fail are in the result of the error that is raised in the end; the others were done.
-
-        Args:
-            spark: see `reconcile`; each step decides whether it uses an engine's session.
-            dry_run: change nothing: compute M, and see what a sweep by the published M and a vacuum would do.
-            reconcile: False leaves out reconcile and merge, because another job does them.
-            barrier: see `housekeep`.
-            min_age_s: see `sweep`, and so for `max_objects`, `max_rate`, `max_delete_ratio`, `record` and `record_dir`.
-            l1_grace_s: see `vacuum`, and so for `orphan_age_s`, `keep_runs_s` and `keep_quarantine_s`.
-            merge_target_bytes: `target_bytes` of `merge`; `merge_fan_in` is its `fan_in`.
-            keep_snapshots_s: see `Tables.sync`.
-            run_id: the name of the run, and of its sweep; by default a new one.
-            around: does each step, by calling the function that it gets with the step's name; None where it is not due.
-        """
-        from l0gc.streamlog.level_one.merge_plan import MergeRule
-
-        began, handles, engine = time.monotonic(), self.handles(), Engine.of(spark)
-        external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
-        run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
-        rule = MergeRule(merge_target_bytes, merge_fan_in)
-        last = read_attempts(handles.store, handles.parallel)
-        due = _Due(handles, rule, last, l1_grace_s=l1_grace_s, orphan_age_s=orphan_age_s)
-        everything = dry_run or external
-        both: dict[str, Any] = {
-            "dry_run": dry_run, "max_objects": max_objects, "max_rate": max_rate, "record": record,
-            "record_dir": record_dir, "spark": engine,
-        }  # fmt: skip
-        merge = partial(self.merge, engine, target_bytes=rule.target_bytes, fan_in=rule.fan_in)
-        compute = partial(self.compute_watermark, engine, dry_run=dry_run)
-        sweep = partial(self.sweep, **both, min_age_s=min_age_s, max_delete_ratio=max_delete_ratio, run_id=run_id)
-        ages: dict[str, Any] = {
-            "l1_grace_s": l1_grace_s, "orphan_age_s": orphan_age_s, "keep_runs_s": keep_runs_s,
-            "keep_quarantine_s": keep_quarantine_s,
-        }  # fmt: skip
-        vacuum = partial(self.vacuum, **both, **ages)
-        steps = [
-            _Step(gc_steps.HOUSEKEEP, partial(self.housekeep, barrier=barrier), done=due.housekept),
-            _Step(gc_steps.RECONCILE, partial(self.reconcile, engine), due.no_reconcile),
-            _Step(gc_steps.MERGE, merge, due.no_merge),
-            _Step(gc_steps.EXPIRE, self.expire, due.no_expiry),
-            _Step(gc_steps.TABLE_SYNC, partial(self.tables.sync, keep_snapshots_s=keep_snapshots_s), due.no_table),
-            _Step(gc_steps.COMPUTE, compute, due.no_watermark, due.computed),
-            _Step(gc_steps.SWEEP, sweep, due.no_sweep, due.swept),
-            _Step(gc_steps.VACUUM, lambda **hooks: vacuum(orphans=everything or due.orphans(), **hooks), due.no_vacuum),
-        ]
-        if not reconcile:
-            steps = [s for s in steps if s.name not in (gc_steps.RECONCILE, gc_steps.MERGE)]
-        if everything:
-            steps = [s for s in steps if s.name in (gc_steps.COMPUTE, gc_steps.SWEEP, gc_steps.VACUUM)]
-        if external:  # the other system's log takes no entries of ours, and M comes from its reports
-            steps = [s for s in steps if s.name != gc_steps.COMPUTE]
-        always = gc_steps.STEPS if everything else [step for step, a in last.items() if not a.ok]
-        result = GcResult(dry_run=dry_run, run_id=run_id)
-        computed = last.get(gc_steps.COMPUTE)
-        if external and computed is not None and not computed.ok:  # only it notices that their log was set back
-            result.errors.append(
-                StepError(gc_steps.COMPUTE, computed.exit_code, f"its last run failed: {computed.error}")
-            )
-        try:
-            _Run(result, always, around).play(steps)
-        except KeyboardInterrupt as e:
-            vars(e)["so_far"] = result
-            raise
-        except StoppedError as e:
-            e.result = result
-            raise
-        finally:
-            result.seconds = time.monotonic() - began
-        return checked(result)
-
-
-class _Step(NamedTuple):
-    """A step: what does it, why it is not due, read when it comes up, and what it leaves for the next run."""
+class GcStep(NamedTuple):
+    """A step: its options, or None to leave it out; what does it; why it is not due, read when it comes up; and what its
+    result leaves for the next run."""
 
     name: str
+    options: Operation | None
     work: Callable[..., Outcome]
     not_due: Callable[[], str] = lambda: ""
     done: Callable[[Any], None] = lambda result: None
@@ -215,13 +91,40 @@ class _Step(NamedTuple):
         return self.name.replace("-", "_")
 
 
+def play(
+    result: GcResult, steps: Iterable[GcStep], last: Mapping[str, Attempt], around: Around, *, external: bool
+) -> None:
+    """Do the steps, in their order, those that are due.
+
+    Args:
+        last: how each step ended when it last ran: one that failed is due.
+        external: the other system's log takes no entries of ours, and M comes from its reports.
+    """
+    began = time.monotonic()
+    always = [step for step, a in last.items() if not a.ok]
+    chosen = [s for s in steps if s.options is not None]
+    if result.dry_run or external:
+        always = list(gc_steps.STEPS)
+        chosen = [s for s in chosen if s.name in gc_steps.EXTERNAL_STEPS]
+    if external:
+        chosen = [s for s in chosen if s.name != gc_steps.COMPUTE]
+        computed = last.get(gc_steps.COMPUTE)
+        if computed is not None and not computed.ok:  # only it notices that their log was set back
+            why = f"its last run failed: {computed.error}"
+            result.errors.append(StepError(gc_steps.COMPUTE, computed.exit_code, why))
+    try:
+        _Run(result, always, around).play(chosen)
+    finally:
+        result.seconds = time.monotonic() - began
+
+
 class _Run:
     """One run of the steps, of which some are `always` due."""
 
     def __init__(self, result: GcResult, always: Collection[str], around: Around) -> None:
         self._result, self._always, self._around = result, always, around
 
-    def play(self, steps: Iterable[_Step]) -> None:
+    def play(self, steps: Iterable[GcStep]) -> None:
         """Do the steps. Raises `StoppedError` and what nobody expects; of others, see `GcResult.errors`."""
         for step in steps:
             if gc_steps.is_left_out(step.name, [e.step for e in self._result.errors]):
@@ -230,7 +133,7 @@ class _Run:
             elif not self._do(step):
                 break
 
-    def _do(self, step: _Step) -> bool:
+    def _do(self, step: GcStep) -> bool:
         """Whether to go on after this step."""
         began, code, why = time.monotonic(), _INTERRUPTED, ""
         try:
@@ -254,19 +157,22 @@ class _Run:
             self._log_end(step, why, code, round(time.monotonic() - began, 3))
         return True
 
-    def _work(self, step: _Step, **hooks: Any) -> Outcome:
+    def _work(self, step: GcStep, **hooks: Any) -> Outcome:
+        options = msgspec.structs.asdict(step.options) if step.options is not None else {}
+        if self._result.dry_run:
+            options["dry_run"] = True
         try:
-            result = step.work(**hooks)
+            result = step.work(**options, **hooks)
         except L0gcError as e:
             if isinstance(e.result, Outcome):
                 setattr(self._result, step.field, e.result)
             raise
         setattr(self._result, step.field, result)
-        if not self._result.dry_run:
+        if not options.get("dry_run"):
             step.done(result)
         return result
 
-    def _log_end(self, step: _Step, why: str, code: int, seconds: float) -> None:
+    def _log_end(self, step: GcStep, why: str, code: int, seconds: float) -> None:
         if why:
             fields = event("step_not_due", step=step.name, reason=why, seconds=seconds)
             _log.info("%s is not due: %s", step.name, why, extra=fields)
@@ -277,18 +183,15 @@ class _Run:
         _log.info("%s ended after %.1f s", step.name, seconds, extra=event("step_ended", **numbers))
 
 
-class _Due:
+class Due:
     """Each `no_…` says why its step is not due, or nothing if it is.
 
     Once housekeeping has found that no log went back, the questions about what is due do not look for that again. Each step
     that is due does, and so does the question about vacuum, at the end.
     """
 
-    def __init__(
-        self, cluster: Handles, rule: MergeRule, last: Mapping[str, Attempt], *, l1_grace_s: float, orphan_age_s: float
-    ) -> None:
-        self._cluster, self._rule, self._last = cluster, rule, last
-        self._l1_grace_ms, self._orphan_age_ms = int(l1_grace_s * 1000), int(orphan_age_s * 1000)
+    def __init__(self, cluster: Handles, wanted: Gc) -> None:
+        self._cluster, self._merge, self._vacuum = cluster, wanted.merge or Merge(), wanted.vacuum or Vacuum()
         self._note = gc_steps.GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
@@ -306,8 +209,9 @@ class _Due:
 
     def no_merge(self) -> str:
         from l0gc.streamlog.level_one.merge import merge_due
+        from l0gc.streamlog.level_one.merge_plan import MergeRule
 
-        due = merge_due(self._cluster, self._rule)
+        due = merge_due(self._cluster, MergeRule(self._merge.target_bytes, self._merge.fan_in))
         return "" if due else "no partition has L1 objects that should be one"
 
     def no_expiry(self) -> str:
@@ -343,19 +247,24 @@ class _Due:
 
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""
-        if result.eligible == result.deleted and not result.stopped and not result.paused:
+        if (
+            result.plan.shards is None
+            and result.eligible == result.deleted
+            and not result.stopped
+            and not result.paused
+        ):
             self._keep(swept=result.bound)
 
     def no_vacuum(self) -> str:
         source = self._garbage_now()
-        dropped = source.is_due(self._now_ms() - self._l1_grace_ms)
+        dropped = source.is_due(self._now_ms() - int(1000 * self._vacuum.l1_grace_s))
         if dropped or source.broken or self.orphans():
             return ""
         return "nothing that was dropped has had its grace, and orphans were searched for within a day"
 
     def orphans(self) -> bool:
         """Whether it is time to look for orphans, which takes a listing."""
-        before_ms = self._now_ms() - self._orphan_age_ms - gc_steps.SCAN_EVERY_MS
+        before_ms = self._now_ms() - int(1000 * self._vacuum.orphan_age_s) - gc_steps.SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
     def _garbage_now(self) -> JournalGarbage:

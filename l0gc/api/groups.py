@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
@@ -14,12 +14,13 @@ from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
+from l0gc.operations import TableSync
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import TABLE_PINS
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
-from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S, TableList, TableSyncResult, TableView, table_of
+from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
     AlteredDefaults,
@@ -31,6 +32,7 @@ from l0gc.streamlog.topics import (
 )
 
 if TYPE_CHECKING:
+    from l0gc.api.keywords import TableSyncKeywords
     from l0gc.api.results import *
     from l0gc.collect.record import RecordedObject, Records
 
@@ -156,18 +158,17 @@ class Tables(Group):
         return TableView.of(wanted, cluster.controller.replica.state)
 
     def sync(
-        self, topic: str | None = None, *, keep_snapshots_s: float = KEEP_SNAPSHOTS_S, progress: Progress = quiet
+        self, topic: str | None = None, *, progress: Progress = quiet, **options: Unpack[TableSyncKeywords]
     ) -> TableSyncResult:
         """Have the table of a topic, or all tables, name what is in L1 now. As `l0gc table sync`.
 
         Args:
-            keep_snapshots_s: a snapshot can be read for so many seconds after another one took its place.
             progress: called with what is done next.
         """
-        cluster = self._handles()
+        cluster, keep_ms = self._handles(), int(TableSync(**options).keep_snapshots_s * 1000)
         with recorded_attempt(cluster, "table-sync", whole=topic is None):
             progress("reading the journals and the tables")
-            result: TableSyncResult = _syncing().sync_tables(cluster, topic, int(keep_snapshots_s * 1000))
+            result: TableSyncResult = _syncing().sync_tables(cluster, topic, keep_ms)
             return checked(result)
 
     def list(self) -> TableList:

@@ -19,6 +19,14 @@ from l0gc.inspect.lag import QueryPosition as QueryPosition
 from l0gc.inspect.overview import Overview as Overview
 from l0gc.inspect.report.facts import Report as Report
 from l0gc.inspect.verify.findings import VerifyResult as VerifyResult
+from l0gc.operations import ComputeWatermark as ComputeWatermark
+from l0gc.operations import Expire as Expire
+from l0gc.operations import Housekeep as Housekeep
+from l0gc.operations import Merge as Merge
+from l0gc.operations import Reconcile as Reconcile
+from l0gc.operations import Sweep as Sweep
+from l0gc.operations import TableSync as TableSync
+from l0gc.operations import Vacuum as Vacuum
 from l0gc.streamlog.controller.state import Topic as Topic
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
 from l0gc.streamlog.give_up import GiveUpResult as GiveUpResult

@@ -10,12 +10,11 @@ import click
 
 from l0gc.api import Cluster
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import asked, cluster_options
+from l0gc.cli.options import asked, cluster_options, operation_options
 from l0gc.cli.output import Output
 from l0gc.collect.pause import describe_pause
 from l0gc.formatting import count
-from l0gc.keys import DEFAULT_TEMPLATE
-from l0gc.streamlog.controller.entries import DEFAULT_JOURNALS, MAX_JOURNALS
+from l0gc.operations import Housekeep, Init
 from l0gc.streamlog.topics import AdvancedEpoch
 
 if TYPE_CHECKING:
@@ -23,16 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("init")
-@click.option("--create-bucket", is_flag=True, help="Create the bucket if it is not there.")
-@click.option("--shards", type=click.IntRange(1, 1000), help="Folders that L0 keys are spread over.  [default: 1000]")
-@click.option("--key-template", metavar="TEMPLATE", help=f"The shape of L0 keys.  [default: {DEFAULT_TEMPLATE}]")
-@click.option(
-    "--journals", type=click.IntRange(1, MAX_JOURNALS),
-    help=f"Logs that topics are spread over.  [default: {DEFAULT_JOURNALS}]",
-)  # fmt: skip
-@click.option(
-    "--external-log", is_flag=True, help="Epochs and partitions are those of another system, with its own log."
-)
+@operation_options(Init)
 @cluster_options()
 def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
     """Probe the store and found a cluster; run again, it changes nothing.
@@ -112,11 +102,7 @@ def _lines(now: AdvancedEpoch) -> list[str]:
 
 
 @click.command("housekeep")
-@click.option(
-    "--barrier",
-    is_flag=True,
-    help="Close every window to a fresh epoch: all that was uploaded before, and is reconciled, can go.",
-)
+@operation_options(Housekeep)
 @click.option(
     "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
     help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",

@@ -11,11 +11,12 @@ import click
 from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import cluster_options, engine_options
+from l0gc.cli.options import cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.units import duration
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
+from l0gc.operations import ComputeWatermark
 from l0gc.watermark.source import HELD_BACK_SHOWN
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ _HELD_LINES: Final = 3
 
 
 @click.command("compute-watermark")
-@click.option("--scan/--no-scan", default=True, show_default=True, help="Read the listing, too: what is eligible.")
-@click.option("--dry-run", is_flag=True, help="Compute M and write nothing.")
+@operation_options(ComputeWatermark)
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
 @click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")

@@ -168,7 +168,7 @@ class _Demo:
         self._show_outcome(computed)
         self.run("status")
         self.say("\nNobody uploads any more, so what is left can go at once, with the command that cron runs:")
-        drained = self.run("gc", "--barrier")
+        drained = self.run("gc", "--housekeep-barrier")
         kept = drained["compute_watermark"]["listing"]["objects"] - drained["sweep"]["deleted"]
         if kept:
             raise L0gcError(f"{count(kept, 'L0 object')} stayed where all of them were to go")

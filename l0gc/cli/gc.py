@@ -14,12 +14,12 @@ from l0gc.api.gc import GcResult
 from l0gc.cli.cluster import run_housekeep
 from l0gc.cli.compute_watermark import run_compute_watermark
 from l0gc.cli.metrics_options import measuring, metrics_options
-from l0gc.cli.options import cluster_options, engine_options
+from l0gc.cli.options import cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, taking_results
-from l0gc.cli.reconcile import rule_options, run_merge, run_reconcile
+from l0gc.cli.reconcile import run_merge, run_reconcile
 from l0gc.cli.signals import stopping
-from l0gc.cli.sweep import gc_options, new_run, run_sweep, run_vacuum
-from l0gc.cli.table import keep_snapshots_option, run_table_sync
+from l0gc.cli.sweep import new_run, run_sweep, run_vacuum
+from l0gc.cli.table import run_table_sync
 from l0gc.cli.topic import run_expire
 from l0gc.collect.gc_steps import (
     COMPUTE,
@@ -34,34 +34,27 @@ from l0gc.collect.gc_steps import (
 )
 from l0gc.errors import StoppedError
 from l0gc.formatting import Outcome
+from l0gc.operations import Gc
 
 
 @click.command("gc")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Change nothing: compute M, and show what a sweep by the published M and a vacuum would do.",
-)
-@click.option("--no-reconcile", is_flag=True, help="Leave reconcile and merge out: another job does them.")
-@click.option("--barrier", is_flag=True, help="Housekeep with --barrier: close every window to a fresh epoch.")
-@gc_options
-@rule_options("merge-")
-@keep_snapshots_option
+@operation_options(Gc)
 @cluster_options(engine_options("Where each step runs"), metrics_options)
-def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, **options: Any) -> None:
+def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Housekeep, reconcile, merge, expire, table sync, compute-watermark, sweep, vacuum, each if due: for cron.
 
     A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
+    Each step takes its own options, with its name before them: l0gc sweep --min-age is --sweep-min-age here.
 
     \b
     Example:
-      l0gc gc --min-age 1h
+      l0gc gc --sweep-min-age 1h
       l0gc gc --dry-run
     """
     text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
     # How a step's own command shows progress, ends on a signal and shows its result.
     run: dict[str, Callable[..., None]] = {
-        HOUSEKEEP: partial(run_housekeep, barrier=options["barrier"]),
+        HOUSEKEEP: partial(run_housekeep, barrier=options["housekeep"] is not None and options["housekeep"].barrier),
         RECONCILE: run_reconcile,
         MERGE: run_merge,
         EXPIRE: run_expire,
@@ -86,7 +79,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, no_reconcile: bool, *
     def work() -> GcResult:
         try:
             with stopping(_interrupt, signals):
-                return cluster.gc(engine, reconcile=not no_reconcile, run_id=run_id, around=around, **options)
+                return cluster.gc(engine, run_id=run_id, around=around, **options)
         except KeyboardInterrupt as e:
             code = 128 + (signals[0] if signals else signal.SIGINT)
             stopped = StoppedError("stopped; the steps shown are done, and another run continues from there", code)

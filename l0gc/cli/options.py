@@ -7,7 +7,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -17,9 +18,10 @@ from l0gc.api import Cluster, Engine
 from l0gc.cli.logs import FORMATS, logging_command
 from l0gc.cli.output import Output
 from l0gc.cli.terminal import is_utf8
-from l0gc.cli.units import Number
+from l0gc.cli.units import HELD, Number, as_duration, as_size, duration, size_up_to, span_of
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
+from l0gc.operations import Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
 from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES
@@ -66,11 +68,11 @@ _OPTIONS: Final = [
         help="How old an epoch gets before the next one.  [default: 600]",
     ),
     click.option(
-        "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE",
+        "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", is_eager=True,
         help="A TOML file with these options.  [default: ~/.config/l0gc/config.toml, if it is there]",
     ),
     click.option(
-        "--context", envvar="L0GC_CONTEXT", metavar="NAME", shell_complete=context_names,
+        "--context", envvar="L0GC_CONTEXT", metavar="NAME", shell_complete=context_names, is_eager=True,
         help="The context of that file to use: a cluster by its name.",
     ),
     click.option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
@@ -82,6 +84,109 @@ _OPTIONS: Final = [
         "-v", "--verbose", count=True, help="Log what the work does, and the traceback of an error. Twice: log more."
     ),
 ]  # fmt: skip
+
+
+class OperationOption(click.Option):
+    """An option of an operation, which the environment and the operation's section of the settings file may set, too.
+
+    Args:
+        step: for an option of `gc` for one of its steps, which is the operation.
+    """
+
+    def __init__(self, operation: type[Operation], name: str, *, step: bool) -> None:
+        self.section, self.key = operation.command(), written(operation, name)
+        kind, default = types_of(operation)[name], default_of(operation, name)
+        flag, dest = (f"{self.section}-{self.key}", f"{operation.__name__}_{name}") if step else (self.key, name)
+        text, attributes = texts_of(operation).get(name, ""), dict[str, Any]()
+        if kind is bool or step_of(kind) is not None:
+            attributes["is_flag"] = True
+            text = text.removeprefix("False to ") if default else text
+            text = text[:1].upper() + text[1:] or f"Leave {self.key.removeprefix('no-')} out."
+        else:
+            attributes |= _type_of(name, kind)
+            if default is not None:
+                attributes |= {"default": _shown(name, default), "show_default": True}
+        envvar = f"L0GC_{self.section}_{self.key}".replace("-", "_").upper()
+        super().__init__([f"--{flag}", dest], help=text, envvar=envvar, **attributes)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value, source = super().consume_value(ctx, opts)
+        if source is not ParameterSource.DEFAULT or ctx.resilient_parsing:
+            return value, source
+        file, _ = settings_file(ctx)
+        section = file.sections.get(self.section, {})
+        if self.key not in section:
+            return value, source
+        value = section[self.key]
+        try:
+            self.type_cast_value(ctx, value)
+        except click.BadParameter as e:
+            where = f"the config file {file.path} has {self.key} = {value!r} in [{self.section}]"
+            raise UsageError(f"{where}: {e.message}") from e
+        return value, ParameterSource.DEFAULT_MAP
+
+
+def _type_of(name: str, kind: Any) -> dict[str, Any]:
+    """What click is told of an option's type."""
+    kind, bounds = bounded(kind)
+    if name.endswith("_s"):
+        return {"type": duration}
+    if name.endswith("_bytes"):
+        return {"type": size_up_to(int(bounds.le or HELD))}
+    if get_origin(kind) is Literal:
+        return {"type": click.Choice(get_args(kind))}
+    if get_origin(kind) is tuple:
+        return {"type": span_of(name, "000-249 or 7"), "metavar": "FIRST-LAST"}
+    if kind is Path:
+        return {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"}
+    if kind is int:
+        return {
+            "type": click.IntRange(*cast(tuple[int | None, int | None], (bounds.ge, bounds.le))),
+            "metavar": "N",
+        }
+    if kind is float:
+        least = bounds.ge if bounds.gt is None else bounds.gt
+        return {"type": Number(least, bounds.le, min_open=bounds.gt is not None), "metavar": "N"}
+    return {"metavar": "NAME", "shell_complete": PRODUCER if name == "producer" else None}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A default as it would be written."""
+    if name.endswith("_s"):
+        return as_duration(value)
+    return as_size(value) if name.endswith("_bytes") else value
+
+
+def operation_options(operation: type[Operation]) -> Decorator:
+    """Give a command the options of an operation; it gets them as the keywords of the library's method."""
+    plain, steps = list[OperationOption](), list[OperationOption]()
+    for name, kind in types_of(operation).items():
+        plain.append(OperationOption(operation, name, step=False))
+        if step := step_of(kind):
+            steps += [OperationOption(step, n, step=True) for n in types_of(step) if n != "dry_run"]
+
+    def keywords(of: type[Operation], given: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        found = dict[str, Any]()
+        for name, kind in types_of(of).items():
+            value = given.pop(prefix + name, False)
+            step = step_of(kind)
+            if step is not None:
+                options = keywords(step, given, f"{step.__name__}_")
+                found[name] = None if value else step(**options)
+            else:
+                found[name] = not value if kind is bool and default_of(of, name) else value
+        return found
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(*args: Any, **given: Any) -> Any:
+            options = keywords(operation, given)
+            return command(*args, **options, **given)
+
+        wrapped.__click_params__ = [*getattr(command, "__click_params__", []), *reversed([*plain, *steps])]  # type: ignore[attr-defined]
+        return wrapped
+
+    return decorate
 
 
 def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
@@ -100,11 +205,16 @@ def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
 
     The context is the command's own, else that of `l0gc --context NAME COMMAND`; one from the environment is the weakest.
     """
-    own, source = context.params.get("context"), context.get_parameter_source("context")
+    # While options are read, click has something else than None for one that is not given.
+    own, place = (v if isinstance(v := context.params.get(n), str) else None for n in ("context", "config"))
+    source = context.get_parameter_source("context")
     of_group = context.find_root().params.get("context") if context.parent is not None else None
     by_flag = source is ParameterSource.COMMANDLINE or of_group is not None
     chosen = own if source is ParameterSource.COMMANDLINE else of_group or own
-    file = load_settings(context.params.get("config"), chosen)
+    key = f"{__name__} {place} {chosen}"  # each option of an operation asks
+    if key not in context.meta:
+        context.meta[key] = load_settings(place, chosen)
+    file: FileSettings = context.meta[key]
     if not by_flag:
         return file, set()
     return file, {k for k in file.of_context if context.get_parameter_source(k) is not ParameterSource.COMMANDLINE}

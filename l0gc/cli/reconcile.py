@@ -10,38 +10,21 @@ import click
 from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import TOPIC, Decorator, cluster_options, engine_options, options
+from l0gc.cli.options import TOPIC, cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output
-from l0gc.cli.units import size_up_to
 from l0gc.formatting import count, size
+from l0gc.operations import Merge, Reconcile
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.merge import MergeResult
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
 
-_MOST_BYTES: Final = 1 << 40
-
 
 @click.command("reconcile")
 @click.argument("topic", required=False, shell_complete=TOPIC)
-@click.option(
-    "--up-to",
-    type=click.IntRange(0),
-    metavar="EPOCH",
-    help="Lift only what lies at or below this epoch, and what lies before that in its partition.",
-)
-@click.option(
-    "--max-bytes", type=size_up_to(_MOST_BYTES), help="Lift no more of L0 than this, the oldest epochs first."
-)
-@click.option(
-    "--round-bytes",
-    type=size_up_to(_MOST_BYTES),
-    default="4GiB",
-    show_default=True,
-    help="L0 that is lifted and committed at once.",
-)
+@operation_options(Reconcile)
 @cluster_options(engine_options(), metrics_options)
-def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **limits: Any) -> None:
+def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **options: Any) -> None:
     """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, the oldest epochs first.
 
     \b
@@ -50,7 +33,7 @@ def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str 
       l0gc reconcile --up-to 4100 --max-bytes 10GiB     # what lags and holds M
       l0gc reconcile events --master spark://host:7077
     """
-    run_reconcile(out, partial(cluster.reconcile, engine, topic, **limits))
+    run_reconcile(out, partial(cluster.reconcile, engine, topic, **options))
 
 
 def _reconciled(result: ReconcileResult) -> list[str]:
@@ -65,35 +48,9 @@ def _reconciled(result: ReconcileResult) -> list[str]:
     return [text]
 
 
-def rule_options(prefix: str = "") -> Decorator:
-    """Give a command the options that say what is merged.
-
-    Args:
-        prefix: what the options' names begin with, where it does more than merge.
-    """
-    target = click.option(
-        f"--{prefix}target-bytes",
-        type=size_up_to(_MOST_BYTES),
-        default="128MiB",
-        show_default=True,
-        envvar="L0GC_MERGE_TARGET_BYTES",
-        help="The most that a merged object may have; one that has half of it is left alone.",
-    )
-    fan_in = click.option(
-        f"--{prefix}fan-in",
-        type=click.IntRange(2),
-        default=4,
-        show_default=True,
-        envvar="L0GC_MERGE_FAN_IN",
-        help="A partition may keep one more small object each time that they have grown by this factor.",
-    )
-    return options([target, fan_in])
-
-
 @click.command("merge")
 @click.argument("topic", required=False, shell_complete=TOPIC)
-@click.option("--dry-run", is_flag=True, help="Merge nothing; print what there is to merge.")
-@rule_options()
+@operation_options(Merge)
 @cluster_options(engine_options(), metrics_options)
 def merge_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **options: Any) -> None:
     """Merge small consecutive L1 objects of each partition of TOPIC, or of all topics, into large ones.

@@ -15,17 +15,18 @@ import click
 
 from l0gc.api import Cluster, Engine
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import cluster_options, engine_options, price_option
+from l0gc.cli.options import cluster_options, engine_options, operation_options, price_option
 from l0gc.cli.output import Output, atomic_file, epoch, held_back, is_coloured, writing_stdout
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped
-from l0gc.cli.units import Number, duration
+from l0gc.cli.units import Number
 from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.overview import DatedHolder, Overview, PinCost
+from l0gc.operations import Verify
 from l0gc.watermark.source import Holder
 
 if TYPE_CHECKING:
@@ -306,15 +307,9 @@ def print_result(out: Output, result: DoctorResult) -> None:
 
 
 @click.command("verify")
-@click.option(
-    "--deep", is_flag=True, help="Read every block that a journal needs and every L1 object, and check what they hold."
-)
-@click.option(
-    "--min-age", type=duration, default="1h", show_default=True,
-    help="An L1 object that no journal names is a finding when it is older than this, e.g. 30m or 2h.",
-)  # fmt: skip
+@operation_options(Verify)
 @cluster_options(engine_options())
-def verify_command(out: Output, cluster: Cluster, engine: Engine, deep: bool, min_age: int) -> None:
+def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Check that the bucket holds what the journals say, and that nothing live is at or below M. Changes nothing.
 
     \b
@@ -323,7 +318,7 @@ def verify_command(out: Output, cluster: Cluster, engine: Engine, deep: bool, mi
       l0gc verify --deep --json
     """
     out.finish(
-        partial(cluster.verify, engine, deep=deep, min_age_s=min_age),
+        partial(cluster.verify, engine, **options),
         verified,
         title="verifying",
         reports=True,

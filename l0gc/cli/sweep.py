@@ -12,74 +12,21 @@ import click
 from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import FILE, Decorator, cluster_options, engine_options, options
+from l0gc.cli.options import FILE, cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
-from l0gc.cli.units import Number, duration, span_of
 from l0gc.collect.garbage import KINDS
-from l0gc.collect.plan import KEEP_QUARANTINE_S, L1_GRACE_MS, ORPHAN_AGE_MS, UNKNOWN, Removal, run_id
-from l0gc.collect.runs import KEEP_RUNS_S
+from l0gc.collect.plan import UNKNOWN, Removal, run_id
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
+from l0gc.operations import Sweep, Vacuum
 from l0gc.runtime import give_memory_back
 from l0gc.storage.objectstore import ENABLED, SUSPENDED
 
 if TYPE_CHECKING:
     from l0gc.collect.vacuum import VacuumResult
-
-_LIMITS: Final[list[Decorator]] = [
-    click.option("--max-objects", type=click.IntRange(1), metavar="N", help="Delete no more than N objects."),
-    click.option(
-        "--max-rate", type=Number(0, min_open=True), metavar="N", help="Delete no more than N objects a second."
-    ),
-]
-_RECORD: Final[list[Decorator]] = [
-    click.option(
-        "--record-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-        help="Keep the run record in this folder instead of the bucket, e.g. because the store is full.",
-    ),
-    click.option(
-        "--no-record", "record", is_flag=True, callback=lambda context, option, given: not given,
-        help="Keep no run record: nothing can then be shown or undeleted.",
-    ),
-]  # fmt: skip
-_VACUUM_AGES: Final[list[Decorator]] = [
-    click.option(
-        "--l1-grace", "l1_grace_s", type=duration, default=f"{L1_GRACE_MS // 3_600_000}h", show_default=True,
-        help="How long readers may go on with L1 objects that were merged or dropped.",
-    ),
-    click.option(
-        "--orphan-age", "orphan_age_s", type=duration, default=f"{ORPHAN_AGE_MS // 3_600_000}h", show_default=True,
-        help="Refuse what runs stamped so long ago and have not committed, and delete it.",
-    ),
-    click.option(
-        "--keep-runs", "keep_runs_s", type=duration, default=f"{KEEP_RUNS_S // 86400}d", show_default=True,
-        help="Remove records of runs older than this.",
-    ),
-    click.option(
-        "--keep-quarantine", "keep_quarantine_s", type=duration, default=f"{KEEP_QUARANTINE_S // 86400}d",
-        show_default=True, help="Remove what l0gc give-up kept of lost records longer ago.",
-    ),
-]  # fmt: skip
-
-
-_SWEEP: Final[list[Decorator]] = [
-    click.option(
-        "--min-age", "min_age_s", type=duration, default="0s", show_default=True, help="Leave objects younger than this.",
-    ),
-    *_LIMITS,
-    click.option(
-        "--max-delete-ratio", type=Number(0, 1), metavar="R",
-        help="Stop before deleting more than this share of the bucket, e.g. 0.5.",
-    ),
-    *_RECORD,
-]  # fmt: skip
-_DRY_RUN: Final = click.option(
-    "--dry-run", is_flag=True, help="Delete nothing; print the numbers that the run would print."
-)
-gc_options: Final = options([*_SWEEP, *_VACUUM_AGES])
 
 
 def new_run(cluster: Cluster) -> str:
@@ -90,17 +37,7 @@ def new_run(cluster: Cluster) -> str:
 
 
 @click.command("sweep")
-@options([_DRY_RUN, *_SWEEP])
-@click.option(
-    "--shards",
-    type=span_of("shards", "000-249 or 7"),
-    metavar="FIRST-LAST",
-    help="Sweep these shards only, e.g. 000-249.",
-)
-@click.option(
-    "--up-to", type=click.IntRange(0), metavar="EPOCH", help="Delete nothing above this epoch: try a low one before M."
-)
-@click.option("--purge-versions", is_flag=True, help="Remove every version of what is deleted, for good.")
+@operation_options(Sweep)
 @click.option(
     "--list",
     "listed",
@@ -135,7 +72,7 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
                 write("".join(map(object_line, objects)))
 
             each = None if listed is None else gone
-            return cluster.sweep(spark=engine, run_id=run_id, gone=each, **options, **hooks)
+            return cluster.sweep(engine, run_id=run_id, gone=each, **options, **hooks)
 
     run_sweep(out, sweep, aside=listed == "-")
 
@@ -185,7 +122,7 @@ def swept(r: SweepResult) -> list[str]:
 
 
 @click.command("vacuum")
-@options([_DRY_RUN, *_VACUUM_AGES, *_LIMITS, *_RECORD])
+@operation_options(Vacuum)
 @cluster_options(engine_options("Where orphans are searched for"), metrics_options)
 def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Delete what else is garbage: replaced and expired L1 objects, orphans, old records.
@@ -197,7 +134,7 @@ def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
       l0gc vacuum --dry-run
       l0gc vacuum --l1-grace 2h
     """
-    run_vacuum(out, partial(cluster.vacuum, spark=engine, run_id=new_run(cluster), **options))
+    run_vacuum(out, partial(cluster.vacuum, engine, run_id=new_run(cluster), **options))
 
 
 def vacuumed(r: VacuumResult) -> list[str]:

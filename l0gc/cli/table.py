@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from l0gc.api import Cluster
-from l0gc.cli.options import TOPIC, cluster_options
+from l0gc.cli.options import TOPIC, cluster_options, operation_options
 from l0gc.cli.output import Output
-from l0gc.cli.units import duration
 from l0gc.formatting import count, moment
-from l0gc.streamlog.tables import KEEP_SNAPSHOTS_S, TableSynced, TableSyncResult, TableView
-
-keep_snapshots_option: Final = click.option(
-    "--keep-snapshots",
-    "keep_snapshots_s",
-    type=duration,
-    default=f"{KEEP_SNAPSHOTS_S // 86_400}d",
-    show_default=True,
-    help="How long a table's snapshot can be read after another one took its place.",
-)
+from l0gc.operations import TableSync
+from l0gc.streamlog.tables import TableSynced, TableSyncResult, TableView
 
 
 @click.group("table")
@@ -59,9 +50,9 @@ def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str |
 
 @table_command.command("sync")
 @click.argument("topic", required=False, shell_complete=TOPIC)
-@keep_snapshots_option
+@operation_options(TableSync)
 @cluster_options()
-def sync(out: Output, cluster: Cluster, topic: str | None, keep_snapshots_s: int) -> None:
+def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
     """Have the table of a topic, or all tables, name what is in L1 now: one snapshot for all that has changed.
 
     \b
@@ -69,7 +60,7 @@ def sync(out: Output, cluster: Cluster, topic: str | None, keep_snapshots_s: int
       l0gc table sync
       l0gc table sync events --keep-snapshots 7d
     """
-    run_table_sync(out, partial(cluster.tables.sync, topic, keep_snapshots_s=keep_snapshots_s))
+    run_table_sync(out, partial(cluster.tables.sync, topic, **options))
 
 
 @table_command.command("list")

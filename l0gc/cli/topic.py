@@ -9,11 +9,12 @@ import click
 from msgspec import UNSET, UnsetType
 
 from l0gc.api import Cluster
-from l0gc.cli.options import TOPIC, asked, cluster_options, options
+from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, options
 from l0gc.cli.output import Output
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
+from l0gc.operations import Expire
 from l0gc.streamlog.controller.state import UNLIMITED, Topic
 from l0gc.streamlog.topics import PARTITIONS_SHOWN, PartitionOffsets, TopicDescription
 
@@ -231,9 +232,9 @@ def _partitions(first: int, n: int) -> str:
 
 @click.command("expire")
 @click.argument("topic", required=False, shell_complete=TOPIC)
-@click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@operation_options(Expire)
 @cluster_options()
-def expire_command(out: Output, cluster: Cluster, topic: str | None, dry_run: bool) -> None:
+def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
     """Delete the records of TOPIC, or of all topics, that are beyond the topic's retention.
 
     By Kafka's rules, where a segment is an L1 object: what is not in L1 yet stays. Readers see no more of the records at
@@ -244,7 +245,7 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, dry_run: bo
       l0gc topic alter events --retention-ms 7d
       l0gc expire --dry-run
     """
-    run_expire(out, partial(cluster.expire, topic, dry_run=dry_run))
+    run_expire(out, partial(cluster.expire, topic, **options))
 
 
 @click.command("delete-records")

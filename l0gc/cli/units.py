@@ -47,6 +47,18 @@ def duration(value: object) -> int:
     return seconds
 
 
+def as_duration(seconds: float) -> str:
+    """Seconds as `duration` reads them, in the largest unit that fits."""
+    unit = next((u for u in "dhm" if seconds and seconds % _SECONDS[u] == 0), "s")
+    return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+
+
+def as_size(n: int) -> str:
+    """Bytes as `size_up_to` reads them."""
+    unit = next((u for u in ("GiB", "MiB", "KiB") if n % BYTES[u.lower()] == 0), "")
+    return f"{n // BYTES[unit.lower()]}{unit}"
+
+
 def size_up_to(most: int) -> Callable[[object], int]:
     """The type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
 

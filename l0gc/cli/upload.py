@@ -10,13 +10,12 @@ import click
 
 from l0gc.api import Cluster
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import FILE, PRODUCER, TOPIC, cluster_options
+from l0gc.cli.options import FILE, PRODUCER, TOPIC, cluster_options, operation_options
 from l0gc.cli.output import Output, epoch
 from l0gc.cli.signals import exit_code_of
-from l0gc.cli.units import HELD, size_up_to
 from l0gc.errors import StoppedError
 from l0gc.formatting import count, moment, size
-from l0gc.streamlog.ingest.inputs import AUTO, FORMATS
+from l0gc.operations import Upload
 
 if TYPE_CHECKING:
     from l0gc.streamlog.ingest.result import UploadResult
@@ -26,23 +25,7 @@ if TYPE_CHECKING:
 @click.command("upload")
 @click.argument("topic", shell_complete=TOPIC)
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
-@click.option("--partition", type=int, metavar="N", help="Everything to partition N.")
-@click.option("--key-field", metavar="F", help="To the partition that field F of the JSON record hashes to; its key.")
-@click.option(
-    "--timestamp-field", metavar="F",
-    help="Field F of the JSON record is its create time: milliseconds since 1970, or ISO 8601.",
-)  # fmt: skip
-@click.option(
-    "--producer", shell_complete=PRODUCER, metavar="NAME",
-    help="Makes a cut-off upload repeatable: no record twice, none lost.",
-)  # fmt: skip
-@click.option(
-    "--batch-bytes", type=size_up_to(HELD), default="4MiB", show_default=True, help="Records in one L0 object."
-)
-@click.option(
-    "--format", type=click.Choice(FORMATS), default=AUTO, show_default=True,
-    help="auto: lines of text, also gzip and zstd; refuses anything else. raw: any bytes, cut at newlines.",
-)  # fmt: skip
+@operation_options(Upload)
 @cluster_options(metrics_options)
 def upload_command(
     out: Output, cluster: Cluster, topic: str, files: tuple[str, ...], producer: str | None, **options: Any

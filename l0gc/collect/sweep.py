@@ -96,7 +96,7 @@ class SweepResult(RunResult, kw_only=True):
         )
 
 
-class Sweep(RemovalRun[SweepResult]):
+class SweepRun(RemovalRun[SweepResult]):
     """One run."""
 
     def run(

@@ -83,7 +83,7 @@ class VacuumResult(RunResult, kw_only=True):
         return PartialFailureError(f"{'; '.join(found)}. The rest is done; run l0gc vacuum again")
 
 
-class Vacuum(RemovalRun[VacuumResult]):
+class VacuumRun(RemovalRun[VacuumResult]):
     """One run."""
 
     def run(self, source: GarbageSource | None) -> VacuumResult:

@@ -70,7 +70,7 @@ RESUME: Final = "wait until its reason is gone, then l0gc resume"
 UNPIN: Final = f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
 PUT_BACK: Final = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
-GC_BARRIER: Final = "l0gc gc --barrier"
+GC_BARRIER: Final = "l0gc gc --housekeep-barrier"
 NOTHING: Final = "nothing"
 """How the text begins if no step is needed: held objects become free in time, and the sentence says when."""
 

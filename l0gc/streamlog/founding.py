@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from l0gc.errors import EpochRegressionError, L0gcError
 from l0gc.formatting import Outcome
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK
+from l0gc.operations import Init
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
@@ -35,21 +36,8 @@ class FoundedCluster(Outcome):
     probed: list[str]
 
 
-def found_cluster(
-    cluster: Handles,
-    store: S3Store,
-    *,
-    create_bucket: bool = False,
-    shards: int | None = None,
-    key_template: str | None = None,
-    journals: int | None = None,
-    external_log: bool = False,
-) -> FoundedCluster:
-    """Try the store, and found a cluster there, unless it is there already. None stands for the default.
-
-    Args:
-        store: that of `cluster`.
-        create_bucket: whether to create the bucket, if it is not there.
+def found_cluster(cluster: Handles, store: S3Store, wanted: Init) -> FoundedCluster:
+    """Try the store, and found a cluster there, unless it is there already. `store` is that of `cluster`.
 
     Raises:
         BucketNotFoundError: the bucket does not exist, and is not to be created.
@@ -57,7 +45,7 @@ def found_cluster(
         UsageError: there is a cluster with other settings.
         EpochRegressionError: there was a cluster, and its controller log is gone.
     """
-    made = create_bucket and store.create_bucket()
+    made = wanted.create_bucket and store.create_bucket()
     try:
         store.now_ms()  # some stores create a bucket at the first write; only `create_bucket` may do that
         check_format(store)
@@ -65,7 +53,10 @@ def found_cluster(
         probed = probe(store, cluster.runtime)
         quoted = store.quotes_etags
         created = cluster.controller.bootstrap(
-            shards=shards, key_template=key_template, journals=journals, external_log=external_log
+            shards=wanted.shards,
+            key_template=wanted.key_template,
+            journals=wanted.journals,
+            external_log=wanted.external_log,
         )
     except BaseException:
         if made:  # by this very call, and it holds no cluster

@@ -13,8 +13,6 @@ from l0gc.errors import L0gcError, PartialFailureError, SafetyError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 
-KEEP_SNAPSHOTS_S: Final = 86_400
-"""How long a snapshot can be read after another one took its place."""
 PINS_FOR_EACH_LIFE: Final = 4
 """A sync takes a new pin when that of the current snapshot is a quarter as old as snapshots become."""
 UNSYNCED_MS: Final = 7 * 86_400_000

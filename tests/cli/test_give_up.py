@@ -52,7 +52,7 @@ def test_a_partition_with_a_lost_object_goes_on_once_its_records_are_given_up(bu
     for p in (0, 1):
         given = l0gc("give-up", "events", "--partition", str(p), "--offsets", "10-19", "--yes")
         assert (given["records"], given["quarantined"]) == (10, [])
-    l0gc("gc", "--engine", "local", "--barrier")
+    l0gc("gc", "--engine", "local", "--housekeep-barrier")
     now = l0gc("status")
     assert (now["unreconciled_records"], now["causes"]) == (0, [])
     assert (now["holes"], now["lost_records"]) == (2, 20)

@@ -6,19 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from l0gc.api.engine import Engine
 from l0gc.api.groups import checked
 from l0gc.cli.metrics import Run, samples
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.cli.reconcile import rule_options, run_merge
+from l0gc.cli.reconcile import run_merge
 from l0gc.errors import NotFoundError, PartialFailureError
 from l0gc.settings import Settings
 from l0gc.streamlog.level_one.merge import MergeResult
-from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.merge import a_cluster, counts, fill
 from tests.test_api import over
 
@@ -119,20 +116,3 @@ def test_the_metrics_show_what_was_read_and_written() -> None:
     assert found["l0gc_merge_written_bytes_total"] == 3 << 20
     assert found["l0gc_merged_l1_objects_total"] == 1600
     assert found["l0gc_merged_into_l1_objects_total"] == 8
-
-
-def test_what_is_merged_can_be_set_by_options_and_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    @click.command()
-    @rule_options("merge-")
-    def show(merge_target_bytes: int, merge_fan_in: int) -> None:
-        click.echo(f"{merge_target_bytes} {merge_fan_in}")
-
-    def shown(*args: str) -> str:
-        return CliRunner().invoke(show, args).output.strip()
-
-    assert shown() == f"{128 << 20} 4" == f"{MergeRule().target_bytes} {MergeRule().fan_in}"
-    assert shown("--merge-target-bytes", "1MiB", "--merge-fan-in", "8") == f"{1 << 20} 8"
-    monkeypatch.setenv("L0GC_MERGE_TARGET_BYTES", "2MiB")
-    monkeypatch.setenv("L0GC_MERGE_FAN_IN", "2")
-    assert shown() == f"{2 << 20} 2"
-    assert "--merge-fan-in" in shown("--merge-fan-in", "1")

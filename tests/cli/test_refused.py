@@ -42,7 +42,11 @@ REFUSED: dict[str, list[str]] = {
     "compute-watermark": ["--engine local", "--no-scan --engine local", "--dry-run --engine local"],
     "sweep": ["--engine local", "--engine local --dry-run", "--engine local --max-objects 1"],
     "vacuum": ["--engine local --l1-grace 0s --orphan-age 0s", "--engine local --dry-run"],
-    "gc": ["--engine local", "--engine local --dry-run", "--engine local --barrier --no-reconcile"],
+    "gc": [
+        "--engine local",
+        "--engine local --dry-run",
+        "--engine local --housekeep-barrier --no-reconcile --no-merge",
+    ],
 }
 """What changes the cluster or its data, with arguments. In a dry run it says that the run would be refused."""
 
@@ -221,7 +225,7 @@ def test_the_documented_way_out_is_not_refused(place: Place) -> None:
     highest = place.highest
     place.done("epoch", "advance", "--above", str(highest), "--close-unknown-topics")
     place.done("upload", "events", str(place.file))
-    place.done("gc", "--engine", "local", "--barrier")
+    place.done("gc", "--engine", "local", "--housekeep-barrier")
 
 
 @pytest.fixture
@@ -253,12 +257,12 @@ def test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_wh
 ) -> None:
     place = journals_set_back
     before = place.objects("level_zero/", "level_one/")
-    for options in ("", "--l1-grace 0s --orphan-age 0s"):
+    for options in ("", "--vacuum-l1-grace 0s --vacuum-orphan-age 0s"):
         ended = ended_here("gc", "--engine", "local", *options.split())
         assert ended.code == 4, ended.stderr
     assert place.objects("level_zero/", "level_one/") == before
     place.restore(JOURNALS, place.newest)
-    place.done("gc", "--engine", "local", "--l1-grace", "0s", "--orphan-age", "0s")
+    place.done("gc", "--engine", "local", "--vacuum-l1-grace", "0s", "--vacuum-orphan-age", "0s")
     read = ended_here("read", "events")
     assert sorted(read.stdout.split()) == sorted(b"1 2 3 4".split() * 5), read.stderr
 

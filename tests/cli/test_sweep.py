@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from l0gc.api.cluster import OBJECTS_FOR_SPARK as SPARK_FROM
+from l0gc.api.cluster import sweep_work
 from l0gc.api.engine import Engine, choose_engine
-from l0gc.api.operations import sweep_work
 from l0gc.cli.main import cli
-from l0gc.cli.sweep import gc_options, swept
+from l0gc.cli.sweep import swept
 from l0gc.collect.plan import Removal
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import UsageError
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 from tests.collect.test_local import a_cluster
@@ -23,11 +23,11 @@ from tests.collect.test_local import a_cluster
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--max-rate", "nan"), ("--max-rate", "inf"), ("--max-rate", "0"), ("--max-delete-ratio", "nan")],
+    [("max-rate", "nan"), ("max-rate", "inf"), ("max-rate", "0"), ("max-delete-ratio", "nan")],
 )
-@pytest.mark.parametrize("command", ["sweep", "gc"])
-def test_a_value_that_is_not_a_number_is_refused(command: str, option: str, value: str) -> None:
-    refuse(command, option, value)
+@pytest.mark.parametrize(("command", "before"), [("sweep", "--"), ("gc", "--sweep-")])
+def test_a_value_that_is_not_a_number_is_refused(command: str, before: str, option: str, value: str) -> None:
+    refuse(command, before + option, value)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,6 @@ def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, A
 @pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"record": False}])
 def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
     assert Removal(**elsewhere).in_one_process
-    given: list[dict[str, Any]] = []
-    command = click.command()(gc_options(lambda **options: given.append(options)))
-    for name, value in elsewhere.items():
-        command.main(["--record-dir", str(value)] if name == "record_dir" else ["--no-record"], standalone_mode=False)
-    assert {name: given[0][name] for name in ("record_dir", "record")} == {
-        "record_dir": None,
-        "record": True,
-    } | elsewhere
 
 
 @pytest.mark.parametrize(
@@ -84,7 +76,7 @@ def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, A
 )
 def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Removal, said: str) -> None:
     cluster = a_cluster()
-    result = Sweep(cluster, Removal(dry_run=options.dry_run)).run()
+    result = SweepRun(cluster, Removal(dry_run=options.dry_run)).run()
     result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")
     (line,) = [line for line in swept(result) if "keeps versions" in line]
     assert said in line
@@ -97,7 +89,7 @@ def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Removal,
 )
 def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: str) -> None:
     cluster = a_cluster()
-    result = Sweep(cluster).run()
+    result = SweepRun(cluster).run()
     result.plan = msgspec.structs.replace(result.plan, versioning=versioning)
     lines = [line for line in swept(result) if "version" in line]
     assert len(lines) == bool(said)

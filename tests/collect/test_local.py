@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_segment, read_summary
 from l0gc.collect.runs import list_runs
-from l0gc.collect.sweep import Sweep, SweepResult
+from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
 from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
 from l0gc.runtime import Runtime
@@ -66,7 +66,7 @@ def sweep(
     max_objects: int | None = None,
 ) -> SweepResult:
     options = Removal(dry_run=dry_run, min_age_ms=min_age_ms, max_objects=max_objects)
-    return Sweep(by_threads(cluster, threads or Parallel()), options).run(ranges)
+    return SweepRun(by_threads(cluster, threads or Parallel()), options).run(ranges)
 
 
 def by_threads(cluster: Handles, threads: Parallel) -> Handles:
@@ -77,7 +77,7 @@ def by_threads(cluster: Handles, threads: Parallel) -> Handles:
 def swept_by_many(cluster: Handles, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:
     """By threads that scan, and threads that delete."""
     with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
-        return Sweep(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(ranges)
+        return SweepRun(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(ranges)
 
 
 def on_record(cluster: Handles) -> list[RecordedObject]:

@@ -12,7 +12,7 @@ from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_HAND
 from l0gc.collect.runs import list_runs
 from l0gc.collect.scan import Tally
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
@@ -156,7 +156,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     store.unfinished = [UnfinishedUpload(key, "upload", 0)]
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
     store.fault = _when_deletes(store, 3, lambda: set_pause(store, "disk audit", "ann"))
-    result = swept_by_many(cluster) if threads else Sweep(cluster).run(1)
+    result = swept_by_many(cluster) if threads else SweepRun(cluster).run(1)
     gone = before - level_zero(cluster)
     assert result.paused.startswith("disk audit")
     assert result.stopped
@@ -173,7 +173,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     assert run.summary is not None
     assert (run.summary.outcome, run.summary.objects) == ("stopped", len(gone))
     clear_pause(store)
-    assert result.deleted + Sweep(cluster).run(1).deleted == len(garbage)
+    assert result.deleted + SweepRun(cluster).run(1).deleted == len(garbage)
 
 
 def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch:
             del store.objects[PAUSED]
 
     store.fault = fault
-    result = Sweep(cluster).run(1)
+    result = SweepRun(cluster).run(1)
     assert read_pause(store) is None
     assert result.paused
     assert result.deleted == 20
@@ -223,5 +223,5 @@ def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
 def test_a_limit_and_a_pause_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
-    result = Sweep(cluster, Removal(max_objects=20)).run(1)
+    result = SweepRun(cluster, Removal(max_objects=20)).run(1)
     assert (result.deleted, result.paused, result.stopped) == (20, "", False)

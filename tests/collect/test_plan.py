@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from l0gc.collect.plan import UNKNOWN, Removal, plan_sweep
 from l0gc.collect.record import read_summary
 from l0gc.collect.runs import started_ms
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -32,7 +32,7 @@ def test_only_the_shards_that_were_requested_are_swept(shards: tuple[int, int]) 
     layout = cluster.controller.layout()
     before = level_zero(cluster)
     inside = {k for k in expected_garbage(cluster, 4) if (p := layout.parse(k)) and shards[0] <= p.shard <= shards[1]}
-    result = Sweep(cluster, Removal(shards=shards)).run(3)
+    result = SweepRun(cluster, Removal(shards=shards)).run(3)
     assert before - level_zero(cluster) == inside
     assert result.deleted == len(inside)
 
@@ -77,7 +77,7 @@ def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
     late = cluster.controller.layout().format(0, 1, "0000ffff-0000-4000-8000-000000000000")
     store.put(late, b"x")
     store.objects[late].modified_ms += 999
-    assert Sweep(cluster).run(1).held_by_age == 0
+    assert SweepRun(cluster).run(1).held_by_age == 0
     assert late not in store.objects
 
 
@@ -86,7 +86,7 @@ def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_sa
         def versioning(self) -> str:
             raise StoreError("501 NotImplemented")
 
-    result = Sweep(a_cluster(Mute())).run(1)
+    result = SweepRun(a_cluster(Mute())).run(1)
     assert (result.plan.versioning, result.deleted) == (UNKNOWN, 60)
 
 
@@ -100,8 +100,8 @@ def test_nothing_above_the_bound_goes_and_the_run_says_up_to_where_it_went(up_to
     uploads = [UnfinishedUpload(layout.format(0, epoch, name_of(epoch)), str(epoch), 0) for epoch in range(EPOCHS)]
     store.unfinished = list(uploads)
     before, garbage = level_zero(cluster), expected_garbage(cluster, up_to)
-    dry = Sweep(cluster, Removal(up_to=up_to, dry_run=True)).run()
-    result = Sweep(cluster, Removal(up_to=up_to)).run()
+    dry = SweepRun(cluster, Removal(up_to=up_to, dry_run=True)).run()
+    result = SweepRun(cluster, Removal(up_to=up_to)).run()
     assert before - level_zero(cluster) == garbage
     assert (result.deleted, result.eligible, result.uploads_aborted) == (len(garbage), len(garbage), up_to + 1)
     assert (dry.deleted, dry.uploads_aborted) == (result.deleted, up_to + 1)
@@ -116,7 +116,7 @@ def test_a_bound_above_m_is_refused(watermark: int | None, why: str) -> None:
     cluster = a_cluster(watermark=watermark)
     before = dict(store_of(cluster).objects)
     with pytest.raises(SafetyError, match=why):
-        Sweep(cluster, Removal(up_to=5)).run()
+        SweepRun(cluster, Removal(up_to=5)).run()
     assert store_of(cluster).objects == before
 
 
@@ -135,8 +135,8 @@ def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: 
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_id=state.cluster_id))
     before = level_zero(cluster)
     options = Removal(max_delete_ratio=ratio)
-    dry = Sweep(cluster, msgspec.structs.replace(options, dry_run=True)).run(3)
-    result = Sweep(cluster, options).run(3)
+    dry = SweepRun(cluster, msgspec.structs.replace(options, dry_run=True)).run(3)
+    result = SweepRun(cluster, options).run(3)
     assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
     assert result.over_ratio == dry.over_ratio == (most < 60)
 
@@ -145,7 +145,7 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(SafetyError, match="did not count the bucket"):
-        Sweep(cluster, Removal(max_delete_ratio=0.5)).run()
+        SweepRun(cluster, Removal(max_delete_ratio=0.5)).run()
     assert level_zero(cluster) == before
 
 
@@ -153,7 +153,7 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
     cluster = a_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
-    result = Sweep(cluster, Removal(max_objects=5, max_delete_ratio=0.5)).run()
+    result = SweepRun(cluster, Removal(max_objects=5, max_delete_ratio=0.5)).run()
     assert (result.deleted, result.over_ratio) == (5, False)
 
 
@@ -161,6 +161,6 @@ def test_a_sweep_without_a_watermark_asks_for_nothing_more() -> None:
     cluster = a_cluster(watermark=None)
     calls: list[Call] = []
     store_of(cluster).fault = calls.append
-    Sweep(cluster).run()
+    SweepRun(cluster).run()
     assert not {c.kind for c in calls} & {"scan", "delete", "put"}
     publish_m(cluster, 4)

@@ -22,7 +22,7 @@ from l0gc.collect.record import (
 )
 from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.scan import Deletable
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import DeleteFailure
@@ -59,7 +59,7 @@ def killed_at(number: int, page_size: int) -> tuple[Handles, set[str], bool]:
     store.fault = fault
     killed = False
     try:
-        Sweep(cluster).run(1)
+        SweepRun(cluster).run(1)
     except Killed:
         killed = True
     store.fault = lambda call: None
@@ -92,7 +92,7 @@ def test_the_record_of_a_run_that_is_killed_at_any_call_is_true(small: int) -> N
             assert (runs[0].summary is None) == (
                 killed and f"{folder(runs[0].run_id)}run.json" not in cluster_keys(cluster)
             )
-        Sweep(cluster).run(1)  # the next run goes on
+        SweepRun(cluster).run(1)  # the next run goes on
         assert expected_garbage(cluster, 4) == set()
         if not killed:
             assert number > 40
@@ -145,7 +145,7 @@ def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
 
     cluster = a_cluster(Silent())
     before = level_zero(cluster)
-    result = Sweep(cluster).run(1)
+    result = SweepRun(cluster).run(1)
     gone = before - level_zero(cluster)
     assert result.deleted < len(gone)
     detail = show_run(cluster, result.run_id)
@@ -155,7 +155,7 @@ def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
 def test_an_object_in_two_segments_is_reported_once(small: int) -> None:
     """As after an executor died: planned by one worker, deleted by the next."""
     cluster = a_cluster()
-    result = Sweep(cluster).run(1)
+    result = SweepRun(cluster).run(1)
     gone = [Deletable(k, 1, 1) for k, s in statuses(cluster).items() if s == DELETED]
     RunRecord(cluster.store, result.run_id, "lost").plan([*gone[:7], Deletable("level_zero/data/never", 1, 1)])
     detail = show_run(cluster, result.run_id)
@@ -169,7 +169,7 @@ def test_runs_are_listed_the_newest_last_and_read_only_as_far_as_shown() -> None
     for n in range(3):
         store.clock.sleep(60)
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
-        runs.append(Sweep(cluster).run(1).plan.run_id)
+        runs.append(SweepRun(cluster).run(1).plan.run_id)
     store.put(f"{RUNS}{NO_RUN}/x.parquet", b"?")
     store.requests.clear()
     shown, total = list_runs(store, 2)
@@ -190,7 +190,7 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
     for n in range(4):
         store.clock.sleep(3600)
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
-        runs.append(Sweep(cluster).run(1).plan)
+        runs.append(SweepRun(cluster).run(1).plan)
     store.page_size = 3
     plan = Removal(started_ms=runs[2].started_ms - 1, keep_runs_ms=0)
     old = {o.key for batch in old_run_records(store, plan) for o in batch}
@@ -202,9 +202,9 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
 
 def test_a_run_that_has_nothing_to_delete_leaves_no_record() -> None:
     cluster = a_cluster()
-    Sweep(cluster).run(1)
+    SweepRun(cluster).run(1)
     before = cluster_keys(cluster)
-    result = Sweep(cluster).run(1)
+    result = SweepRun(cluster).run(1)
     assert result.deleted == 0
     assert cluster_keys(cluster) == before
 
@@ -221,7 +221,7 @@ def test_a_name_that_is_no_runs_is_refused() -> None:
 
 def test_a_damaged_segment_is_named() -> None:
     cluster = a_cluster()
-    run_id = Sweep(cluster).run(1).plan.run_id
+    run_id = SweepRun(cluster).run(1).plan.run_id
     key = next(k for k in store_of(cluster).objects if k.startswith(folder(run_id)) and k.endswith(".parquet"))
     cluster.store.put(key, b"PAR1?")
     with pytest.raises(CorruptObjectError, match=key):

@@ -12,8 +12,8 @@ import pytest
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import Removed, read_summary
 from l0gc.collect.runs import show_run
-from l0gc.collect.sweep import Sweep
-from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.sweep import SweepRun
+from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import AccessDeniedError, ObjectNotFoundError, UsageError
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import InlineExecutor
@@ -33,13 +33,13 @@ Made = tuple[MemoryStore, Callable[[], Any]]
 def a_sweep() -> Made:
     store = MemoryStore()
     cluster = swept_cluster(store)
-    return store, lambda: Sweep(cluster, Removal(run_id=RUN)).run()
+    return store, lambda: SweepRun(cluster, Removal(run_id=RUN)).run()
 
 
 def a_vacuum() -> Made:
     cluster, store = vacuumed_cluster()
     source = planted(store)
-    return store, lambda: Vacuum(cluster, Removal(run_id=RUN)).run(source)
+    return store, lambda: VacuumRun(cluster, Removal(run_id=RUN)).run(source)
 
 
 def ended_by(e: BaseException, run: Made) -> MemoryStore:
@@ -104,8 +104,8 @@ class OneAfterAnother(InlineExecutor):
 @pytest.mark.parametrize("workers", [Elsewhere, Losing])
 def test_what_a_lost_worker_deleted_is_counted_once(small_segments: None, workers: type[Elsewhere]) -> None:
     cluster, same = swept_cluster(), swept_cluster()
-    here = Sweep(same).run()
-    result = Sweep(cluster, workers=workers(cluster)).run()
+    here = SweepRun(same).run()
+    result = SweepRun(cluster, workers=workers(cluster)).run()
     assert level_zero(cluster) == level_zero(same)
     assert (result.deleted, result.bytes, result.eligible) == (here.deleted, here.bytes, here.eligible) == (60, 180, 60)
     assert show_run(cluster, result.run_id).by_status == {"deleted": 60}
@@ -120,7 +120,7 @@ def test_what_a_vacuums_lost_worker_deleted_is_counted_once(small_segments: None
     keys = [key_of(1, f"{n:04}") for n in range(30)]
     for key in keys:
         store.put(key, b"x" * 10)
-    result = Vacuum(cluster, workers=workers(cluster)).run(source)
+    result = VacuumRun(cluster, workers=workers(cluster)).run(source)
     assert not store.objects.keys() & set(keys)
     assert result.deleted["orphaned_l1"] == Removed(30, 300)
     assert (result.objects, result.bytes) == (30, 300)
@@ -130,24 +130,24 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
     cluster = swept_cluster()
     store = store_of(cluster)
     before = dict(store.objects)
-    dry = Sweep(cluster, Removal(dry_run=True), Elsewhere(cluster)).run()
+    dry = SweepRun(cluster, Removal(dry_run=True), Elsewhere(cluster)).run()
     assert store.objects == before
-    assert dry.deleted == Sweep(cluster, workers=Elsewhere(cluster)).run().deleted == 60
+    assert dry.deleted == SweepRun(cluster, workers=Elsewhere(cluster)).run().deleted == 60
 
 
 @pytest.mark.parametrize(
     "limit", [{"max_objects": 1}, {"max_delete_ratio": 0.0}, {"record": False}, {"record_dir": Path("records")}]
 )
-@pytest.mark.parametrize("kind", [Sweep, Vacuum])
+@pytest.mark.parametrize("kind", [SweepRun, VacuumRun])
 def test_what_one_process_must_keep_is_refused_elsewhere(
-    kind: type[Sweep | Vacuum], limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[SweepRun | VacuumRun], limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cluster = swept_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, 4, 8, 0, 60, 60, 108))
     before = dict(store_of(cluster).objects)
-    if kind is Vacuum and "max_delete_ratio" in limit:
+    if kind is VacuumRun and "max_delete_ratio" in limit:
         return  # it has no such limit
     with pytest.raises(UsageError, match="need one process: use --engine local"):
         kind(cluster, Removal(**limit), Elsewhere(cluster)).run(None)
@@ -164,7 +164,7 @@ def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan() -> None
 
     cluster = swept_cluster()
     store = store_of(cluster)
-    Sweep(cluster, workers=Late(cluster, slots=1)).run()
+    SweepRun(cluster, workers=Late(cluster, slots=1)).run()
     ended = store.clock.ms
     assert {f.deleted_ms // 60_000 for f in on_record(cluster)} == {ended // 60_000}
 
@@ -178,5 +178,5 @@ def test_a_rate_is_shared_out_among_as_many_tasks_as_run_at_once() -> None:
             return super().do(work, part)
 
     cluster = swept_cluster()
-    Sweep(cluster, Removal(max_rate=1e6), Telling(cluster)).run()
+    SweepRun(cluster, Removal(max_rate=1e6), Telling(cluster)).run()
     assert rates == [5e5, 5e5]

@@ -17,7 +17,7 @@ from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Remover
 from l0gc.collect.scan import Tally
-from l0gc.collect.sweep import Sweep, sweep_ranges
+from l0gc.collect.sweep import SweepRun, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
@@ -115,9 +115,9 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     stuck = {k for k in garbage if int(k.rsplit("/", 1)[1][:8], 16) in locked}
     with pytest.MonkeyPatch.context() as patch:
         pages_of(patch, page, segment)
-        dry = Sweep(cluster, Removal(dry_run=True)).run(ranges)
+        dry = SweepRun(cluster, Removal(dry_run=True)).run(ranges)
         assert level_zero(cluster) == before
-        result = swept_by_many(cluster, ranges=ranges) if threads else Sweep(cluster).run(ranges)
+        result = swept_by_many(cluster, ranges=ranges) if threads else SweepRun(cluster).run(ranges)
     assert level_zero(cluster) == before - garbage | stuck
     assert (result.deleted, result.failed) == (len(garbage - stuck), len(stuck))
     assert dry.deleted == result.eligible == len(garbage)
@@ -170,7 +170,7 @@ def test_ranges_are_scanned_at_once_and_one_after_another_where_the_order_of_key
                 return super().map(fn, items)
 
         cluster = a_cluster(objects=0)
-        Sweep(cluster, Removal(**wanted), LocalWorkers(by_threads(cluster, Telling()))).run()
+        SweepRun(cluster, Removal(**wanted), LocalWorkers(by_threads(cluster, Telling()))).run()
         return max(told)
 
     assert (ranges(), ranges(max_objects=5)) == (4, 1)
@@ -183,7 +183,7 @@ def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPa
     store.page_size = 5
     kinds: list[str] = []
     store.fault = lambda call: kinds.append(call.kind)
-    Sweep(cluster).run(1)
+    SweepRun(cluster).run(1)
     assert kinds.index("delete") < len(kinds) - 1 - kinds[::-1].index("scan")
 
 
@@ -203,7 +203,7 @@ def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
             stop.set()
 
     store.fault = fault
-    result = swept_by_many(cluster, stop) if threads else Sweep(cluster, stop=stop).run(1)
+    result = swept_by_many(cluster, stop) if threads else SweepRun(cluster, stop=stop).run(1)
     gone = before - level_zero(cluster)
     assert result.stopped
     assert 0 < len(gone) == result.deleted < len(garbage)
@@ -211,7 +211,7 @@ def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
     assert {f.key for f in rows if f.status == DELETED} == gone
     assert {f.status for f in rows} <= {DELETED, LEFT}
     store.fault = lambda call: None
-    assert result.deleted + Sweep(cluster).run(1).deleted == len(garbage)
+    assert result.deleted + SweepRun(cluster).run(1).deleted == len(garbage)
     assert expected_garbage(cluster, 4) == set()
 
 
@@ -223,7 +223,7 @@ def test_a_stop_is_heard_where_nothing_is_eligible(monkeypatch: pytest.MonkeyPat
     store.page_size = 1  # never a full page: the scan reads on
     for key in expected_garbage(cluster, 0):
         store.delete([key])
-    sweep = Sweep(cluster)
+    sweep = SweepRun(cluster)
     store.fault = once(sweep.stop.set, "scan", after=19 - store.requests["scan"])
     assert sweep.run(1).stopped
     assert store.requests["scan"] < 25
@@ -274,7 +274,7 @@ def test_where_no_thread_can_be_started_the_others_delete(monkeypatch: pytest.Mo
             return super().submit(fn, *args, **kwargs)
 
     with Threads(4) as scanners, Crowded(2) as deleters:
-        result = Sweep(by_threads(cluster, scanners), deleters=deleters).run(4)
+        result = SweepRun(by_threads(cluster, scanners), deleters=deleters).run(4)
     assert not garbage & level_zero(cluster)
     assert result.deleted == len(garbage)
     assert {(f.key, f.status) for f in on_record(cluster)} == {(key, DELETED) for key in garbage}
@@ -288,7 +288,7 @@ def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: py
             raise KeyboardInterrupt
 
     cluster = a_cluster()
-    sweep = Sweep(cluster, workers=LocalWorkers(by_threads(cluster, Interrupted())))
+    sweep = SweepRun(cluster, workers=LocalWorkers(by_threads(cluster, Interrupted())))
     with pytest.raises(KeyboardInterrupt):
         sweep.run()
     assert sweep.stop.is_set()
@@ -303,7 +303,7 @@ def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def progress(text: str, **fields: Any) -> None:
         told.append(fields | {"text": text})
 
-    result = Sweep(cluster, workers=LocalWorkers(cluster, progress=progress)).run(1)
+    result = SweepRun(cluster, workers=LocalWorkers(cluster, progress=progress)).run(1)
     assert [p["deleted"] for p in told] == sorted(p["deleted"] for p in told)
     assert (told[-1]["deleted"], told[-1]["bytes"]) == (result.deleted, result.bytes)
     assert {p["shard"] for p in told} >= {"000", "001", "002", "003"}
@@ -357,7 +357,7 @@ def with_uploads(cluster: Handles) -> dict[str, UnfinishedUpload]:
 def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Removal, aborted: set[str]) -> None:
     cluster = a_cluster()
     uploads = with_uploads(cluster)
-    result = Sweep(cluster, options).run()
+    result = SweepRun(cluster, options).run()
     left = store_of(cluster).unfinished
     assert {name for name, u in uploads.items() if u not in left} == aborted
     assert result.uploads_aborted == (2 if options.dry_run else len(aborted))
@@ -366,6 +366,6 @@ def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Removal, abo
 def test_a_store_that_does_not_list_uploads_is_swept_all_the_same() -> None:
     cluster = a_cluster()
     store_of(cluster).fault = failing(StoreError("501 NotImplemented"), "list", "level_zero")
-    result = Sweep(cluster).run()
+    result = SweepRun(cluster).run()
     assert (result.deleted, result.uploads_aborted) == (60, 0)
     assert "501 NotImplemented" in result.uploads_note

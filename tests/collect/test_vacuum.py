@@ -20,7 +20,7 @@ from l0gc.collect.plan import KEEP_QUARANTINE_S, Removal, run_id
 from l0gc.collect.record import read_summary
 from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
-from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
 from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
@@ -43,7 +43,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handle
 
 
 def vacuum(cluster: Handles, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
-    return Vacuum(cluster, options).run(source)
+    return VacuumRun(cluster, options).run(source)
 
 
 def counts(result: VacuumResult) -> dict[str, int]:
@@ -323,7 +323,7 @@ def test_a_pause_that_comes_meanwhile_ends_the_run_before_the_next_segment(monke
     def pause(text: str, **fields: object) -> None:
         set_pause(store, "audit", "ann")
 
-    done = Vacuum(cluster, workers=LocalWorkers(cluster, progress=pause)).run(source)
+    done = VacuumRun(cluster, workers=LocalWorkers(cluster, progress=pause)).run(source)
     assert (len(source.purged_keys), done.stopped, isinstance(done.problem, PausedError)) == (1, True, True)
     assert sum(k.startswith("x") for k in store.objects) == 9
 
@@ -334,7 +334,7 @@ def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> N
     source = planted(store)
     stop = threading.Event()
     workers = LocalWorkers(cluster, progress=lambda text, **fields: stop.set())
-    done = Vacuum(cluster, workers=workers, stop=stop).run(source)
+    done = VacuumRun(cluster, workers=workers, stop=stop).run(source)
     assert isinstance(done.problem, StoppedError)
     assert (done.stopped, counts(done), source.purged_keys) == (True, {DROPPED_L1: 1}, ["l1/dropped/a"])
     assert read_summary(store, done.run_id).outcome == "stopped"
@@ -349,7 +349,7 @@ def test_a_run_that_fails_says_on_record_what_it_did() -> None:
 
     source.purged = purged  # type: ignore[method-assign]
     with pytest.raises(StoreError) as failed:
-        Vacuum(cluster).run(source)
+        VacuumRun(cluster).run(source)
     summary = read_summary(store, vars(failed.value)["so_far"].run_id)
     assert (summary.outcome, summary.kinds[DROPPED_L1].objects) == ("failed", 2)
 

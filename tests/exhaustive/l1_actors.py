@@ -25,7 +25,7 @@ import l0gc.streamlog.level_one.rewrite
 import l0gc.streamlog.reader
 from l0gc import columns
 from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import (
     CorruptObjectError,
     NotFoundError,
@@ -45,7 +45,7 @@ from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject,
 from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
-from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
+from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.rewrite import Rewritten
@@ -228,7 +228,7 @@ class Vacuumer(Actor):
 
 
 def vacuum(cluster: Handles, options: Removal) -> None:
-    done = Vacuum(cluster, options).run(JournalGarbage(cluster))
+    done = VacuumRun(cluster, options).run(JournalGarbage(cluster))
     if done.problem is not None:
         raise BrokenError(str(done.problem))
 
@@ -326,7 +326,7 @@ def _of_l0(reader: OffsetReader, wanted: UnreconciledObject, bodies: Sequence[by
 
 
 def _rewrite(
-    store: Any, merges: Sequence[Merge], topics: Any, epoch: int, runtime: Runtime, parallel: Any
+    store: Any, merges: Sequence[MergeGroup], topics: Any, epoch: int, runtime: Runtime, parallel: Any
 ) -> list[Rewritten]:
     done = []
     for m in merges:

@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.operations import Upload
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import CHECKPOINT_LIMIT
 from l0gc.storage.entry import decode_entry as unseal
@@ -267,7 +268,9 @@ class Flow:
 
         def call() -> None:
             with ExitStack() as stack:
-                uploader, inputs = open_upload(self.cluster, UPLOADED, [io.BytesIO(lines)], stack, batch_bytes=1000)
+                uploader, inputs = open_upload(
+                    self.cluster, UPLOADED, [io.BytesIO(lines)], stack, Upload(batch_bytes=1000)
+                )
                 uploader.run(inputs)
 
         return call

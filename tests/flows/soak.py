@@ -112,7 +112,7 @@ class Soak:
 
     def _gc(self) -> None:
         while not self._over.is_set():
-            self.command("gc", "--engine", "local", "--l1-grace", "0s", "--orphan-age", "5s")
+            self.command("gc", "--engine", "local", "--vacuum-l1-grace", "0s", "--vacuum-orphan-age", "5s")
 
     def _vacuum(self) -> None:
         while not self._over.is_set():
@@ -155,7 +155,7 @@ class Soak:
         cluster = Handles(self._store())
         for name in sorted(set(cluster.controller.snapshot().topics) - {KEPT}):
             self.until_done("topic", "delete", name, "--yes")
-        self.until_done("gc", "--engine", "local", "--barrier")
+        self.until_done("gc", "--engine", "local", "--housekeep-barrier")
         with Proxy(self.server.endpoint_url, clock_ahead_s=AHEAD_S) as proxy:
             later = {"AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
             keep = ("--keep-runs", "0s", "--l1-grace", "0s", "--orphan-age", "0s")
@@ -163,7 +163,7 @@ class Soak:
                 ("housekeep",),
                 ("epoch", "advance"),
                 ("epoch", "advance"),
-                ("gc", "--engine", "local", "--barrier", *keep),
+                ("gc", "--engine", "local", "--housekeep-barrier", *keep),
                 ("epoch", "advance"),
                 ("epoch", "advance"),
                 ("vacuum", *keep),

@@ -60,7 +60,7 @@ def everything(store: S3Store) -> set[str]:
 
 def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(loaded: S3Store) -> None:
     assert l0_objects(loaded)
-    done = l0gc("gc", "--barrier", "--min-age", "0s")
+    done = l0gc("gc", "--housekeep-barrier", "--sweep-min-age", "0s")
     assert (done["errors"], done["dry_run"]) == ([], False)
     assert (done["reconcile"]["records"], done["sweep"]["deleted"]) == (len(LINES), 1)
     assert l0_objects(loaded) == {}
@@ -74,7 +74,7 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
 
 def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 15.11."""
-    l0gc("gc", "--barrier", "--engine", "local")
+    l0gc("gc", "--housekeep-barrier", "--engine", "local")
 
     def no_spark(*args: object, **kwargs: object) -> None:
         raise AssertionError("Spark was started")
@@ -90,27 +90,27 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
 
 
 def test_what_has_landed_since_makes_the_steps_due_again(loaded: S3Store, tmp_path: Path) -> None:
-    l0gc("gc", "--barrier", "--engine", "local")
+    l0gc("gc", "--housekeep-barrier", "--engine", "local")
     upload(tmp_path, 1)
-    done = l0gc("gc", "--barrier", "--engine", "local")
+    done = l0gc("gc", "--housekeep-barrier", "--engine", "local")
     assert (done["reconcile"]["records"], done["sweep"]["deleted"]) == (len(LINES), 1)
     assert l0_objects(loaded) == {}
 
 
 def test_what_could_not_be_deleted_is_due_until_it_is(loaded: S3Store, tmp_path: Path) -> None:
-    l0gc("gc", "--barrier", "--engine", "local", "--min-age", "1d")
+    l0gc("gc", "--housekeep-barrier", "--engine", "local", "--sweep-min-age", "1d")
     assert len(l0_objects(loaded)) == 1
-    done = l0gc("gc", "--engine", "local", "--min-age", "0s")
+    done = l0gc("gc", "--engine", "local", "--sweep-min-age", "0s")
     assert done["sweep"]["deleted"] == 1
 
 
 def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
-    l0gc("gc", "--barrier", "--engine", "local")
+    l0gc("gc", "--housekeep-barrier", "--engine", "local")
     l0gc("topic", "delete", "events", "--yes")
     assert "vacuum" in l0gc("gc", "--engine", "local")["not_due"]
     for _ in range(2):
         l0gc("epoch", "advance")
-    done = l0gc("gc", "--engine", "local", "--l1-grace", "0s")
+    done = l0gc("gc", "--engine", "local", "--vacuum-l1-grace", "0s")
     assert done["vacuum"]["deleted"]["dropped_l1"]["objects"] == 1
     assert not [k for k in everything(loaded) if k.startswith("level_one/")]
     assert done["vacuum"]["run_id"] != done["run_id"]
@@ -118,7 +118,7 @@ def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
 
 def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> None:
     """Issue 15.1: the run began before it counted what it then deleted."""
-    done = l0gc("gc", "--barrier", "--min-age", "0s", "--engine", "local")
+    done = l0gc("gc", "--housekeep-barrier", "--sweep-min-age", "0s", "--engine", "local")
     seen = l0gc("status")
     garbage = seen["garbage"]
     assert garbage["eligible_objects"] == garbage["deleted_objects"] == done["sweep"]["deleted"] == 1
@@ -128,7 +128,7 @@ def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> Non
 def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
     options = ("--metrics-file", str(tmp_path / "all.prom"))
     lines = str(tmp_path / "lines")
-    upload, gc = ("upload", "events", lines), ("gc", "--barrier")
+    upload, gc = ("upload", "events", lines), ("gc", "--housekeep-barrier")
     for command in (upload, gc, ("merge",), ("vacuum",), ("compute-watermark",), ("status",)):
         l0gc(*command, *options)
     exported = re.findall(r'^(\w+)\{command="\w+",step="([\w-]+)",', (tmp_path / "all.prom").read_text(), re.MULTILINE)
@@ -137,7 +137,7 @@ def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(l
 
 def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixture[str]) -> None:
     before = everything(loaded)
-    done = l0gc("gc", "--dry-run", "--barrier")
+    done = l0gc("gc", "--dry-run", "--housekeep-barrier")
     assert everything(loaded) == before
     assert (done["housekeep"], done["reconcile"]) == (None, None)
     assert (done["compute_watermark"]["published"], done["sweep"]["dry_run"]) == (False, True)
@@ -185,7 +185,7 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
 def test_where_m_is_refused_nothing_is_swept(
     loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    l0gc("gc", "--barrier", "--engine", "local")
+    l0gc("gc", "--housekeep-barrier", "--engine", "local")
     upload(tmp_path, 0)
     loaded.put(LAYOUT.format(0, 4711, "5d224ad2-0a58-418f-afde-bc2fe7c35589"), b"from the future")
     before = l0_objects(loaded)
@@ -246,7 +246,7 @@ def begun_with_spark(*args: str) -> tuple[subprocess.Popen[bytes], list[dict[str
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_ctrl_c_while_spark_works_ends_the_run(loaded: S3Store) -> None:
-    process, events = begun_with_spark("--no-reconcile")
+    process, events = begun_with_spark("--no-reconcile", "--no-merge")
     process.send_signal(signal.SIGINT)
     ended = end(process)
     assert ended.code == 130, ended.stderr
@@ -280,11 +280,11 @@ def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_two_runs_at_once_both_succeed(loaded: S3Store, tmp_path: Path) -> None:
-    l0gc("gc", "--barrier")
+    l0gc("gc", "--housekeep-barrier")
     upload(tmp_path, 0)
     live = set(l0_objects(loaded))
     process, _ = begun_with_spark("--barrier")
-    here = l0gc("gc", "--barrier")
+    here = l0gc("gc", "--housekeep-barrier")
     ended = end(process)
     assert ended.code == 0, ended.stderr
     there = ended.data
@@ -292,5 +292,5 @@ def test_two_runs_at_once_both_succeed(loaded: S3Store, tmp_path: Path) -> None:
     assert here["reconcile"]["records"] + there["reconcile"]["records"] == len(LINES)
     assert set(l0_objects(loaded)) <= live
     assert records(0) == [line.split()[1] for line in LINES] * 2
-    l0gc("gc", "--barrier")
+    l0gc("gc", "--housekeep-barrier")
     assert l0_objects(loaded) == {}

@@ -94,7 +94,7 @@ init --create-bucket --shards 4 -vv
 topic create events --partitions 2 -vv
 upload events {file} --producer nightly -vv
 explain --epoch 1 -vv
-gc --barrier --log-format json --json --metrics-file {folder}/l0gc.prom -vv
+gc --housekeep-barrier --log-format json --json --metrics-file {folder}/l0gc.prom -vv
 compute-watermark -vv
 verify --deep -vv
 sweep --dry-run -vv

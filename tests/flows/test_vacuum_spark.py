@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.support.fake_s3 import BUCKET, FakeS3
 from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum import VacuumRun
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
@@ -63,7 +63,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
         workers = SparkWorkers(spark, ClusterAddress(store.config))
         gc.collect()
         tracemalloc.start()
-        done = Vacuum(cluster, options, workers).run(JournalGarbage(cluster))
+        done = VacuumRun(cluster, options, workers).run(JournalGarbage(cluster))
         peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
         tracemalloc.stop()
     objects, orphans = generated.generated.count, partitions * ORPHANS

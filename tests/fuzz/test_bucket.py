@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.gc_steps import STEPS
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.overview import Overview
 from l0gc.inspect.reading import read_overview
@@ -53,7 +53,7 @@ def compute_watermark(cluster: Handles) -> WatermarkResult:
 
 
 def sweep(cluster: Handles) -> object:
-    return Sweep(cluster).run(2)
+    return SweepRun(cluster).run(2)
 
 
 def a_bucket() -> StrictStore:

@@ -10,7 +10,7 @@ from l0gc.collect.attempts import Attempt, attempt_key, read_attempts
 from l0gc.collect.pause import Pause, clear_pause, read_pause
 from l0gc.collect.record import RunSummary, summary_key
 from l0gc.collect.runs import newest_runs
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, PausedError
 from l0gc.keys import PAUSED
 from l0gc.storage.parallel import Parallel
@@ -35,9 +35,9 @@ def test_a_pause_of_any_bytes_stops_sweeps_until_it_is_taken_back(body: bytes) -
     cluster = memory_cluster()
     cluster.store.put(PAUSED, body)
     with pytest.raises(PausedError):
-        Sweep(cluster).run()
+        SweepRun(cluster).run()
     assert clear_pause(cluster.store) is not None
-    Sweep(cluster).run()
+    SweepRun(cluster).run()
 
 
 @fuzzing(60)

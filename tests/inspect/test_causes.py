@@ -85,7 +85,7 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
     objects: dict[int, int], since_minutes: int, expected: str
 ) -> None:
     f = facts(held_objects=objects, epoch_ms=NOW - since_minutes * MINUTE)
-    assert next_step(f, find_causes(f)) == f"nothing to do: {expected}, or now with l0gc gc --barrier"
+    assert next_step(f, find_causes(f)) == f"nothing to do: {expected}, or now with l0gc gc --housekeep-barrier"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(n
     assert (e.verdict, e.held_by) == ("held", 2)
     assert "No journal refers to it any more" in e.explanation[0]
     assert "of its journal may still take epoch 1" in e.explanation[1]
-    assert e.next == "nothing to do: epoch 1 is free in about 20 min, or now with l0gc gc --barrier"
+    assert e.next == "nothing to do: epoch 1 is free in about 20 min, or now with l0gc gc --housekeep-barrier"
 
 
 @pytest.mark.parametrize("happened", ["", "topic", "barrier", "barrier topic", "tick", "tick tick", "late"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.inspect import laggards
 from l0gc.inspect.explain import explain_epoch, explain_key
 from l0gc.inspect.laggards import Holding, Laggards, best_release, find_laggards, releases
@@ -73,11 +73,11 @@ def test_it_says_who_lags_since_when_and_what_lifting_that_then_releases() -> No
         "releases 7 objects with 9.7 KiB of it: l0gc reconcile --up-to 8 && l0gc compute-watermark"
     )
     before = l0_of(cluster)
-    Sweep(cluster).run()
+    SweepRun(cluster).run()
     assert l0_of(cluster) == before
     reconcile(cluster, up_to=found.up_to_epoch)
     scan_and_publish(cluster)
-    Sweep(cluster).run()
+    SweepRun(cluster).run()
     gone = [n for key, n in before.items() if key not in l0_of(cluster) and int(key.split("/")[3]) <= found.up_to_epoch]
     assert (len(gone), sum(gone)) == (found.released_objects, found.released_bytes)
     assert seen(cluster) == Laggards()

@@ -76,7 +76,7 @@ def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
     lift(cluster)
     scan_and_publish(cluster)
     o = read_overview(cluster)
-    assert o.next == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --barrier"
+    assert o.next == "nothing to do: 1 object becomes garbage in about 20 min, or now with l0gc gc --housekeep-barrier"
     housekeep(cluster, barrier=True)
     scan_and_publish(cluster)
     assert read_overview(cluster).next == "l0gc sweep"

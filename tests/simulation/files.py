@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from l0gc.errors import L0gcError, NotFoundError
+from l0gc.operations import Upload
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
@@ -53,7 +54,9 @@ def upload_file(world: World, process: Process, cluster: Handles, job: Job) -> T
     path.write_bytes(b"".join(line + b"\n" for line in job.lines))
     with ExitStack() as stack:
         size = world.random.choice([90, 90, 200])
-        uploader, inputs = open_upload(cluster, job.topic, [str(path)], stack, producer=job.producer, batch_bytes=size)
+        uploader, inputs = open_upload(
+            cluster, job.topic, [str(path)], stack, Upload(producer=job.producer, batch_bytes=size)
+        )
         if world.random.random() < 0.2:
             world.happened[GROWN] += 1
             with path.open("ab") as f:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from l0gc.collect.plan import Removal
-from l0gc.collect.sweep import Sweep
-from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.sweep import SweepRun
+from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
 from l0gc.storage.workers import LocalWorkers, Stage
@@ -184,7 +184,7 @@ def vacuumer(world: World, process: Process) -> None:
 
 def vacuum(cluster: Handles, grace_ms: int, orphan_age_ms: int) -> None:
     options = Removal(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
-    Vacuum(cluster, options).run(JournalGarbage(cluster))
+    VacuumRun(cluster, options).run(JournalGarbage(cluster))
 
 
 @repeated
@@ -253,7 +253,7 @@ def sweeper(world: World, process: Process) -> None:
 
 def sweep(cluster: Handles, min_age_ms: int = 0) -> int:
     """How many objects went."""
-    return Sweep(cluster, Removal(min_age_ms=min_age_ms)).run(2).deleted
+    return SweepRun(cluster, Removal(min_age_ms=min_age_ms)).run(2).deleted
 
 
 @repeated

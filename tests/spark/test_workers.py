@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import l0gc.spark.workers
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers, cause_of, raising_causes
@@ -90,7 +90,7 @@ def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
 
     tracker = SimpleNamespace(getActiveStageIds=list)
     context = SimpleNamespace(statusTracker=lambda: tracker, cancelAllJobs=cancel, collect=collect)
-    result = Sweep(a_cluster(), workers=workers(context), stop=stop).run()
+    result = SweepRun(a_cluster(), workers=workers(context), stop=stop).run()
     assert (result.stopped, result.engine) == (True, "spark")
     assert not any(t.name == "l0gc-stop" for t in threading.enumerate())
 

@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 
 from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum
+from l0gc.collect.vacuum import VacuumRun
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.elsewhere import Elsewhere
@@ -38,7 +38,7 @@ def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, el
     store.requests.clear()
     gc.collect()
     tracemalloc.start()
-    done = Vacuum(cluster, options, workers).run(JournalGarbage(cluster))
+    done = VacuumRun(cluster, options, workers).run(JournalGarbage(cluster))
     peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
     tracemalloc.stop()
     orphans = partitions * ORPHANS

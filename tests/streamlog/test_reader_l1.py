@@ -19,7 +19,7 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import L1_OBJECT, name_text
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
-from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule
+from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
 from l0gc.streamlog.level_one.rewrite import rewrite
 from l0gc.streamlog.offset_reader import OffsetReader
 from l0gc.streamlog.reader import read_topic
@@ -52,7 +52,7 @@ def merge_across_the_index(cluster: Handles, topic: Topic) -> None:
     for partition in range(topic.partitions):
         p, index = topic.id(partition), known.index_of(partition)
         replaced = np.concatenate([read_index(cluster.store, p, index)[1:], known.l1_of(partition)[:1]])
-        merges = [Merge(topic.revision, partition, replaced)]
+        merges = [MergeGroup(topic.revision, partition, replaced)]
         (done,) = rewrite(cluster.store, merges, {topic.revision: topic}, epoch, cluster.runtime, cluster.parallel)
         assert done.row is not None
         change = replace_in_index(cluster.store, p, known, replaced, done.row, epoch, cluster.runtime)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.operations import Upload
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -65,7 +66,7 @@ class Place:
         path.write_bytes(b"".join(line + b"\n" for line in lines))
         with ExitStack() as stack:
             uploader, inputs = open_upload(
-                self.process(), topic, [str(path)], stack, producer="nightly", batch_bytes=100
+                self.process(), topic, [str(path)], stack, Upload(producer="nightly", batch_bytes=100)
             )
             result = uploader.run(inputs)
         if topic == TOPIC:
@@ -96,7 +97,7 @@ class Place:
             housekeep(self.process(), barrier=True)
             reconcile(self.process())
             self.compute()
-            Sweep(self.process()).run()
+            SweepRun(self.process()).run()
 
     def restore(self, prefix: str, copy: Objects) -> Objects:
         """See `put_back`."""
@@ -131,7 +132,7 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "housekeep": lambda p: housekeep(p.process()),
     "housekeep --barrier": lambda p: housekeep(p.process(), barrier=True),
     "compute-watermark": lambda p: p.compute(),
-    "sweep": lambda p: Sweep(p.process()).run(),
+    "sweep": lambda p: SweepRun(p.process()).run(),
     "advance --close-unknown-topics": lambda p: close_unknown_topics(p.process()),
     "topic alter": lambda p: alter_topic(p.process(), TOPIC, RetentionSettings(1, 1)),
     "topic alter --defaults": lambda p: alter_defaults(p.process(), RetentionSettings(1, 1)),

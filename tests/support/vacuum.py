@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from l0gc.collect.plan import Removal
-from l0gc.collect.vacuum import Vacuum, VacuumResult
+from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
@@ -15,7 +15,7 @@ NOW: Final = Removal(l1_grace_ms=0, orphan_age_ms=0)
 
 
 def vacuum(cluster: Handles, options: Removal = NOW) -> VacuumResult:
-    return Vacuum(cluster, options).run(JournalGarbage(cluster))
+    return VacuumRun(cluster, options).run(JournalGarbage(cluster))
 
 
 def tick(cluster: Handles, times: int = 1) -> None:

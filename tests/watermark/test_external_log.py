@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import (
     ClusterMismatchError,
     EpochRegressionError,
@@ -302,8 +302,8 @@ def test_a_sweep_uses_the_epoch_that_was_reported() -> None:
     assert isinstance(cluster.store, MemoryStore)
     for epoch in (39, 40, 41):
         cluster.store.put(layout.format(1, epoch, cluster.runtime.new_id()), b"x")
-    assert Sweep(cluster).run().deleted == 0
+    assert SweepRun(cluster).run().deleted == 0
     publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
     assert refuse_if_behind(cluster)[0].cluster_epoch == 50
-    assert Sweep(cluster).run().deleted == 2
+    assert SweepRun(cluster).run().deleted == 2
     assert [layout.parse(k).epoch for k in cluster.store.objects if layout.parse(k)] == [41]  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
@@ -268,7 +268,7 @@ def test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was(
         lambda: cluster.controller.init_producer("p"),
         cluster.controller.advance,
         lambda: refuse_if_behind(cluster),
-        lambda: Sweep(cluster).run(),
+        lambda: SweepRun(cluster).run(),
     ):
         with pytest.raises(EpochRegressionError, match=f"{what} .*, above the cluster epoch 1"):
             change()

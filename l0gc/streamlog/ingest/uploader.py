@@ -24,12 +24,13 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
+from l0gc.operations import Upload
 from l0gc.storage.parallel import WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_records
-from l0gc.streamlog.ingest.inputs import AUTO, Input, Source, open_inputs
+from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
 from l0gc.streamlog.ingest.placement import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn, with_times
 from l0gc.streamlog.ingest.result import UploadResult
@@ -59,25 +60,17 @@ def open_upload(
     topic: str,
     sources: Sequence[Source],
     stack: ExitStack,
+    wanted: Upload = Upload(),  # noqa: B008 - it is frozen
     *,
-    partition: int | None = None,
-    key_field: str | None = None,
-    timestamp_field: str | None = None,
-    producer: str | None = None,
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
-    form: str = AUTO,
     progress: Callable[[int, int], None] = lambda records, size: None,
 ) -> tuple[Uploader, list[Input]]:
     """An uploader, and what it is to run on: an upload from its beginning.
 
-    Inputs are read once, for their ids, before a
-    producer's run begins: a file that cannot be read must not fence the run before.
-    Without `partition` and `key_field`, records are spread round-robin over the partitions.
+    Inputs are read once, for their ids, before a producer's run begins: a file that cannot be read must not fence the run
+    before.
 
     Args:
         stack: ends the threads and closes the inputs.
-        producer: the name under which a repeated upload lands nothing twice.
-        form: what files hold, `AUTO` or `RAW`.
         progress: see `Uploader`.
 
     Raises:
@@ -86,6 +79,7 @@ def open_upload(
         EpochRegressionError: what is published is above the cluster epoch; nothing was written.
         SetBackError: a journal of the topic was set back; nothing was written.
     """
+    partition, key_field, producer = wanted.partition, wanted.key_field, wanted.producer
     if partition is not None and key_field is not None:
         raise UsageError("--partition and --key-field exclude each other")
     target = target_of(cluster, topic)
@@ -94,11 +88,11 @@ def open_upload(
         spread = fixed_partition(partition, target.partitions)
     elif key_field is not None:
         spread = by_field(key_field, target.partitions)
-    if timestamp_field is not None:
-        spread = with_times(spread, timestamp_field)
+    if wanted.timestamp_field is not None:
+        spread = with_times(spread, wanted.timestamp_field)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
     place = f"{target.topic_id} {spread.describe}" if producer is not None else None
-    inputs = open_inputs(sources, place, stack, form)
+    inputs = open_inputs(sources, place, stack, wanted.format)
     run = None
     if producer is not None:
         run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])
@@ -108,7 +102,7 @@ def open_upload(
         spread,
         packers=stack.enter_context(WorkerThreads(_PACKERS, "pack")),
         committer=stack.enter_context(WorkerThreads(1, "commit")),
-        batch_bytes=batch_bytes,
+        batch_bytes=wanted.batch_bytes,
         producer=run,
         progress=progress,
     )

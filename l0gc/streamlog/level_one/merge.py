@@ -32,7 +32,7 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
-from l0gc.streamlog.level_one.merge_plan import Merge, MergeRule, merges_of
+from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule, merges_of
 from l0gc.streamlog.level_one.plan import Window, writers_of
 from l0gc.streamlog.level_one.waiting import few_at_once, judged, windows_of
 from l0gc.watermark.publication import refuse_if_set_back
@@ -52,7 +52,7 @@ LOCAL_SLOTS: Final = 4
 DEFAULT_RULE: Final = MergeRule()
 _DAMAGE: Final = (CorruptObjectError, ObjectNotFoundError)
 """What is wrong with one partition, or one journal, while the rest goes on."""
-_Merged = Sequence[tuple[Merge, Rows]]
+_Merged = Sequence[tuple[MergeGroup, Rows]]
 """Merges of a partition, each with the row of its object."""
 _IN_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
 _COUNTED: Final = (*_IN_MERGED, "lost", "errors")
@@ -225,7 +225,7 @@ class _ShareMerge:
             written = rewrite(c.store, merges, self._window.topics, epoch, c.runtime, c.parallel)
             self._commit(epoch, written)
 
-    def _count(self, m: Merge, written: int) -> None:
+    def _count(self, m: MergeGroup, written: int) -> None:
         """Count a merge, whose object has so many bytes."""
         self._partitions.add((m.revision, m.partition))
         self._result.objects_before += len(m.sources)
@@ -239,7 +239,7 @@ class _ShareMerge:
         what = f"journal {self._window.journal}: {error}"
         self._result.errors.append(what if p is None else f"partition {p}: {error}; its L1 objects stay as they are")
 
-    def _merges(self) -> Iterator[Merge]:
+    def _merges(self) -> Iterator[MergeGroup]:
         """What there is to merge now."""
         for topic in _topics_of(self._handle, self._window):
             revision = topic.revision
@@ -311,7 +311,7 @@ class _ShareMerge:
         indexes = replace_in_index(c.store, p, topic, replaced, files, epoch, c.runtime)
         return {"added": files, "removed": replaced, "indexes": indexes.indexes, "removed_indexes": indexes.replaced}
 
-    def _is_named(self, p: PartitionId, topic: TopicState | None, m: Merge) -> bool:
+    def _is_named(self, p: PartitionId, topic: TopicState | None, m: MergeGroup) -> bool:
         """Whether the journal still names the objects of a merge."""
         if topic is None:
             return False

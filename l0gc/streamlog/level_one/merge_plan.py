@@ -77,7 +77,7 @@ class MergeRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeGroup:
     """Objects of a partition that become one: `sources`, rows of `L1_ROW` that follow each other."""
 
     revision: int
@@ -146,7 +146,9 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator
 # -- what is due in a topic -----------------------------------------------------------------------------------------------
 
 
-def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows], read: ReadIndex) -> Iterator[Merge]:
+def merges_of(
+    topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows], read: ReadIndex
+) -> Iterator[MergeGroup]:
     """What is to be merged in those partitions of a topic that are `wanted`, by partition and offset. `read` is called for
     index objects that must list something to merge."""
     partitions = candidates(topic, rule)
@@ -158,11 +160,11 @@ def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]
         yield from _merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True)
 
 
-def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows: bool) -> Iterator[Merge]:
+def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows: bool) -> Iterator[MergeGroup]:
     for part in _windows(rows, rule):
         newest = grows and bool(part["last"][-1] == rows["last"][-1])
         for first, end in spans(part["bytes"].tolist(), rule, grows=newest):
-            yield Merge(revision, partition, part[first:end])
+            yield MergeGroup(revision, partition, part[first:end])
 
 
 def _windows(rows: Rows, rule: MergeRule) -> list[Rows]:

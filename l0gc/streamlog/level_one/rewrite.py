@@ -30,7 +30,7 @@ from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, headers_of
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
-from l0gc.streamlog.level_one.merge_plan import Merge
+from l0gc.streamlog.level_one.merge_plan import MergeGroup
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, L1_FILE, L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.write import L1Writer, Uploads
 
@@ -46,7 +46,7 @@ _ROWS: Final = 4096
 class Rewritten:
     """The outcome of a merge: `row` of `L1_ROW` is its object, durable and checked; or `error` is why it failed."""
 
-    merge: Merge
+    merge: MergeGroup
     row: Rows | None = None
     error: L0gcError | None = None
 
@@ -97,7 +97,7 @@ class Hashes:
 
 def rewrite(
     store: ObjectStore,
-    merges: Sequence[Merge],
+    merges: Sequence[MergeGroup],
     topics: Mapping[int, Topic],
     epoch: int,
     runtime: Runtime,
@@ -118,7 +118,7 @@ def rewrite(
 
 
 def _sources(
-    store: ObjectStore, merges: Sequence[Merge], topics: Mapping[int, Topic], parallel: Parallel
+    store: ObjectStore, merges: Sequence[MergeGroup], topics: Mapping[int, Topic], parallel: Parallel
 ) -> Iterator[tuple[int, Opened | L0gcError]]:
     """The sources of all merges in their order, each with the number of its merge, or why it is missing.
 
@@ -146,7 +146,7 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 
 
 def _copied(
-    store: ObjectStore, merge: Merge, sources: Iterable[Opened | L0gcError], writer: L1Writer
+    store: ObjectStore, merge: MergeGroup, sources: Iterable[Opened | L0gcError], writer: L1Writer
 ) -> tuple[Rewritten, dict[str, bytes]]:
     """Write the sources' records as one object; and the hashes of what was read."""
     hashes = Hashes()

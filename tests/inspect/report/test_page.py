@@ -378,7 +378,7 @@ def _luminance(colour: str) -> float:
         ("l0gc compute-watermark --reports PATH", "l0gc compute-watermark --reports PATH"),
         ("set the clock (NTP)", ""),
         ("nothing", ""),
-        ("nothing to do: 2 objects become garbage in about 9 min, or now with l0gc gc --barrier", ""),
+        ("nothing to do: 2 objects become garbage in about 9 min, or now with l0gc gc --housekeep-barrier", ""),
         ("wait until its reason is gone, then l0gc resume", "l0gc resume"),
         ("remove that record; l0gc reconcile; rm -rf /", ""),
         ("not-l0gc sweep", ""),

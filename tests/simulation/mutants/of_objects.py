@@ -15,7 +15,7 @@ import l0gc.collect.run
 import l0gc.streamlog.ingest.inputs
 import l0gc.streamlog.ingest.uploader
 from l0gc.collect.scan import SkipScan
-from l0gc.collect.sweep import Sweep
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
@@ -93,13 +93,13 @@ class _LocalTime(Wrapped):
     simulated=False,
 )
 def age_by_local_clock() -> AbstractContextManager[Any]:
-    original = Sweep.__init__
+    original = SweepRun.__init__
 
-    def init(self: Sweep, cluster: Handles, *args: Any, **options: Any) -> None:
+    def init(self: SweepRun, cluster: Handles, *args: Any, **options: Any) -> None:
         local: Any = _LocalTime(cluster.store, cluster.runtime.clock.now_ms)
         original(self, dataclasses.replace(cluster, store=local), *args, **options)
 
-    return method(Sweep, "__init__", init)
+    return method(SweepRun, "__init__", init)
 
 
 # -- L1, and its readers --------------------------------------------------------------------------------------------------

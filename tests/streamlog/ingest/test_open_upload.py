@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.errors import EpochRegressionError, NotFoundError, UsageError
+from l0gc.operations import Upload
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import open_upload
@@ -21,7 +22,7 @@ PARTITIONS = 3
 
 def run(cluster: Handles, *sources: Any, topic: str = "events", **options: Any) -> UploadResult:
     with ExitStack() as stack:
-        uploader, inputs = open_upload(cluster, topic, sources, stack, **options)
+        uploader, inputs = open_upload(cluster, topic, sources, stack, Upload(**options))
         return uploader.run(inputs)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.errors import InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
+from l0gc.operations import Upload
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.placement import fixed_partition
@@ -153,7 +154,7 @@ def test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_othe
 
     def send(topic: str) -> UploadResult:
         with contextlib.ExitStack() as stack:
-            uploader, inputs = open_upload(cluster, topic, [str(path)], stack, producer="job")
+            uploader, inputs = open_upload(cluster, topic, [str(path)], stack, Upload(producer="job"))
             return uploader.run(inputs)
 
     for topic in ("events", "others"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from l0gc.errors import UsageError
+from l0gc.operations import Upload
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 from l0gc.streamlog.ingest.placement import by_field, in_turn, with_times
 from l0gc.streamlog.ingest.uploader import open_upload
@@ -92,7 +93,7 @@ def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Pa
         file.write_bytes(b"\n".join(lines[:count] if count == 50 else [*lines[:count], b"{}"]))
         with ExitStack() as stack:
             given: dict[str, Any] = {"producer": "p", "timestamp_field": timestamp_field}
-            uploader, inputs = open_upload(cluster, "events", [file], stack, batch_bytes=200, **given)
+            uploader, inputs = open_upload(cluster, "events", [file], stack, Upload(batch_bytes=200, **given))
             result = uploader.run(inputs)
         return result.records, result.skipped
 

@@ -15,7 +15,7 @@ from l0gc.errors import UsageError
 from l0gc.streamlog.controller.state import Retention
 from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, NO_L1_ROWS, Rows, sums
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, Merge, MergeRule, merges_of, spans
+from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, MergeGroup, MergeRule, merges_of, spans
 
 RULE = MergeRule(target_bytes=1000)
 """Objects of 500 bytes are left alone."""
@@ -229,7 +229,7 @@ class Listed:
         found = [self.objects[bytes(row["name"])] for row in index]
         return np.concatenate(found) if found else NO_L1_ROWS
 
-    def merges(self, rule: MergeRule = RULE) -> list[Merge]:
+    def merges(self, rule: MergeRule = RULE) -> list[MergeGroup]:
         return list(merges_of(self.topic, rule, lambda p: np.ones(len(p), bool), self.read))
 
     def spans(self) -> list[tuple[int, int, int]]:

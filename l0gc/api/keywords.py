@@ -1,0 +1,97 @@
+"""The keywords of the library's methods: the options in l0gc/operations.py. By docs/library.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from l0gc.operations import ComputeWatermark, Expire, Housekeep, Merge, Reconcile, Sweep, TableSync, Vacuum
+
+
+class InitKeywords(TypedDict, total=False):
+    create_bucket: bool
+    shards: int | None
+    key_template: str | None
+    journals: int | None
+    external_log: bool
+
+
+class UploadKeywords(TypedDict, total=False):
+    partition: int | None
+    key_field: str | None
+    timestamp_field: str | None
+    producer: str | None
+    batch_bytes: int
+    format: Literal["auto", "raw"]
+
+
+class HousekeepKeywords(TypedDict, total=False):
+    barrier: bool
+
+
+class ReconcileKeywords(TypedDict, total=False):
+    up_to: int | None
+    max_bytes: int | None
+    round_bytes: int
+
+
+class MergeKeywords(TypedDict, total=False):
+    dry_run: bool
+    target_bytes: int
+    fan_in: int
+
+
+class ExpireKeywords(TypedDict, total=False):
+    dry_run: bool
+
+
+class TableSyncKeywords(TypedDict, total=False):
+    keep_snapshots_s: float
+
+
+class ComputeWatermarkKeywords(TypedDict, total=False):
+    scan: bool
+    dry_run: bool
+
+
+class SweepKeywords(TypedDict, total=False):
+    dry_run: bool
+    min_age_s: float
+    max_objects: int | None
+    max_rate: float | None
+    max_delete_ratio: float | None
+    shards: tuple[int, int] | None
+    up_to: int | None
+    purge_versions: bool
+    record: bool
+    record_dir: Path | None
+
+
+class VacuumKeywords(TypedDict, total=False):
+    dry_run: bool
+    l1_grace_s: float
+    orphan_age_s: float
+    orphans: bool
+    keep_runs_s: float
+    keep_quarantine_s: float
+    max_objects: int | None
+    max_rate: float | None
+    record: bool
+    record_dir: Path | None
+
+
+class GcKeywords(TypedDict, total=False):
+    dry_run: bool
+    housekeep: Housekeep | None
+    reconcile: Reconcile | None
+    merge: Merge | None
+    expire: Expire | None
+    table_sync: TableSync | None
+    compute_watermark: ComputeWatermark | None
+    sweep: Sweep | None
+    vacuum: Vacuum | None
+
+
+class VerifyKeywords(TypedDict, total=False):
+    deep: bool
+    min_age_s: float

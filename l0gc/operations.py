@@ -1,0 +1,292 @@
+"""What each operation can be asked to do: its options, each described once.
+
+From these structs follow the options of the commands, the keywords of the library (`api/keywords.py`, generated), what `gc`
+passes to its steps, the sections of the settings file, and the tables of the documents. A field is an option: its default is
+the option's, its line under `Attributes` the option's help. A name ends with its unit if it has one: `_s` are seconds,
+`_bytes` bytes; only the command line reads texts such as `7d` or `4MiB`. A value that is out of bounds is refused wherever
+it comes from.
+"""
+
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from l0gc.errors import UsageError
+
+HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
+MIB: Final = 1 << 20
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Rate = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one operation. Raises `UsageError` for a value that is out of bounds."""
+
+    def __post_init__(self) -> None:
+        for name, kind in types_of(type(self)).items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError as e:
+                raise UsageError(f"{name} cannot be {value!r}: {str(e)[:1].lower()}{str(e)[1:]}") from e
+
+    @classmethod
+    def command(cls) -> str:
+        """The operation's name, as the command line and the settings file write it: `compute-watermark`."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+
+
+@cache
+def types_of(operation: type[Operation]) -> dict[str, Any]:
+    """The options' types, by name, with their bounds."""
+    return get_type_hints(operation, include_extras=True)
+
+
+def bounded(kind: Any) -> tuple[Any, msgspec.Meta]:
+    """What an option's value is, where it is not None; and its bounds."""
+    kind = next((k for k in get_args(kind) if k is not NoneType), kind) if NoneType in get_args(kind) else kind
+    return get_args(kind) if get_origin(kind) is Annotated else (kind, msgspec.Meta())
+
+
+def default_of(operation: type[Operation], name: str) -> Any:
+    """An option's default."""
+    return dict(zip(operation.__struct_fields__, operation.__struct_defaults__, strict=True))[name]
+
+
+def step_of(kind: Any) -> type[Operation] | None:
+    """The operation that an option of `Gc` gives the options of; None for any other option."""
+    return next((k for k in get_args(kind) if isinstance(k, type) and issubclass(k, Operation)), None)
+
+
+def written(operation: type[Operation], name: str) -> str:
+    """An option as the command line, the environment and the settings file write it: `min-age`, `no-record`.
+
+    Texts have units, so their names need none; and what is done by default is what can be turned off.
+    """
+    text = name.removesuffix("_s").replace("_", "-")
+    on = default_of(operation, name) is True or step_of(types_of(operation)[name])
+    return f"no-{text}" if on else text
+
+
+def texts_of(kind: type) -> dict[str, str]:
+    """What the docstrings of a class and its bases say of their attributes, by name; nothing without docstrings (`-OO`)."""
+    found = dict[str, str]()
+    for part in reversed(kind.__mro__):
+        _, _, lines = inspect.cleandoc(part.__doc__ or "").partition("\nAttributes:\n")
+        for entry in re.split(r"\n(?= {4}\w)", "\n" + lines.split("\n\n")[0])[1:]:
+            name, _, text = entry.strip().partition(": ")
+            found[name] = " ".join(text.split())
+    return found
+
+
+class Sweep(Operation, frozen=True, kw_only=True):
+    """Delete the L0 objects that M allows.
+
+    Attributes:
+        dry_run: Delete nothing, and report the numbers that the run would have.
+        min_age_s: Leave objects that are younger than this.
+        max_objects: Delete no more objects than this.
+        max_rate: Delete no more objects a second than this.
+        max_delete_ratio: Stop before deleting more than this share of the bucket, for example 0.5.
+        shards: Sweep these shards only, from the first to the last, for example 000-249.
+        up_to: Delete nothing above this epoch: try a low one before M.
+        purge_versions: Remove every version of what is deleted, for good.
+        record: False to keep no run record: nothing can then be shown or undeleted.
+        record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
+    """
+
+    dry_run: bool = False
+    min_age_s: Seconds = 0
+    max_objects: Count | None = None
+    max_rate: Rate | None = None
+    max_delete_ratio: Share | None = None
+    shards: tuple[int, int] | None = None
+    up_to: Number | None = None
+    purge_versions: bool = False
+    record: bool = True
+    record_dir: Path | None = None
+
+
+class Vacuum(Operation, frozen=True, kw_only=True):
+    """Delete what else is garbage.
+
+    Attributes:
+        dry_run: Delete nothing, and report the numbers that the run would have.
+        l1_grace_s: How long readers may go on with L1 objects that were merged or dropped.
+        orphan_age_s: Refuse what runs stamped so long ago and have not committed, and delete it.
+        orphans: False to leave out the listing that finds orphans.
+        keep_runs_s: Remove records of runs that are older than this.
+        keep_quarantine_s: Remove what give-up kept of lost records longer ago than this.
+        max_objects: Delete no more objects than this.
+        max_rate: Delete no more objects a second than this.
+        record: False to keep no run record: nothing can then be shown or undeleted.
+        record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
+    """
+
+    dry_run: bool = False
+    l1_grace_s: Seconds = HOUR_S
+    orphan_age_s: Seconds = DAY_S
+    orphans: bool = True
+    keep_runs_s: Seconds = 30 * DAY_S
+    keep_quarantine_s: Seconds = 90 * DAY_S
+    max_objects: Count | None = None
+    max_rate: Rate | None = None
+    record: bool = True
+    record_dir: Path | None = None
+
+
+class Housekeep(Operation, frozen=True, kw_only=True):
+    """Keep the logs short and the windows moving.
+
+    Attributes:
+        barrier: Close every window to a fresh epoch: all that was uploaded before, and is reconciled, can go.
+    """
+
+    barrier: bool = False
+
+
+class Reconcile(Operation, frozen=True, kw_only=True):
+    """Lift records from L0 to L1.
+
+    Attributes:
+        up_to: Lift only what lies at or below this epoch, and what lies before that in its partition.
+        max_bytes: Lift no more of L0 than this, the oldest epochs first, but one log entry's objects at least.
+        round_bytes: How much L0 is lifted and committed at once.
+    """
+
+    up_to: Number | None = None
+    max_bytes: Size | None = None
+    round_bytes: Size = 4096 * MIB
+
+
+class Merge(Operation, frozen=True, kw_only=True):
+    """Merge small L1 objects into large ones.
+
+    Attributes:
+        dry_run: Merge nothing, and report what there is to merge.
+        target_bytes: The most that a merged object may have; one that has half of it is left alone.
+        fan_in: A partition may keep one more small object each time that they have grown by this factor.
+    """
+
+    dry_run: bool = False
+    target_bytes: Annotated[int, msgspec.Meta(ge=2, le=1 << 40)] = 128 * MIB
+    fan_in: Annotated[int, msgspec.Meta(ge=2)] = 4
+
+
+class Expire(Operation, frozen=True, kw_only=True):
+    """Delete records beyond their topic's retention.
+
+    Attributes:
+        dry_run: Delete nothing, and report what a run would delete.
+    """
+
+    dry_run: bool = False
+
+
+class TableSync(Operation, frozen=True, kw_only=True):
+    """Have tables name what is in L1 now.
+
+    Attributes:
+        keep_snapshots_s: How long a table's snapshot can be read after another one took its place.
+    """
+
+    keep_snapshots_s: Seconds = DAY_S
+
+
+class ComputeWatermark(Operation, frozen=True, kw_only=True):
+    """Compute M and publish it.
+
+    Attributes:
+        scan: False to leave out the listing: nothing is counted then.
+        dry_run: Compute M and write nothing.
+    """
+
+    scan: bool = True
+    dry_run: bool = False
+
+
+class Gc(Operation, frozen=True, kw_only=True):
+    """All steps of a garbage collection, each with its own options, or None to leave it out.
+
+    Attributes:
+        dry_run: Change nothing: compute M, and report what a sweep by the published M and a vacuum would do.
+    """
+
+    dry_run: bool = False
+    housekeep: Housekeep | None = Housekeep()
+    reconcile: Reconcile | None = Reconcile()
+    merge: Merge | None = Merge()
+    expire: Expire | None = Expire()
+    table_sync: TableSync | None = TableSync()
+    compute_watermark: ComputeWatermark | None = ComputeWatermark()
+    sweep: Sweep | None = Sweep()
+    vacuum: Vacuum | None = Vacuum()
+
+
+class Upload(Operation, frozen=True, kw_only=True):
+    """Upload records into a topic.
+
+    Attributes:
+        partition: Everything to this partition. Without it and a key field, records are spread round-robin.
+        key_field: To the partition that this field of the JSON record hashes to; the field is the record's key.
+        timestamp_field: This field of the JSON record is its create time: milliseconds since 1970, or ISO 8601.
+        producer: The name that makes a cut-off upload repeatable: no record twice, none lost.
+        batch_bytes: About so many bytes of records become one L0 object.
+        format: auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut at newlines.
+    """
+
+    partition: int | None = None
+    key_field: str | None = None
+    timestamp_field: str | None = None
+    producer: str | None = None
+    batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4 * MIB
+    format: Literal["auto", "raw"] = "auto"
+
+
+class Verify(Operation, frozen=True, kw_only=True):
+    """Check that the bucket holds what the journals say.
+
+    Attributes:
+        deep: Read every block that a journal needs and every L1 object, and check what they hold.
+        min_age_s: An L1 object that no journal names is a finding when it is older than this.
+    """
+
+    deep: bool = False
+    min_age_s: Seconds = HOUR_S
+
+
+class Init(Operation, frozen=True, kw_only=True):
+    """Found a cluster.
+
+    Attributes:
+        create_bucket: Create the bucket if it is not there.
+        shards: How many folders L0 keys are spread over; 1,000 by default.
+        key_template: The shape of L0 keys; by default `level_zero/data/{shard:03}/{epoch:018}/{uuid}`.
+        journals: How many logs topics are spread over; 16 by default.
+        external_log: Epochs and partitions are those of another system, with its own log.
+    """
+
+    create_bucket: bool = False
+    shards: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    key_template: str | None = None
+    journals: Count | None = None
+    external_log: bool = False
+
+
+OPERATIONS: Final[dict[str, type[Operation]]] = {
+    kind.command(): kind for kind in (
+        Init, Upload, Housekeep, Reconcile, Merge, Expire, TableSync, ComputeWatermark, Sweep, Vacuum, Gc, Verify,
+    )
+}  # fmt: skip
+"""All of them by the names that the settings file has for their sections."""
