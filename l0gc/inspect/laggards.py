@@ -8,18 +8,14 @@ sweep deletes nothing that they hold, so an old listing shows too little and nev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from l0gc.formatting import Outcome, count, size, span
-from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import UnreconciledObject
-from l0gc.streamlog.level_one.plan import Window, strangers
 from l0gc.watermark.scans import ScanSnapshot
 
 COMPUTE: Final = "l0gc compute-watermark"
@@ -54,15 +50,15 @@ def releases(objects: Mapping[int, Holding], unreconciled: Mapping[int, int], be
         below: the lowest epoch that a journal may still take, or that a pin keeps.
     """
     first = min(unreconciled, default=below)
-    found = list[Release]()
+    choices = list[Release]()
     lifted, released, garbage = 0, Holding(), 0
     for epoch in sorted(e for e in {*objects, *unreconciled} if first <= e < below):
         needed, there = unreconciled.get(epoch, 0), objects.get(epoch, Holding())
         lifted += needed
         released = Holding(released.objects + there.objects, released.bytes + there.bytes)
         garbage += max(0, there.bytes - needed)
-        found.append(Release(epoch, lifted, released, garbage))
-    return found
+        choices.append(Release(epoch, lifted, released, garbage))
+    return choices
 
 
 def best_release(choices: Sequence[Release]) -> Release:
@@ -122,111 +118,89 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
         return bool(self.partitions) and self.first_epoch <= epoch <= self.up_to_epoch
 
 
-def unpinned_below(state: ControllerState) -> int:
-    """Return the cluster epoch, or the lowest epoch that a pin keeps: lifting releases nothing from there on."""
-    return min([state.epoch, *(p.watermark + 1 for p in state.pins.values() if not p.level_one)])
-
-
 def find_laggards(
-    journals: Sequence[tuple[Window, JournalState]],
+    unreconciled: Sequence[tuple[str, UnreconciledObject]],
     below: int,
-    read_scan: Callable[[], ScanSnapshot | None],
+    scan: ScanSnapshot | None,
     *,
     now_ms: int,
     giving_up: str = "",
-) -> Laggards | None:
-    """Return who lags, and what that costs; None if a journal holds another topic than the controller's log says.
+) -> Laggards:
+    """Return who lags, and what that costs.
 
     Args:
-        journals: all of them, with the topics that there are.
-        below: see `unpinned_below`.
-        read_scan: gives the newest listing, None without one; called only if somebody lags.
+        unreconciled: the objects that the journals need, each with its topic: also what waits behind a hole.
+        below: the lowest epoch that a journal may still take, or that a pin keeps.
+        scan: the newest listing; None without one.
         now_ms: the store's clock.
         giving_up: the command that gives up the lost object that holds M; empty for none.
     """
-    if any(strangers(state, window) for window, state in journals):
-        return None
-    for window, state in journals:
-        below = min([below, *(max(r, state.window.oldest) for r in window.topics if not state.closed(r))])
-    unreconciled = Counter[int]()
-    for _, o in _unreconciled(journals):
-        unreconciled[o.epoch] += o.bytes
-    if min(unreconciled, default=below) >= below:
+    sizes = Counter[int]()
+    for _, o in unreconciled:
+        sizes[o.epoch] += o.bytes
+    if min(sizes, default=below) >= below:
         return Laggards()
-    scan = read_scan()
     if scan is None:
-        found = _who(journals, below - 1)
+        laggards = _who(unreconciled, below - 1)
         text = "; how much garbage that keeps is not known, since the bucket was never listed"
-        sentence = f"{_lag(found, now_ms)}{_ending(text, COMPUTE, giving_up)}"
-        return msgspec.structs.replace(found, garbage_bytes=None, sentence=sentence)
+        sentence = f"{_lag(laggards, now_ms)}{_ending(text, COMPUTE, giving_up)}"
+        return msgspec.structs.replace(laggards, garbage_bytes=None, sentence=sentence)
     objects = {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
-    choices = releases(objects, unreconciled, below)
+    choices = releases(objects, sizes, below)
     garbage = choices[-1].garbage
     if not garbage:
         return Laggards(listed_ms=scan.totals.taken_ms)
     best = best_release(choices)
-    found = msgspec.structs.replace(
-        _who(journals, best.epoch),
+    laggards = msgspec.structs.replace(
+        _who(unreconciled, best.epoch),
         garbage_bytes=garbage,
         listed_ms=scan.totals.taken_ms,
         lifted_bytes=best.lifted,
         released_objects=best.released.objects,
         released_bytes=best.released.bytes,
     )
-    keeps = "keeps" if found.partitions == 1 else "keep"
-    text = (
-        f" and {keeps} {size(garbage)} of other partitions' garbage (listed {span(now_ms - scan.totals.taken_ms)} ago)"
-    )
-    objects_text = count(best.released.objects, "object")
-    then = f"; lifting {size(best.lifted)} releases {objects_text} with {size(best.garbage)} of it"
+    keeps = "keeps" if laggards.partitions == 1 else "keep"
+    listed = f"listed {span(now_ms - scan.totals.taken_ms)} ago"
+    released = f"{count(best.released.objects, 'object')} with {size(best.garbage)} of it"
+    then = f"; lifting {size(best.lifted)} releases {released}"
+    command = f"{RECONCILE} --up-to {best.epoch} && {COMPUTE}"
     sentence = (
-        f"{_lag(found, now_ms)}{text}{_ending(then, f'{RECONCILE} --up-to {best.epoch} && {COMPUTE}', giving_up)}"
+        f"{_lag(laggards, now_ms)} and {keeps} {size(garbage)} of other partitions' garbage ({listed})"
+        f"{_ending(then, command, giving_up)}"
     )
-    return msgspec.structs.replace(found, sentence=sentence)
+    return msgspec.structs.replace(laggards, sentence=sentence)
 
 
-def _unreconciled(journals: Sequence[tuple[Window, JournalState]]) -> Iterator[tuple[str, UnreconciledObject]]:
-    """The objects that the journals need, each with its topic: also what waits behind a hole, since that holds M, too."""
-    for window, state in journals:
-        for revision, topic in sorted(window.topics.items()):
-            known = state.topics.get(revision)
-            if known is not None and known.topic_id == topic.topic_id:
-                yield from ((topic.name, o) for o in known.objects)
-
-
-def _who(journals: Sequence[tuple[Window, JournalState]], last: int) -> Laggards:
+def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> Laggards:
     """The topics that need an object of an epoch up to `last`."""
-    of: dict[str, tuple[list[Rows], list[int], list[int], list[int]]] = {}
-    for topic, o in _unreconciled(journals):
+    needed: dict[str, list[UnreconciledObject]] = {}
+    for topic, o in unreconciled:
         if o.epoch <= last:
-            partitions, times, sizes, epochs = of.setdefault(topic, ([], [], [], []))
-            partitions.append(o.extents["partition"])
-            times.append(o.time_ms)
-            sizes.append(o.bytes)
-            epochs.append(o.epoch)
+            needed.setdefault(topic, []).append(o)
     topics = []
-    for topic, (partitions, times, sizes, _) in of.items():
-        numbers = np.unique(np.concatenate(partitions))
-        topics.append(Laggard(topic, len(numbers), int(numbers[0]), min(times), sum(sizes)))
+    for topic, objects in needed.items():
+        numbers = np.unique(np.concatenate([o.extents["partition"] for o in objects]))
+        since_ms, total = min(o.time_ms for o in objects), sum(o.bytes for o in objects)
+        topics.append(Laggard(topic, len(numbers), int(numbers[0]), since_ms, total))
     topics.sort(key=lambda t: (t.since_ms, t.topic))
     return Laggards(
         partitions=sum(t.partitions for t in topics),
         topics=topics[:TOPICS_SHOWN],
         topics_total=len(topics),
         since_ms=topics[0].since_ms,
-        first_epoch=min(min(epochs) for *_, epochs in of.values()),
+        first_epoch=min(o.epoch for objects in needed.values() for o in objects),
         up_to_epoch=last,
     )
 
 
-def _lag(found: Laggards, now_ms: int) -> str:
+def _lag(laggards: Laggards, now_ms: int) -> str:
     """`a/3 and 12 partitions of b have lagged for 3 d`."""
-    names = [t.name for t in found.topics[:_NAMED]]
-    if found.topics_total > len(names):
-        names.append(count(found.topics_total - len(names), "more topic"))
+    names = [t.name for t in laggards.topics[:_NAMED]]
+    if laggards.topics_total > len(names):
+        names.append(count(laggards.topics_total - len(names), "more topic"))
     *others, end = names
     who = f"{', '.join(others)} and {end}" if others else end
-    return f"{who} {'has' if found.partitions == 1 else 'have'} lagged for {span(now_ms - found.since_ms)}"
+    return f"{who} {'has' if laggards.partitions == 1 else 'have'} lagged for {span(now_ms - laggards.since_ms)}"
 
 
 def _ending(text: str, command: str, giving_up: str) -> str:

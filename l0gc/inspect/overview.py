@@ -29,7 +29,6 @@ from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import summary_of
 from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject
-from l0gc.streamlog.level_one.plan import Window
 from l0gc.watermark.compute import Watermark, compute
 from l0gc.watermark.publication import PublishedWatermark, check_set_back
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals
@@ -86,12 +85,16 @@ class Journals:
         for journal, state in self.states():
             yield from ((topic, run, state.topic(topic.revision)) for topic, run in self.snapshot.topics_of(journal))
 
-    def windows(self) -> list[tuple[Window, JournalState]]:
-        """The journals that could be read, with the topics that there are."""
-        return [
-            (Window(journal, {t.revision: t for t, _ in self.snapshot.topics_of(journal)}), state)
+    def free_below(self) -> int:
+        """The lowest epoch that a journal may still take or a pin keeps: reconciling releases nothing from there on."""
+        pins = (p.watermark + 1 for p in self.snapshot.pins.values() if not p.level_one)
+        windows = (
+            max(topic.revision, state.window.oldest)
             for journal, state in self.states()
-        ]
+            for topic, _ in self.snapshot.topics_of(journal)
+            if not state.closed(topic.revision)
+        )
+        return min([self.snapshot.epoch, *pins, *windows])
 
     def dropped_bytes(self, pin: Pin) -> int:
         """The bytes of L1 that were dropped since the pin, which keeps them, and are still there."""

@@ -30,7 +30,7 @@ from l0gc.inspect.causes import (
     find_warnings,
     next_step,
 )
-from l0gc.inspect.laggards import find_laggards, unpinned_below
+from l0gc.inspect.laggards import find_laggards
 from l0gc.inspect.overview import DatedHolder, Garbage, Journals, Overview, PinCost, Reading, TableState
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, if_there
@@ -309,9 +309,9 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
     o.held_back_by = [
         DatedHolder(**msgspec.structs.asdict(h), oldest_ms=seen.written.get(h.key, -1)) for h in m.held_back_by
     ]
-    if not (o.errors or o.set_back):  # either holds M by itself
-        below = unpinned_below(logs.snapshot)
-        o.laggards = find_laggards(logs.windows(), below, lambda: o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
+    if not (o.errors or o.set_back or o.forgotten):  # each holds M by itself
+        needed = [(topic.name, u) for topic, _, state in logs.topics() for u in state.objects]
+        o.laggards = find_laggards(needed, logs.free_below(), o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
 
 
 class SeenObjects(NamedTuple):

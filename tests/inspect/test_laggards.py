@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from l0gc.collect.sweep import SweepRun
 from l0gc.inspect import laggards
 from l0gc.inspect.explain import explain_epoch, explain_key
-from l0gc.inspect.laggards import Holding, Laggards, best_release, find_laggards, releases
-from l0gc.inspect.reading import read_journals, read_overview
+from l0gc.inspect.laggards import Holding, Laggards, best_release, releases
+from l0gc.inspect.reading import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import publish, read_published
-from l0gc.watermark.scans import ScanSnapshot
 from tests.support.memory_store import Call, another_process, memory_cluster, store_of
 from tests.support.reconcile import Records, put, reconcile
 from tests.support.verify import compute_and_publish, scan_and_publish
@@ -298,22 +297,3 @@ def test_requests_do_not_go_with_the_partitions_and_the_text_stays_short() -> No
     assert asked[0] == asked[1]
     assert "100,000 partitions of wide have lagged" in sentences[1]
     assert max(map(len, sentences)) < 250
-
-
-def test_the_listing_is_read_only_if_somebody_lags() -> None:
-    cluster = lagging()
-    reconcile(cluster)
-    scan_and_publish(cluster)
-
-    def unasked() -> ScanSnapshot | None:
-        raise AssertionError("nobody lags")
-
-    snapshot = cluster.controller.snapshot()
-    windows = read_journals(cluster, snapshot, -1).windows()
-    assert find_laggards(windows, snapshot.epoch, unasked, now_ms=0) == Laggards()
-    put(cluster, "paused-0", PAUSED)
-    for _ in range(3):
-        tick(cluster)
-    windows = read_journals(cluster, snapshot, -1).windows()
-    with pytest.raises(AssertionError, match="nobody lags"):
-        find_laggards(windows, snapshot.epoch + 3, unasked, now_ms=0)
