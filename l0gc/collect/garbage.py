@@ -12,13 +12,15 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
+from l0gc.collect.gc_steps import SWEEP, VACUUM
 from l0gc.collect.old_records import old_quarantine, old_run_records, old_scan_snapshots
 from l0gc.collect.plan import Removal
 from l0gc.collect.scan import Deletable
 from l0gc.formatting import Outcome
-from l0gc.keys import L1_DATA, L1_INDEX
+from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, QUARANTINE, RUNS, SCANS, KeyLayout
 from l0gc.storage.objectstore import ObjectStore
 
+LEVEL_ZERO: Final = "l0"
 DROPPED_L1: Final = "dropped_l1"
 DROPPED_INDEX: Final = "dropped_index"
 ORPHANED_L1: Final = "orphaned_l1"
@@ -33,27 +35,67 @@ class GarbageKind(NamedTuple):
 
     Attributes:
         text: what it is, for messages and metrics.
-        folder: where orphans of it are listed; empty for what is found otherwise.
+        goes: when it goes, and what keeps it until then, for the documents.
+        places: the folders in which it lies: a policy has to allow deleting there, and doctor tries it.
+        command: what deletes it.
+        listed: whether the orphans in its place are found by listing it.
         old: finds it, if it expires by age.
         recorded: whether what is deleted of it is on record; old records hold no data.
     """
 
     text: str
-    folder: str = ""
+    goes: str
+    places: tuple[str, ...]
+    command: str = VACUUM
+    listed: bool = False
     old: Callable[[ObjectStore, Removal], Iterator[list[Deletable]]] | None = None
     recorded: bool = True
 
 
-KINDS: Final = {
-    DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics"),
-    DROPPED_INDEX: GarbageKind("index objects that others have taken the place of"),
-    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", folder=L1_DATA),
-    ORPHANED_INDEX: GarbageKind("index objects that no journal ever named", folder=L1_INDEX),
-    RUN_RECORDS: GarbageKind("objects of old run records", old=old_run_records, recorded=False),
-    SCAN_SNAPSHOTS: GarbageKind("old scan snapshots", old=old_scan_snapshots, recorded=False),
-    QUARANTINED: GarbageKind("what was kept of records that were given up", old=old_quarantine),
+_DROPPED: Final = (
+    "`--l1-grace` after the journal that named it dropped it, by the store's clock, and not before two epochs have passed. "
+    "No listing is needed: the journal lists it until it is gone."
+)
+_ORPHANED: Final = (
+    "A run was killed, or refused. A fence goes into the journals first: what is stamped with an epoch of `--orphan-age` "
+    "ago or more can be committed no more. Then the journals are read, and then L1 is listed."
+)
+GARBAGE: Final = {
+    LEVEL_ZERO: GarbageKind(
+        "L0 objects that no partition needs",
+        "Its epoch is at or below M, and at or below `--up-to`: no partition takes a placeholder for it any more.",
+        (KeyLayout().data_prefix,),
+        SWEEP,
+    ),
+    DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics", _DROPPED, (L1_DATA,)),
+    DROPPED_INDEX: GarbageKind("index objects that others have taken the place of", _DROPPED, (L1_INDEX,)),
+    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", _ORPHANED, (L1_DATA,), listed=True),
+    ORPHANED_INDEX: GarbageKind("index objects that no journal ever named", _ORPHANED, (L1_INDEX,), listed=True),
+    RUN_RECORDS: GarbageKind(
+        "objects of old run records",
+        "The run is older than `--keep-runs`, or not one of the 10,000 newest; with them go the last runs, just as old, of "
+        "jobs that this l0gc does not have.",
+        (RUNS, ATTEMPTS),
+        old=old_run_records,
+        recorded=False,
+    ),
+    SCAN_SNAPSHOTS: GarbageKind(
+        "old scan snapshots",
+        "The snapshot is older than 90 days, or not one of the 1,000 newest.",
+        (SCANS,),
+        old=old_scan_snapshots,
+        recorded=False,
+    ),
+    QUARANTINED: GarbageKind(
+        "what was kept of records that were given up",
+        "`l0gc give-up` kept it longer ago than `--keep-quarantine`.",
+        (QUARANTINE,),
+        old=old_quarantine,
+    ),
 }
-"""What a vacuum deletes, in the order in which it does; its steps, counts, metrics and messages follow from the rows."""
+"""All kinds. Counts, metrics, messages, the documents' table, the policies' rights and doctor's tries follow from them."""
+KINDS: Final = {name: kind for name, kind in GARBAGE.items() if kind.command == VACUUM}
+"""What a vacuum deletes, in the order in which it does."""
 
 
 class DroppedBatch(NamedTuple):

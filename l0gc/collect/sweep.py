@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
+from l0gc.collect.garbage import LEVEL_ZERO
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
@@ -26,8 +27,6 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, Place
 
-LEVEL_ZERO: Final = "l0"
-"""What the segments of a sweep's workers begin with."""
 Ranges = Sequence[tuple[int, int]]
 """Ranges of shards that follow each other, each from its first shard to the one after its last."""
 

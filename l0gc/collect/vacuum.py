@@ -133,7 +133,7 @@ class VacuumRun(RemovalRun[VacuumResult]):
         here = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
         find = functools.partial(remove_orphans, source.looker(remote=not here))
-        orphans = {name: kind.folder for name, kind in KINDS.items() if kind.folder}
+        orphans = {name: kind.places[0] for name, kind in KINDS.items() if kind.listed}
         for name, folder in orphans.items():
             self._spread(name, find, source.parts(folder, parts))
             if self._ended:

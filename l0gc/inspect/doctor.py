@@ -25,6 +25,7 @@ from threading import Barrier
 from typing import Any, Final
 
 from l0gc import __version__
+from l0gc.collect.garbage import GARBAGE
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
@@ -78,9 +79,7 @@ NEEDED: Final = {
     ("write", "level_one/data/"): "reconcile",
     ("write", "level_one/index/"): "reconcile",
     ("delete", "l0gc/journal/"): "housekeep",
-    ("delete", "level_zero/data/"): "sweep",
-    ("delete", "level_one/data/"): "vacuum",
-    ("delete", "level_one/index/"): "vacuum",
+    **{("delete", place): kind.command for kind in GARBAGE.values() for place in kind.places},
 }
 """Which commands need which permission where."""
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from l0gc.collect.garbage import GARBAGE
 from l0gc.keys import FORMAT
 
 ROOT = Path(__file__).parents[2]
@@ -21,13 +22,19 @@ def policies() -> dict[str, dict[str, Any]]:
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     header, rows = rows[0], rows[2:]
     actions = [_CODE.findall(cell)[0] for cell in header[2:5]]
-    return {row[0].split(" ")[0]: _policy(dict(zip(actions, row[2:5], strict=True)), row[5]) for row in rows}
+    return {
+        row[0].split(" ")[0]: _policy(_CODE.findall(row[1]), dict(zip(actions, row[2:5], strict=True)), row[5])
+        for row in rows
+    }
 
 
-def _policy(objects: dict[str, str], also: str) -> dict[str, Any]:
+def _policy(commands: list[str], objects: dict[str, str], also: str) -> dict[str, Any]:
     statements = [_allow("s3:ListBucket", BUCKET)]
     for action, cell in objects.items():
         paths = ["*"] if cell.startswith("everything") else _CODE.findall(cell.split(";")[0])
+        if "[garbage]" in cell:
+            kinds = [kind for kind in GARBAGE.values() if kind.command in commands or "gc" in commands]
+            paths = [*dict.fromkeys(f"{place}*" for kind in kinds for place in kind.places), *paths]
         paths += _CODE.findall(cell.split(";")[1])[1:] if ";" in cell else []  # after the option that needs them
         if action == "s3:GetObject" and not {"*", "l0gc/*"} & set(paths):
             paths.insert(0, FORMAT)  # every role needs it

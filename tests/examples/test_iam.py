@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
@@ -36,7 +37,21 @@ from moto.s3.responses import ACTION_MAP, S3Response
 from moto.server import ThreadedMotoServer
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from l0gc.collect.attempts import attempt_key
+from l0gc.collect.garbage import GARBAGE
 from l0gc.integrations.spark.source import L0gcDataSource
+from l0gc.keys import (
+    ATTEMPTS,
+    L1_DATA,
+    L1_INDEX,
+    QUARANTINE,
+    RUNS,
+    SCANS,
+    KeyLayout,
+    PartitionId,
+    level_one,
+    level_one_index,
+)
 from tests.examples.iam import FOLDER, policies, written
 from tests.flows.test_secrets import IN_ONE
 from tests.support.cli import Ended, l0gc_process
@@ -68,9 +83,11 @@ NOT_TRIED = {
     ("collector", "s3:DeleteObject", "l0gc/controller/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/journal/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
-    ("collector", "s3:DeleteObject", "level_one/*"): "a vacuum is not due",
+    ("collector", "s3:DeleteObject", "level_one/data/*"): "a vacuum is not due",
+    ("collector", "s3:DeleteObject", "level_one/index/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/attempts/*"): "the same",
     ("vacuumer", "s3:GetObject", "level_one/index/*"): "the deleted topic has no index objects",
+    ("vacuumer", "s3:DeleteObject", "level_one/index/*"): "the same",
     ("vacuumer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint after 200 entries",
     ("vacuumer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("vacuumer", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
@@ -83,7 +100,7 @@ NOT_TRIED = {
     ("collector", "s3:AbortMultipartUpload", "level_zero/data/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
 }
-"""What no command of this test needs, and why the role has it all the same."""
+"""What no command of the thorough test needs, and why the role has it all the same. See `planted` for deletes."""
 
 
 @dataclass
@@ -110,7 +127,7 @@ class Account:
         return ended
 
     def client(self, role: str) -> Any:
-        """The role's own boto3 client."""
+        """The role's own boto3 client, or that of somebody who may do anything."""
         profiles = configparser.ConfigParser()
         profiles.read(self.credentials)
         return boto3.client(
@@ -122,7 +139,7 @@ class Account:
         )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     monkeypatch = pytest.MonkeyPatch()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -139,8 +156,11 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     }
     boto3.client("s3", **admin).create_bucket(Bucket=account.bucket)
     iam = boto3.client("iam", **admin)
-    for role in POLICIES:
-        text = (FOLDER / f"{role}.json").read_text().replace("BUCKET", account.bucket).replace("PREFIX", "some/prefix")
+    anything = [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]
+    documents = {role: policy["Statement"] for role, policy in POLICIES.items()} | {"admin": anything}
+    for role, statements in documents.items():
+        text = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        text = text.replace("BUCKET", account.bucket).replace("PREFIX", "some/prefix")
         user = f"{role}-{account.bucket}"
         iam.create_user(UserName=user)
         iam.put_user_policy(UserName=user, PolicyName=role, PolicyDocument=text)
@@ -215,6 +235,44 @@ def test_by_its_policy_only_a_role_that_collects_can_delete_data_and_nobody_can_
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObjectVersion", key)} == set()
     published = {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")}
     assert published == {"computer", "collector", "pinner"}  # a pin raises what a computation must have seen
+
+
+def planted(revision: int, name: str) -> dict[str, str]:
+    """A key of garbage in each place in which garbage lies."""
+    partition = PartitionId("events", revision, 0)
+    return {
+        KeyLayout().data_prefix: KeyLayout(shards=4).format(0, 0, name),
+        L1_DATA: level_one(partition, 0, 0, 9, name),
+        L1_INDEX: level_one_index(partition, 0, name),
+        RUNS: f"{RUNS}20200101T000000Z-0123abcd/run.json",
+        ATTEMPTS: attempt_key("a-job-of-long-ago"),
+        SCANS: f"{SCANS}{1:015}-{name}",
+        QUARANTINE: f"{QUARANTINE}given-up",
+    }
+
+
+@pytest.mark.parametrize("roles", [("sweeper", "vacuumer"), ("collector", "collector")])
+def test_what_collects_may_delete_every_kind_of_garbage_wherever_it_lies(
+    account: Account, roles: tuple[str, str]
+) -> None:
+    account.l0gc("founder", "init", "--shards", "4")
+    revision = account.l0gc("administrator", "topic", "create", "events", "--partitions", "1", "--json").data[
+        "revision"
+    ]
+    for _ in range(3):
+        account.l0gc("administrator", "epoch", "advance")
+    account.l0gc("housekeeper", "housekeep", "--barrier")
+    account.l0gc("computer", "compute-watermark", "--engine", "local")
+    keys = planted(revision, str(uuid.uuid4()))
+    assert keys.keys() == {place for kind in GARBAGE.values() for place in kind.places}
+    for key in keys.values():
+        account.client("admin").put_object(Bucket=account.bucket, Key=f"some/prefix/{key}", Body=b"{}")
+    time.sleep(1.1)  # an attempt expires by its age, in whole seconds
+    now = ("--orphan-age", "0s", "--keep-runs", "0s", "--keep-quarantine", "0s", "--engine", "local")
+    assert account.l0gc(roles[0], "sweep", "--engine", "local", "--json").data["deleted"] == 1
+    assert account.l0gc(roles[1], "vacuum", *now, "--json").data["failed"] == 0
+    left = {key.removeprefix("some/prefix/") for key in listed(account)}
+    assert not left & set(keys.values())
 
 
 LOOKS = ("topic list", "pin list", "topic describe events", "epoch show", "producer describe p", "log show --journal 0")
