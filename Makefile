@@ -79,7 +79,7 @@ bench: $(VENV)/.bench java ## Run the benchmarks
 	PATH="$(abspath $(BIN)):$$PATH" benchmarks/run
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache artifacts spark-warehouse
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:

@@ -15,11 +15,11 @@ from typing import ClassVar, Final
 _NAMED: Final = 3
 
 
-def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The way out after a misspelt name: the nearest of those that are known, else what lists them."""
+def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return the way out after a misspelt name: the nearest of the names, else what lists them."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), 1)
+    near = difflib.get_close_matches(name, list(names), 1)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 

@@ -87,15 +87,10 @@ class KeyLayout:
         return before, int(shard), between, int(epoch), last, rest
 
     @cached_property
-    def pattern(self) -> str:
-        """The template as an anchored regular expression (RE2 and Python syntax)."""
+    def _pattern(self) -> re.Pattern[str]:
         before, shard, between, epoch, last, rest = self._parts
         numbers = f"{re.escape(before)}[0-9]{{{shard}}}{re.escape(between)}[0-9]{{{epoch}}}"
-        return f"^{numbers}{re.escape(last)}{_UUID}{re.escape(rest)}$"
-
-    @cached_property
-    def _regex(self) -> re.Pattern[str]:
-        return re.compile(self.pattern[:-1] + r"\Z")
+        return re.compile(rf"{numbers}{re.escape(last)}{_UUID}{re.escape(rest)}\Z")
 
     @property
     def data_prefix(self) -> str:
@@ -130,13 +125,13 @@ class KeyLayout:
 
     def epochs(self, keys: Sequence[str]) -> list[int]:
         """The epoch of each key, -1 for one that `parse` gives None for."""
-        shape, (a, b, c, d) = self._regex, self.places
-        found = [int(k[c:d]) if shape.match(k) else -1 for k in keys]
+        pattern, (a, b, c, d) = self._pattern, self.places
+        epochs = [int(k[c:d]) if pattern.match(k) else -1 for k in keys]
         if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
-            for i, (key, epoch) in enumerate(zip(keys, found, strict=True)):
+            for i, (key, epoch) in enumerate(zip(keys, epochs, strict=True)):
                 if epoch > MAX_EPOCH or (epoch >= 0 and int(key[a:b]) >= self.shards):
-                    found[i] = -1
-        return found
+                    epochs[i] = -1
+        return epochs
 
     def shard_text(self, key: str) -> str:
         """The digits of the shard in `key`, for display; in a foreign key, whatever stands in their place."""

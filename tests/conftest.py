@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from l0gc.embedded.seaweedfs import SeaweedFS, find_weed
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from tests.support import evidence
 from tests.support.spark import shared_spark, stop_session
 
 if TYPE_CHECKING:
@@ -78,22 +77,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts_spark = item.get_closest_marker("spark") and "one_spark" not in getattr(item, "fixturenames", ())
         if starts_spark and not item.get_closest_marker("thorough"):
             raise pytest.UsageError(f"{item.nodeid} starts a Spark of its own: mark it as thorough, or use one_spark")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails on a real bucket leaves it, and its commands, in a folder that is named below the failure."""
-    report = yield
-    store = getattr(item, "funcargs", {}).get("store")
-    if report.when == "call" and report.failed and isinstance(store, S3Store):
-        try:
-            kept = str(evidence.keep(store, item.nodeid, report.longreprtext))
-        except (L0gcError, OSError) as e:
-            kept = f"could not be kept: {e}"
-        report.sections.append(("evidence", kept))
-    if report.when == "teardown":
-        evidence.commands.clear()
-    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

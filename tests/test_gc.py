@@ -17,7 +17,6 @@ from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.errors import (
     CorruptObjectError,
     EndedError,
-    NotInitialisedError,
     PartialFailureError,
     StoppedError,
     UsageError,
@@ -224,12 +223,6 @@ def test_a_step_that_failed_in_the_last_run_is_due(monkeypatch: pytest.MonkeyPat
         write_attempt(handles.store, Attempt("reconcile", 3, "it failed"))
         assert "reconcile" not in cluster.gc().not_due
         assert "reconcile" in cluster.gc().not_due
-
-
-def test_without_a_cluster_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    handles = memory_cluster(bootstrap=False)
-    with over(handles, monkeypatch) as cluster, pytest.raises(NotInitialisedError):
-        cluster.gc()
 
 
 @pytest.mark.parametrize("partitions", [4, 200])

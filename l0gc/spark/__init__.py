@@ -23,7 +23,7 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
 
     Raises:
         UsageError: this Spark is older than 4.2, or credentials are to be sent through Spark Connect.
-        ExecutorsUnfitError: the executors' Python cannot run l0gc.
+        L0gcError: the executors' Python cannot run l0gc.
         AccessDeniedError: credentials are to be sent, but none were found.
     """
     from l0gc.errors import UsageError

@@ -52,9 +52,9 @@ def cluster_at(address: ClusterAddress) -> Handles:
     """The cluster, for all tasks of a process.
 
     It resolves credentials as boto3 does: from the environment, where the driver may have put its own (`for_executors`),
-    from a profile, or from the role of its machine.
+    from a profile, or from the role of its machine. Where the driver has put its own, a profile has no effect.
     """
-    config = replace(address.config, profile=None) if are_sent() else address.config
+    config = replace(address.config, profile=None) if _SENT in os.environ else address.config
     return Handles(
         S3Store(config),
         Runtime(),
@@ -84,14 +84,14 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
     """
     if send is False:
         return {}
-    found = store.session.get_credentials()
-    if found is None:
+    credentials = store.session.get_credentials()
+    if credentials is None:
         if send is None:
             return {}
         raise AccessDeniedError("--send-credentials: the driver has none; set AWS_ACCESS_KEY_ID or --profile")
-    if send is None and found.method in _ROLES:
+    if send is None and credentials.method in _ROLES:
         return {}
-    keys: Any = store.call("credentials", "", found.get_frozen_credentials)
+    keys: Any = store.call("credentials", "", credentials.get_frozen_credentials)
     region = store.region
     return {
         _SENT: "1",
@@ -101,8 +101,3 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
         "AWS_SECURITY_TOKEN": keys.token or _NO_TOKEN,
         **({"AWS_DEFAULT_REGION": region} if region else {}),
     }
-
-
-def are_sent() -> bool:
-    """Whether this is an executor's worker with the driver's credentials; a profile then has no effect."""
-    return _SENT in os.environ

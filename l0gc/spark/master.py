@@ -15,12 +15,9 @@ from typing import Final
 from l0gc.errors import L0gcError, UsageError
 
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
-_STANDALONE: Final = "spark://"
+STANDALONE: Final = "spark://"
+"""How the URL of a master of Spark's own begins."""
 _CONNECT_SECONDS: Final = 5.0
-
-
-class MasterUnreachableError(L0gcError):
-    """No standalone master is at the URL."""
 
 
 def has_java() -> bool:
@@ -34,22 +31,17 @@ def is_local(master: str) -> bool:
     return _LOCAL.fullmatch(master) is not None
 
 
-def is_standalone(master: str) -> bool:
-    """Whether it is a master of Spark's own, with its host and port."""
-    return master.startswith(_STANDALONE)
-
-
 def check_master(master: str) -> None:
     """Connect to a standalone master; of several (`spark://a:7077,b:7077`) one is enough. Other masters pass.
 
     Raises:
         UsageError: a standalone master's URL without host and port.
-        MasterUnreachableError: none of them takes connections.
+        L0gcError: none of them takes connections.
     """
-    if not is_standalone(master):
+    if not master.startswith(STANDALONE):
         return
     problem = ""
-    for address in master.removeprefix(_STANDALONE).split(","):
+    for address in master.removeprefix(STANDALONE).split(","):
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise UsageError(f"--master {master!r} must look like spark://host:port")
@@ -58,6 +50,6 @@ def check_master(master: str) -> None:
             return
         except OSError as e:
             problem = e.strerror or str(e)
-    raise MasterUnreachableError(
+    raise L0gcError(
         f"no Spark master takes connections at {master} ({problem}): check --master and whether the cluster runs"
     )

@@ -19,21 +19,15 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from l0gc.errors import StoreUnfitError, UsageError
+from l0gc.errors import L0gcError, UsageError
 from l0gc.spark.gateway import PYTHON, start_java, without_zips
-from l0gc.spark.master import MasterUnreachableError, check_master, has_java, is_local, is_standalone
+from l0gc.spark.master import STANDALONE, check_master, has_java, is_local
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
 the CPU. Executors of a cluster are not touched; with a local master, `--conf` overrides it for long jobs."""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-
-
-class JavaMissingError(StoreUnfitError):
-    """Spark's Java is not there."""
-
-    exit_code = 1
 
 
 def get_session(
@@ -47,12 +41,11 @@ def get_session(
         verbose: let Spark log warnings to stderr.
 
     Raises:
-        JavaMissingError: Java 17 or newer was not found.
-        MasterUnreachableError: no standalone master answers at that URL.
+        L0gcError: Java 17 or newer was not found, or no standalone master answers at that URL.
         UsageError: the session cannot be started with these settings.
     """
     if not has_java():
-        raise JavaMissingError(
+        raise L0gcError(
             "Spark needs Java 17 or newer, but found none: install it (apt-get install openjdk-17-jre-headless) "
             "or set JAVA_HOME; --engine local does the work in this process, without Java"
         )
@@ -91,8 +84,8 @@ def get_session(
             return spark
     except Py4JJavaError as e:
         said = str(e.java_exception.getMessage()).partition("\n")[0]
-        if is_standalone(settings["spark.master"]):  # which Spark tried for a minute
-            raise MasterUnreachableError(
+        if settings["spark.master"].startswith(STANDALONE):  # which Spark tried for a minute
+            raise L0gcError(
                 f"no master of Spark {pyspark.__version__} answers at {settings['spark.master']} ({said}); "
                 "run it with -vv for what Java says"
             ) from e

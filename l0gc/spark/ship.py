@@ -57,10 +57,6 @@ _NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]+)"')
 _REASON: Final = re.compile(r"(?:[\w.]+\.)?\w+(?:Error|Exception): .+")
 
 
-class ExecutorsUnfitError(L0gcError):
-    """The executors' Python cannot run l0gc, or no executor exists."""
-
-
 class WorkerCheck(NamedTuple):
     """What one Python worker has: the version of each package or None, and what kept l0gc from being imported."""
 
@@ -78,7 +74,7 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
         send_credentials: see `for_executors`.
 
     Raises:
-        ExecutorsUnfitError: they cannot, and why.
+        L0gcError: they cannot, and why.
         AccessDeniedError, StoreError: see `for_executors`.
     """
     context = spark.sparkContext
@@ -93,7 +89,7 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
     driver = {name: importlib.metadata.version(name) for name in MODULES}
     problem = unfit(driver, _looks(spark))
     if problem:
-        raise ExecutorsUnfitError(problem)
+        raise L0gcError(problem)
 
 
 def package_zip() -> Path | None:
@@ -153,12 +149,12 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
         found = sc.parallelize(range(slots), slots).map(_look()).collect()
     except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
         if late.is_set():
-            raise ExecutorsUnfitError(
+            raise L0gcError(
                 f"the Spark cluster {sc.master} gave no executor within {PATIENCE_S:g} s: it is busy, has no workers, or "
                 "none as large as spark.executor.memory and spark.executor.cores ask for"
             ) from e
         said = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else e
-        raise ExecutorsUnfitError(why(str(said))) from e
+        raise L0gcError(why(str(said))) from e
     finally:
         timer.cancel()
         sc.removeJobTag(_TAG)

@@ -104,8 +104,8 @@ class SparkWorkers:
                 with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
                     if self._cancelled.is_set():
                         self._context.cancelAllJobs()  # again: the job may have begun after the first time
-                    found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                    active = [s for s in found if s is not None]
+                    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                    active = [s for s in stages if s is not None]
                     if active and not ended.is_set():
                         done, total = sum(s.numCompletedTasks for s in active), sum(s.numTasks for s in active)
                         self._progress(self._said, done=done, total=total)

@@ -31,8 +31,8 @@ def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
     """M for a snapshot whose partitions are in these units."""
     watermark = min([cluster_epoch, *(u.gc_epoch for u in units if u.gc_epoch is not None)])
     low = sorted((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition))
-    held = [h for h in low if h.gc_epoch == watermark < cluster_epoch]
-    return Watermark(watermark, cluster_epoch, sum(u.partitions for u in units), held[:HELD_BACK_SHOWN])
+    holders = [h for h in low if h.gc_epoch == watermark < cluster_epoch]
+    return Watermark(watermark, cluster_epoch, sum(u.partitions for u in units), holders[:HELD_BACK_SHOWN])
 
 
 def holders_of(units: Sequence[UnitSummary]) -> Callable[[int], tuple[str, int]]:
@@ -70,10 +70,10 @@ def check_epochs(cluster_epoch: int, highest_known: int, source: str, remedy: st
         )
 
 
-def check_cluster_id(cluster_id: str, found: str, source: str) -> None:
+def check_cluster_id(cluster_id: str, owner: str, source: str) -> None:
     """Raises `ClusterMismatchError` if `source` belongs to another cluster (hazard 11)."""
-    if found != cluster_id:
+    if owner != cluster_id:
         raise ClusterMismatchError(
-            f"{source} belongs to cluster {found}, this bucket to {cluster_id}; nothing was published or deleted. "
+            f"{source} belongs to cluster {owner}, this bucket to {cluster_id}; nothing was published or deleted. "
             "Check --url, and remove what another cluster left here"
         )

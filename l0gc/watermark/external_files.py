@@ -95,18 +95,18 @@ class ExternalFiles(SnapshotLimits):
 
 
 def _epoch(source: str, listed: pa.Table, given: int | None) -> int:
-    found = [e for e in pc.unique(listed["cluster_epoch"]).to_pylist() if e is not None]
-    if len(found) > 1:
+    epochs = [e for e in pc.unique(listed["cluster_epoch"]).to_pylist() if e is not None]
+    if len(epochs) > 1:
         raise UsageError(
-            f"{source} has several cluster epochs ({min(found)} to {max(found)}): it is not of one snapshot"
+            f"{source} has several cluster epochs ({min(epochs)} to {max(epochs)}): it is not of one snapshot"
         )
-    if given is not None and found and found[0] != given:
+    if given is not None and epochs and epochs[0] != given:
         raise UsageError(
-            f"{source} is of cluster epoch {found[0]}, and --cluster-epoch says {given}: give one of the two"
+            f"{source} is of cluster epoch {epochs[0]}, and --cluster-epoch says {given}: give one of the two"
         )
-    if given is None and not found:
+    if given is None and not epochs:
         raise UsageError(f"the cluster epoch of {source} is not known: give --cluster-epoch, or a column cluster_epoch")
-    return given if given is not None else int(found[0])
+    return given if given is not None else int(epochs[0])
 
 
 def _rows(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
@@ -152,8 +152,8 @@ def _opened(place: str, open_store: OpenStore) -> ObjectStore | LocalFolder:
 
 def _marker(store: ObjectStore | LocalFolder) -> object | None:
     """What distinguishes a folder's `_SUCCESS` from another one of that name; None if it does not exist."""
-    found = if_there(store.head, _MARKER)
-    return None if found is None else (found.etag, found.modified_ms)
+    marker = if_there(store.head, _MARKER)
+    return None if marker is None else (marker.etag, marker.modified_ms)
 
 
 def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
@@ -174,9 +174,11 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
         for column in (c for c in table.schema.names if c in _TYPES):
             if table.schema.names.count(column) > 1:
                 raise UsageError(f"{name} has more than one column {column!r}")
-            found = table.schema.field(column).type  # a cast would turn these into numbers
-            if _TYPES[column] == pa.int64() and (pa.types.is_boolean(found) or pa.types.is_temporal(found)):
-                raise CorruptObjectError(f"{name} has {found} in the column {column!r}, which must hold whole numbers")
+            column_type = table.schema.field(column).type  # a cast would turn these into numbers
+            if _TYPES[column] == pa.int64() and (pa.types.is_boolean(column_type) or pa.types.is_temporal(column_type)):
+                raise CorruptObjectError(
+                    f"{name} has {column_type} in the column {column!r}, which must hold whole numbers"
+                )
         nothing = {c: pa.nulls(table.num_rows, t) for c, t in _TYPES.items()}
         table = pa.table({c: table[c].cast(t) if c in table.schema.names else nothing[c] for c, t in _TYPES.items()})
     except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError, zlib.error) as e:
@@ -189,10 +191,10 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
 
 def _unpacked(name: str, body: bytes) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-        found = file.read(_UNPACKED_BYTES + 1)
-    if len(found) > _UNPACKED_BYTES:
+        rows = file.read(_UNPACKED_BYTES + 1)
+    if len(rows) > _UNPACKED_BYTES:
         raise UsageError(f"{name} unpacks to more than {_UNPACKED_BYTES:,} bytes: give its rows in several files")
-    return found
+    return rows
 
 
 def _parsed(kind: str, body: bytes, name: str) -> pa.Table:

@@ -246,10 +246,11 @@ def refuse_if_set_back(
     return Judged(identity, published, unread)
 
 
-def newest_ends(*known: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Of each unit the highest end that is known."""
+def newest_ends(*readings: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Of each unit the highest end that is readings."""
     return {
-        unit: max(ends[unit] for ends in known if unit in ends) for unit in sorted({u for ends in known for u in ends})
+        unit: max(ends[unit] for ends in readings if unit in ends)
+        for unit in sorted({u for ends in readings for u in ends})
     }
 
 

@@ -145,8 +145,7 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gc_epoch(self) -> int | None:
         """The lowest M(p), or where an unreadable unit holds M; None if there is nothing in it."""
-        held = [h.gc_epoch for h in self.lowest[:1]]
-        return min([*self.gc_epochs, *held], default=None)
+        return min([*self.gc_epochs, *(h.gc_epoch for h in self.lowest[:1])], default=None)
 
     @property
     def partitions(self) -> int:

@@ -19,7 +19,7 @@ from l0gc.cli.main import COMMANDS, cli
 from l0gc.collect.record import write_summary
 from l0gc.storage.s3 import S3Store
 from tests.inspect.report.support import summary
-from tests.support.cli import BIN, l0gc, l0gc_process
+from tests.support.cli import BIN, l0gc
 
 
 def completed(line: str) -> list[str]:
@@ -150,7 +150,3 @@ def test_a_misspelt_command_option_or_choice_is_answered_with_the_nearest() -> N
         with pytest.raises(click.UsageError) as caught:
             cli.main(args, prog_name="l0gc", standalone_mode=False)
         assert hint in caught.value.format_message()
-
-
-def test_the_version_is_printed() -> None:
-    assert l0gc_process("--version").stdout.startswith(b"l0gc, version ")

@@ -10,7 +10,6 @@ import pytest
 
 from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
-from l0gc.errors import UsageError
 from l0gc.settings import Settings
 from tests.support.cli import l0gc
 
@@ -78,13 +77,6 @@ def test_a_file_that_the_environment_names_is_read(tmp_path: Path, monkeypatch: 
     file.write_text('profile = "sweeper"\n')
     monkeypatch.setenv("L0GC_CONFIG", str(file))
     assert shown()["profile"] == ("sweeper", str(file))
-
-
-def test_a_file_with_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "l0gc.toml"
-    file.write_text('secret = "x"\n')
-    with pytest.raises(UsageError, match="unknown setting 'secret'"):
-        shown("--config", str(file))
 
 
 def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import boto3
 import pytest
 
-from l0gc.errors import EpochRegressionError, StoreUnfitError, UnsupportedFormatError, UsageError
+from l0gc.errors import EpochRegressionError, StoreUnfitError, UsageError
 from l0gc.keys import CONTROLLER_LOG, FORMAT, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -89,18 +89,6 @@ def test_a_refused_layout_leaves_nothing_either() -> None:
     with pytest.raises(UsageError):
         l0gc("init", "--url", URL, "--create-bucket", "--key-template", "level_zero/{epoch:018}")
     assert buckets() == []
-
-
-def test_a_bucket_of_the_first_edition_is_refused_and_left_as_it_was() -> None:
-    store = the_store()
-    store.create_bucket()
-    store.put(f"l0gc/controller/log/{0:020}.json", b"{}")
-    before = keys()
-    for command in (["init"], ["epoch", "show"], ["topic", "list"], ["housekeep"]):
-        with pytest.raises(UnsupportedFormatError) as e:
-            l0gc(*command, "--url", URL)
-        assert e.value.exit_code == 6
-    assert keys() == before
 
 
 def test_a_store_that_takes_etags_without_quotes_gets_them_so_from_every_process(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.errors import NotFoundError
 from l0gc.storage.config import StoreConfig
-from tests.support.cli import ended_here, l0gc, text_of
+from tests.support.cli import l0gc, text_of
 
 pytestmark = pytest.mark.weed
 
@@ -54,13 +53,3 @@ def test_the_list_has_every_name(cluster: StoreConfig, tmp_path: Path) -> None:
     assert (row["name"], row["epoch"]) == ("nightly", 0)
     (line,) = text_of("producer", "list")
     assert line.startswith(f"nightly  id {row['producer_id']}  epoch 0  last run 20")
-
-
-def test_an_unknown_name_exits_5_with_the_nearest(cluster: StoreConfig, tmp_path: Path) -> None:
-    put(tmp_path / "in", 1)
-    ended = ended_here("producer", "describe", "nigthly")
-    assert (ended.code, ended.stdout) == (5, b"")
-    assert ended.stderr.count("\n") == 1
-    assert "did you mean 'nightly'?" in ended.stderr
-    with pytest.raises(NotFoundError):
-        l0gc("producer", "describe", "another")

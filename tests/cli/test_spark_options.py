@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from l0gc.cli.options import engine_options
 from l0gc.errors import L0gcError, UsageError
 from l0gc.settings import Settings
-from l0gc.spark.master import MasterUnreachableError
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import l0gc
 
@@ -60,7 +59,7 @@ def test_the_wish_about_credentials_is_kept(
     [
         (
             ["--master", "spark://127.0.0.1:1"],
-            MasterUnreachableError,
+            L0gcError,
             r"no Spark master takes connections at spark://127\.0\.0\.1:1 ",
         ),
         (["--conf", "spark.pyspark.python=/nowhere/python"], UsageError, "Python /nowhere/python is not here"),

@@ -1,4 +1,4 @@
-"""The sweep's command beside the sweep: what it takes, what it says, which records it leaves."""
+"""The commands of sweeps and vacuums: what they take, what they say, which records they leave."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from l0gc.api.cluster import OBJECTS_FOR_SPARK as SPARK_FROM
 from l0gc.api.cluster import sweep_work
 from l0gc.api.engine import Engine, choose_engine
 from l0gc.cli.main import cli
-from l0gc.cli.sweep import swept
+from l0gc.cli.sweep import swept, vacuumed
 from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import SweepRun
+from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import UsageError
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 from tests.collect.test_local import a_cluster
@@ -94,6 +95,19 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: s
     lines = [line for line in swept(result) if "version" in line]
     assert len(lines) == bool(said)
     assert all(said in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("versioning", "said"),
+    [(OFF, ""), (ENABLED, "the bucket keeps versions: the bytes stay"), (SUSPENDED, "what was written since is gone")],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_a_vacuum_says_of_versions_is_true_of_the_bucket(versioning: str, said: str, *, dry_run: bool) -> None:
+    plan = Removal(run_id="RUN", watermark=3, cluster_epoch=5, started_ms=0, dry_run=dry_run, versioning=versioning)
+    result = VacuumResult(plan=plan, objects=2)
+    lines = [line for line in vacuumed(result) if "version" in line]
+    assert len(lines) == bool(said)
+    assert all(said in line and ("l0gc undelete --run RUN" in line) is not dry_run for line in lines)
 
 
 # -- which engine ---------------------------------------------------------------------------------------------------------

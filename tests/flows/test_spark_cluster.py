@@ -13,9 +13,8 @@ import pyspark
 import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.errors import AccessDeniedError
+from l0gc.errors import AccessDeniedError, L0gcError
 from l0gc.spark import ship
-from l0gc.spark.ship import ExecutorsUnfitError
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import founded, l0gc, l0gc_process
 from tests.support.spark_cluster import HIDDEN, SparkCluster, spark_cluster
@@ -123,7 +122,7 @@ def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_
     spark_workers: SparkCluster, records: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*conf: str) -> str:
-        with pytest.raises(ExecutorsUnfitError) as e:
+        with pytest.raises(L0gcError) as e:
             l0gc("compute-watermark", *spark_workers.options, *options(conf))
         return str(e.value)
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from l0gc.errors import UsageError
-from l0gc.spark.master import MasterUnreachableError, check_master, is_local
+from l0gc.errors import L0gcError, UsageError
+from l0gc.spark.master import check_master, is_local
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[4,2]"])
@@ -26,7 +26,7 @@ def test_one_of_several_masters_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
-    with pytest.raises(MasterUnreachableError, match=f"spark://127.0.0.1:{port}"):
+    with pytest.raises(L0gcError, match=f"spark://127.0.0.1:{port}"):
         check_master(f"spark://127.0.0.1:{port}")
 
 

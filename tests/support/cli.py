@@ -23,7 +23,6 @@ from l0gc.cli.main import cli, main
 from l0gc.cli.output import taking_results
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Handles
-from tests.support import evidence
 
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
@@ -48,9 +47,9 @@ def l0gc(*args: str) -> dict[str, Any]:
 
     Each run shows that docs/commands.md explains what the command prints.
     """
-    with _on_record(args) as command, taking_results() as results:
+    with taking_results() as results:
         cli.main(list(args), prog_name="l0gc", standalone_mode=False)
-        command.ended = data = results[-1].data
+    data = results[-1].data
     name = next((n for n in (" ".join(args[:2]), args[0]) if n in documented_fields()), "")
     assert set(data) <= documented_fields().get(name, set(data)), f"{COMMANDS_PAGE} does not explain them: l0gc {name}"
     return data
@@ -69,17 +68,6 @@ def text_of(*args: str) -> list[str]:
     return results[-1].text
 
 
-@contextlib.contextmanager
-def _on_record(args: Sequence[str]) -> Iterator[evidence.Command]:
-    """A command that runs here, with what it raised, for a test that fails."""
-    evidence.commands.append(command := evidence.Command(tuple(args)))
-    try:
-        yield command
-    except BaseException as e:
-        command.ended = repr(e)
-        raise
-
-
 @functools.cache
 def documented_fields() -> dict[str, set[str]]:
     """The fields of each command's JSON, as its section in docs/commands.md explains them."""
@@ -94,7 +82,7 @@ def documented_fields() -> dict[str, set[str]]:
 def printed(*args: str) -> bytes:
     """Run a command here, and return what it prints. Raises what the command raises."""
     body = io.BytesIO()
-    with _on_record(args), io.TextIOWrapper(body) as out, contextlib.redirect_stdout(out):
+    with io.TextIOWrapper(body) as out, contextlib.redirect_stdout(out):
         cli.main(list(args), prog_name="l0gc", standalone_mode=False)
         out.flush()
         return body.getvalue()
@@ -119,7 +107,6 @@ def ended_here(*args: str, environment: Mapping[str, str] | None = None, stdin: 
     """Run a command here, to its end, as `l0gc_process` does: what is tested is how it ends and what it says."""
     out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
     with (
-        _on_record(args) as command,
         mock.patch.dict(os.environ, environment or {}),
         mock.patch.multiple(sys, argv=["l0gc", *args], stdin=io.TextIOWrapper(io.BytesIO(stdin))),
         contextlib.redirect_stdout(out),
@@ -132,38 +119,28 @@ def ended_here(*args: str, environment: Mapping[str, str] | None = None, stdin: 
         out.flush()
         err.flush()
     assert isinstance(code, int)
-    command.ended = ended = Ended(code, out.buffer.getvalue(), err.buffer.getvalue().decode())
-    return ended
+    return Ended(code, out.buffer.getvalue(), err.buffer.getvalue().decode())
 
 
 def start(args: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a command in its own process."""
-    return _start(args, environment)[0]
-
-
-def _start(
-    args: Sequence[str], environment: Mapping[str, str] | None
-) -> tuple[subprocess.Popen[bytes], evidence.Command]:
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [*BIN, *args],
         env={**os.environ, **(environment or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    evidence.commands.append(command := evidence.Command(tuple(args), process))
-    return process, command
 
 
 def l0gc_process(
     *args: str, environment: Mapping[str, str] | None = None, stdin: bytes = b"", timeout: float = 600
 ) -> Ended:
     """Run a command in its own process, to its end."""
-    process, command = _start(args, environment)
+    process = start(args, environment)
     try:
         out, err = process.communicate(stdin, timeout=timeout)
     finally:
         process.kill()
         process.wait()
-    command.ended = ended = Ended(process.returncode, out, err.decode())
-    return ended
+    return Ended(process.returncode, out, err.decode())

@@ -175,15 +175,6 @@ def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
     assert m(cluster) == 10
 
 
-def test_m_is_never_lowered() -> None:
-    """Hazard 15."""
-    cluster = external_cluster()
-    publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 40})
-    with pytest.raises(SafetyError, match="never goes down"):
-        publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 39})
-    assert m(cluster) == 40
-
-
 def test_another_clusters_files_are_refused() -> None:
     """Hazard 11."""
     theirs = ExternalLog(50, listed(("t", 1, 0)), [], cluster_ids=frozenset({"another"}))
