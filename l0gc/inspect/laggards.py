@@ -32,8 +32,8 @@ class Holding(NamedTuple):
 
 
 class Release(NamedTuple):
-    """What it means to reconcile all that is needed up to `epoch`: it reads `lifted` bytes and releases the objects up to
-    there, of whose bytes `garbage` was needed by no partition."""
+    """What reconciling all that is needed up to `epoch` means: extents of `lifted` bytes are lifted, the objects up to there
+    are released, and no partition needed `garbage` of their bytes."""
 
     epoch: int
     lifted: int = 0
@@ -46,7 +46,7 @@ def releases(objects: Mapping[int, Holding], unreconciled: Mapping[int, int], be
 
     Args:
         objects: what the bucket holds at each epoch.
-        unreconciled: how many bytes of the objects at each epoch a journal still needs.
+        unreconciled: how many bytes the unreconciled extents at each epoch take.
         below: the lowest epoch that a journal may still take, or that a pin keeps.
     """
     first = min(unreconciled, default=below)
@@ -62,7 +62,7 @@ def releases(objects: Mapping[int, Holding], unreconciled: Mapping[int, int], be
 
 
 def best_release(choices: Sequence[Release]) -> Release:
-    """Return the lift that releases the most garbage beyond what it reads; of equals the highest."""
+    """Return the choice that releases the most garbage beyond what is lifted for it; of equals the highest."""
     return max(choices, key=lambda c: (c.garbage - c.lifted, c.epoch))
 
 
@@ -96,7 +96,7 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
         up_to_epoch: the epoch up to which lifting what they need is worth the most; -1 for none.
         garbage_bytes: the L0 that no partition needs and that M could pass without them; None if it was never listed.
         listed_ms: when the bucket was listed, by the store's clock; -1 for never.
-        lifted_bytes: what reconciling up to `up_to_epoch` reads. `released_objects` and `released_bytes` can go then.
+        lifted_bytes: what their records up to there take. `released_objects` and `released_bytes` can go after that.
         sentence: all of it as text, with the command at the end; empty if nobody lags.
     """
 
@@ -137,7 +137,7 @@ def find_laggards(
     """
     sizes = Counter[int]()
     for _, o in unreconciled:
-        sizes[o.epoch] += o.bytes
+        sizes[o.epoch] += _extent_bytes(o)
     if min(sizes, default=below) >= below:
         return Laggards()
     if scan is None:
@@ -171,6 +171,12 @@ def find_laggards(
     return msgspec.structs.replace(laggards, sentence=sentence)
 
 
+def _extent_bytes(o: UnreconciledObject) -> int:
+    """How many bytes of an object its unreconciled extents take: of a block that they share with others their part."""
+    left = np.bincount(o.extents["block"], minlength=len(o.blocks))
+    return int((o.blocks["length"].astype(np.int64) * left // o.blocks["extents"]).sum())
+
+
 def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> Laggards:
     """The topics that need an object of an epoch up to `last`."""
     needed: dict[str, list[UnreconciledObject]] = {}
@@ -180,7 +186,7 @@ def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> L
     topics = []
     for topic, objects in needed.items():
         numbers = np.unique(np.concatenate([o.extents["partition"] for o in objects]))
-        since_ms, total = min(o.time_ms for o in objects), sum(o.bytes for o in objects)
+        since_ms, total = min(o.time_ms for o in objects), sum(map(_extent_bytes, objects))
         topics.append(Laggard(topic, len(numbers), int(numbers[0]), since_ms, total))
     topics.sort(key=lambda t: (t.since_ms, t.topic))
     return Laggards(

@@ -21,7 +21,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import publish, read_published
 from tests.support.memory_store import Call, another_process, memory_cluster, store_of
-from tests.support.reconcile import Records, put, reconcile
+from tests.support.reconcile import Records, put, reconcile, reconcile_but
 from tests.support.verify import compute_and_publish, scan_and_publish
 
 PAUSED: Records = {3: [b"paused"]}
@@ -126,6 +126,21 @@ def test_the_little_that_holds_the_most_is_lifted_first() -> None:
     assert (found.lifted_bytes, found.released_objects) == (19, 7)
     assert found.garbage_bytes is not None
     assert found.garbage_bytes - (found.released_bytes - found.lifted_bytes) >= 1_000
+
+
+def test_a_partition_whose_records_share_a_block_with_others_keeps_theirs() -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 8)
+    for _ in range(3):
+        put(cluster, "events", {p: [random.Random(p).randbytes(100)] for p in range(8)})
+        reconcile_but(cluster, {5})
+        tick(cluster)
+    tick(cluster)
+    scan_and_publish(cluster)
+    found = seen(cluster)
+    assert [t.name for t in found.topics] == ["events/5"]
+    assert found.released_objects == 3
+    assert found.released_bytes // 8 - 3 <= found.lifted_bytes <= found.released_bytes // 8
 
 
 # -- the function of two histograms -------------------------------------------------------------------------------------

@@ -115,6 +115,7 @@ def usual(world: World, work: Work, phase: str) -> None:
     world.spawn(f"duo-{phase}", actors.duo(world, 2), actors.duo(world, 2))
     world.spawn(f"reconciler-{phase}1", jobs.reconciler(world, 5, work.rounds))
     world.spawn(f"reconciler-{phase}2", jobs.reconciler(world, 5, work.rounds))
+    world.spawn(f"lifter-{phase}", jobs.lifter(world, 8, work.rounds))
     world.spawn(f"straggler-{phase}", jobs.straggler(world, 5, work.rounds))
     world.spawn(f"merger-{phase}1", jobs.merger(world, 5))
     world.spawn(f"merger-{phase}2", jobs.merger(world, 5))

@@ -48,11 +48,13 @@ class _Repeating(LocalWorkers[Handles]):
     def __init__(self, world: World, cluster: Handles, rounds: Rounds) -> None:
         super().__init__(cluster)
         self._cluster, self._world, self._rounds = cluster, world, rounds
+        self.done: list[Round] = []
 
     def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Committed]:
         found = super().flow(parts, *stages[:-1])
         r, written = stages[0].work.__self__.round, gathered(what for _, what in found)  # type: ignore[attr-defined]
         self._rounds.append((r, written))
+        self.done.append(r)
         done = list(commit_round(self._cluster, r, written))
         if self._world.random.random() < 0.3:
             self._world.sleep(self._world.random.choice([1.0, 10.0, 60.0]))
@@ -95,6 +97,21 @@ def reconciler(world: World, process: Process, rounds: Rounds) -> None:
     cluster = world.cluster(process)
     workers = _Repeating(world, cluster, rounds)
     reconcile(cluster, round_bytes=world.random.choice([1, 2_000, 1 << 20]), workers=workers)
+
+
+@repeated
+def lifter(world: World, process: Process, rounds: Rounds) -> None:
+    """Lifts what lags: up to an epoch, or so many bytes of it."""
+    cluster = world.cluster(process)
+    up_to = cluster.controller.snapshot().epoch - world.random.choice([0, 1, 1, 2])
+    max_bytes = world.random.choice([None, 1, 500, 5_000])
+    workers = _Repeating(world, cluster, rounds)
+    result = reconcile(cluster, round_bytes=2_000, up_to=up_to, max_bytes=max_bytes, workers=workers)
+    world.happened["runs that a limit ended"] += result.limited
+    if max_bytes is not None and result.rounds > 1:
+        read = sum(r.bytes for r in workers.done)
+        if read > max(max_bytes, workers.done[0].bytes):
+            raise world.violation(f"a run read {read} bytes of L0, more than {max_bytes}")
 
 
 @repeated
