@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from crc32c import crc32c
 
 from l0gc import columns
 from l0gc.errors import UsageError
@@ -289,8 +290,15 @@ def digest_of(
 
 def _with(hashes: _Hashes, column: Sequence[bytes | None]) -> _Hashes:
     """Each hash, and its value's length and checksum in it; those of null are no value's."""
-    numbers = (0 if v is None else (len(v) + 1) << 32 | zlib.crc32(v) for v in column)
-    return _mixed(hashes + np.fromiter(numbers, np.uint64, len(column)))
+    nulls, count = column.count(None), len(column)
+    if nulls == count:
+        return _mixed(hashes)
+    values = cast(Sequence[bytes], [b"" if v is None else v for v in column] if nulls else column)
+    lengths = np.fromiter(map(len, values), np.uint64, count)
+    numbers = (lengths + np.uint64(1)) << np.uint64(32) | np.fromiter(map(crc32c, values), np.uint64, count)
+    if nulls:
+        numbers[[v is None for v in column]] = 0
+    return _mixed(hashes + numbers)
 
 
 def _mixed(x: _Hashes) -> _Hashes:
