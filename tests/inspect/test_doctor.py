@@ -23,8 +23,6 @@ from l0gc.storage.objectstore import DeleteFailure, Written
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import remember_etags, write_format
-from l0gc.streamlog.journal.handle import JournalHandle
-from tests.support.journal import of_topic
 from tests.support.memory_store import (
     FakeClock,
     IgnoresConditionalCreate,
@@ -36,7 +34,7 @@ from tests.support.memory_store import (
     publish_m,
     store_of,
 )
-from tests.support.verify import handle_of, loaded_cluster, topic_of
+from tests.support.verify import loaded_cluster
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:
@@ -354,51 +352,6 @@ def test_a_journal_that_cannot_be_read_is_named_with_its_object() -> None:
     assert (found.status, found.exit_code) == (FAILURE, 4)
     assert "journal 0 cannot be read" in found.text
     assert key in found.text
-
-
-def forced(handle: JournalHandle, cluster: Handles, topic_id: str | None = None) -> None:
-    """Records of events in a journal that is not theirs, or of a topic that never was."""
-    topic = topic_of(cluster)
-    o = of_topic(topic, topic.revision)
-    if topic_id is not None:
-        o = type(o)(o.key, o.epoch, o.revision, topic_id, o.start, o.blocks, o.partitions, o.records)
-    assert handle.append([o]).error is None
-
-
-def test_a_topic_in_another_journal_than_its_own_is_a_failure() -> None:
-    cluster = loaded_cluster()
-    forced(cluster.journal(5), cluster)
-    (found,) = failures(cluster)
-    assert (found.name, "journal 5 holds topic 'events'" in found.text) == ("old_controller", True)
-
-
-def test_a_topic_that_the_controller_never_created_is_a_failure() -> None:
-    """Hazard 10: the controller log was restored from a backup, and gave the revision a second time."""
-    cluster = loaded_cluster()
-    forced(cluster.journal(5), cluster, "another")
-    assert [c.name for c in failures(cluster)] == ["old_controller"]
-
-
-def test_a_journal_above_the_cluster_epoch_is_a_failure() -> None:
-    """Hazard 10."""
-    cluster = loaded_cluster()
-    epoch = cluster.controller.advance()
-    handle_of(cluster).advance(epoch)
-    cluster.store.delete([f"l0gc/controller/log/{epoch:020}"])
-    (found,) = failures(cluster)
-    assert (found.name, found.exit_code) == ("old_controller", 4)
-    assert "journal 0 is at epoch 2, above the cluster epoch 1" in found.text
-
-
-def test_an_m_above_the_cluster_epoch_is_a_failure() -> None:
-    """Hazard 10; so is one that was published with an epoch which the cluster has not reached."""
-    for watermark in (7, 0):
-        cluster = memory_cluster()
-        publish_m(cluster, watermark, 9)
-        (found,) = failures(cluster)
-        assert found.text.startswith(
-            "what is in l0gc/watermarks/published.json is at epoch 9, above the cluster epoch 0"
-        )
 
 
 def test_what_the_next_runs_end_is_not_shown_and_a_run_that_failed_is_a_warning() -> None:

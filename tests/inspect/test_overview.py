@@ -17,7 +17,7 @@ from l0gc.inspect.explain import explain_epoch, explain_partition
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.inspect.verify.run import verify
-from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
@@ -398,6 +398,10 @@ def watermark_of_another(cluster: Handles) -> None:
     publish(cluster.store, cluster.runtime, PublishedWatermark("somebody else's", 0, 1, cluster.store.now_ms()))
 
 
+def damaged_m(cluster: Handles) -> None:
+    cluster.store.put(PUBLISHED_WATERMARK, b"no watermark")
+
+
 def topic_elsewhere(cluster: Handles) -> None:
     topic = topic_of(cluster)
     assert cluster.journal(5).append([of_topic(topic, topic.revision)]).error is None
@@ -410,6 +414,7 @@ def topic_elsewhere(cluster: Handles) -> None:
         (set_back, "set_back_journal", "journal_set_back"),
         (controller_went_back, "old_controller", "epoch_ahead"),
         (watermark_of_another, "foreign_watermark", "watermark_unreadable"),
+        (damaged_m, "damaged_watermark", "watermark_unreadable"),
         (topic_elsewhere, "old_controller", "topic_misplaced"),
     ],
 )

@@ -47,12 +47,11 @@ from l0gc.inspect.report.facts import (
 )
 from l0gc.inspect.report.page import render
 from l0gc.inspect.verify.findings import Kind, Suspect, VerifyResult, finding_of
-from l0gc.keys import PUBLISHED_WATERMARK, SCANS, journal_log
+from l0gc.keys import SCANS, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
 from tests.inspect.report.support import DAY_MS, run_entry, scan_rows, summary, totals, unit
 from tests.support.memory_store import external_cluster, memory_cluster, publish_m, store_of, topic_in_memory
@@ -180,15 +179,6 @@ def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_delet
     assert (gone.deleted_objects, gone.left_objects) == (51, 0)
 
 
-def test_objects_that_the_gc_of_a_scan_deleted_are_not_garbage() -> None:
-    rows = [ScanRow(1, 4, 40, 7)]
-    began, swept = run_entry(10_000, 4), summary(31_000, 4)  # named when gc began, before its own scan
-    assert began.summary is not None
-    of_gc = msgspec.structs.replace(began.summary, started_ms=swept.started_ms)
-    g = garbage_of(ScanSnapshot(totals(30_500), rows), 2, [replace(began, summary=of_gc)], 0.5)
-    assert (g.deleted_objects, g.left_objects, g.left_bytes) == (4, 0, 0)
-
-
 def test_a_vacuums_objects_were_not_l0_garbage_and_count_as_saved() -> None:
     sweep = run_entry(40_000, 1)
     assert sweep.summary is not None
@@ -256,24 +246,6 @@ def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> No
     assert o.garbage.eligible_objects == 5
     assert damaged in o.notes[0]
     assert "1 scan snapshot" in o.notes[1]
-
-
-@pytest.mark.parametrize(("cause", "remedy"), [("foreign_watermark", "remove"), ("damaged_watermark", "restore")])
-def test_a_published_watermark_that_is_none_to_go_by_is_a_cause_on_the_page(cause: str, remedy: str) -> None:
-    cluster = memory_cluster()
-    publish_m(cluster, 0, at_ms=NOW - 60_000)
-    if cause == "damaged_watermark":
-        store_of(cluster).put(PUBLISHED_WATERMARK, b"no watermark")
-    else:
-        published = PublishedWatermark("another", 0, 1, NOW)
-        store_of(cluster).objects.pop(PUBLISHED_WATERMARK)
-        publish(cluster.store, cluster.runtime, published)
-    facts = gathered(cluster)
-    o = facts.overview
-    assert (o.watermark, o.published_ms) == (-1, -1)
-    assert [c.cause for c in o.causes] == [cause]
-    assert o.next.startswith(f"{remedy} l0gc/watermarks/published.json")
-    assert cause in render(facts)
 
 
 def test_only_scans_that_cannot_be_read_are_as_none() -> None:
