@@ -61,10 +61,10 @@ class Bulk:
         self._patient = self._client(ATTEMPTS)
 
     def _client(self, retries: int) -> Obstore:
-        from obstore.store import S3Store
+        import obstore  # and not a part: threads that import parts and the whole in another order lock each other out
 
         endpoint = self._config.endpoint_url
-        return S3Store(
+        return obstore.store.S3Store(
             self._config.bucket,
             region=self._region,
             credential_provider=partial(_credential, self._keys),
@@ -130,14 +130,14 @@ class Bulk:
         return self._send("put", [key], lambda: obstore.put(self._patient, key, body, use_multipart=False))
 
     def _send(self, kind: str, keys: Sequence[str], request: Callable[[], object]) -> bool:
-        from obstore.exceptions import BaseError
+        import obstore
 
         if _are_ambiguous(keys):
             return False
         self._count(kind)
         try:
             request()
-        except (BaseError, OSError):
+        except (obstore.exceptions.BaseError, OSError):
             return False
         return True
 

@@ -255,13 +255,13 @@ class S3Store:
         return Head(r["ContentLength"], r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        from obstore.exceptions import BaseError
+        import obstore
 
         try:
             return self.bulk.ranges(self.full_key(key), ranges)
         except FileNotFoundError:
             raise ObjectNotFoundError(f"{self.full(key)} does not exist") from None
-        except BaseError as e:
+        except obstore.exceptions.BaseError as e:
             again = partial(self.client.get_object, Bucket=self.config.bucket, Key=self.full_key(key))
             raise self._bulk_error(e, "get", key, again) from None
 
@@ -332,7 +332,7 @@ class S3Store:
         return Listing(modified, pages[0][0], pages[-1][2])
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        from obstore.exceptions import BaseError, InvalidPathError
+        import obstore
 
         last, full = start_after, self.full_key(prefix)
         if not prefix or prefix.endswith("/"):  # obstore matches whole path segments
@@ -344,9 +344,9 @@ class S3Store:
                     yield page
                 else:
                     return
-            except InvalidPathError:
+            except obstore.exceptions.InvalidPathError:
                 pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
-            except BaseError as e:
+            except obstore.exceptions.BaseError as e:
                 again = partial(self.client.list_objects_v2, Bucket=self.config.bucket, Prefix=full, MaxKeys=1)
                 raise self._bulk_error(e, "list", prefix, again) from None
         yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
