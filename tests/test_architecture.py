@@ -193,7 +193,6 @@ PURE = [
     "cli/metrics.py",
     "streamlog/controller/decisions.py",
     "streamlog/controller/entries.py",
-    "streamlog/controller/machine.py",
     "streamlog/controller/state.py",
     "streamlog/journal/admission.py",
     "streamlog/journal/checkpoint.py",

@@ -21,8 +21,7 @@ from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotF
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.entries import decode_controller_entry
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerMachine, decode_controller_entry
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.checkpoint import JournalMachine

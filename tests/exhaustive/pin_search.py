@@ -30,7 +30,7 @@ from l0gc.storage.entry import Landed
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.streamlog import epoch_source, pins
 from l0gc.streamlog.controller import entries
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.watermark import publication

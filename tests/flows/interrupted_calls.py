@@ -37,7 +37,7 @@ from l0gc.storage.entry import decode_entry as unseal
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload

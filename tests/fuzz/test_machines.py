@@ -18,13 +18,13 @@ from l0gc.streamlog.controller.entries import (
     AlterDefaults,
     AlterTopic,
     Bootstrap,
+    ControllerMachine,
     CreateTopic,
     DeleteTopic,
     ForgetTopics,
     InitProducer,
     Tick,
 )
-from l0gc.streamlog.controller.machine import ControllerMachine
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (

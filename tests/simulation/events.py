@@ -9,7 +9,7 @@ from functools import partial
 from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState, Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile

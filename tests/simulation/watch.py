@@ -17,8 +17,7 @@ import msgspec
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
 from l0gc.storage.entry import CHECKPOINT_LIMIT, Landed, decode_entry
-from l0gc.streamlog.controller.entries import ControllerEntry, InitProducer, Tick
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerEntry, ControllerMachine, InitProducer, Tick
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import EXPIRE, Edit, ObjectExtents, Objects

@@ -14,7 +14,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import CHECKPOINT_LIMIT, Landed, decode_entry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica, StateMachine
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from tests.fuzz.test_machines import CONTROLLER, JOURNAL, controller_entry
 from tests.support.interrupting import KINDS, interrupted

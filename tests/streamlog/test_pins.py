@@ -19,7 +19,6 @@ from l0gc.errors import (
 from l0gc.inspect.reading import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
@@ -270,25 +269,6 @@ def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Handles) ->
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "ttl_ms", "why", "message"),
-    [
-        ("", HOUR_MS, "", "must have 1 to 200 printable characters"),
-        ("x" * 201, HOUR_MS, "", "must have 1 to 200 printable characters"),
-        ("a\nb", HOUR_MS, "", "must have 1 to 200 printable characters"),
-        ("backup", 0, "", "ends by itself, after at most 366 d; 0 s is not possible"),
-        ("backup", -HOUR_MS, "", "is not possible"),
-        ("backup", MAX_PIN_MS + 1000, "", "is not possible"),
-        ("backup", HOUR_MS, "x" * 201, "the reason for pin 'backup'.*must have 1 to 200"),
-    ],
-)
-def test_a_pin_that_cannot_be_is_refused(cluster: Handles, name: str, ttl_ms: int, why: str, message: str) -> None:
-    epoch = cluster.identity().cluster_epoch
-    with pytest.raises(UsageError, match=message):
-        create_pin(cluster, name, ttl_ms, why=why)
-    assert cluster.identity().cluster_epoch == epoch
 
 
 def test_a_cluster_of_another_systems_log_has_no_pins() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from l0gc.storage.entry import Landed
-from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, CreateTopic, InitProducer
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, ControllerMachine, CreateTopic, InitProducer
 from l0gc.streamlog.controller.state import ControllerState
 
 MACHINE = ControllerMachine()

@@ -20,7 +20,7 @@ from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.ingest.extents import decode_block, fetch
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct

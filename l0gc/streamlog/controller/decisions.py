@@ -21,7 +21,7 @@ from l0gc.errors import (
 )
 from l0gc.formatting import count
 from l0gc.streamlog.controller import entries
-from l0gc.streamlog.controller.state import UNLIMITED, ControllerState, LastTick, Topic, TopicTable
+from l0gc.streamlog.controller.state import ControllerState, LastTick, TopicTable
 
 TICK_SLACK: Final = 20
 """A tick is due a twentieth of the interval early."""
@@ -38,11 +38,11 @@ class RetentionSettings:
     ms: int | UnsetType | None = UNSET
     bytes: int | UnsetType | None = UNSET
 
-    def over(self, topic: Topic | None) -> tuple[int | None, int | None]:
-        """Return a topic's settings as they are requested, given those that it has already."""
-        old = (None, None) if topic is None else (topic.retention_ms, topic.retention_bytes)
-        ms = old[0] if isinstance(self.ms, UnsetType) else self.ms
-        return ms, old[1] if isinstance(self.bytes, UnsetType) else self.bytes
+    def over(self, ms: int | None, size: int | None) -> tuple[int | None, int | None]:
+        """Return what is requested, and for what is not given the settings that are there."""
+        return ms if isinstance(self.ms, UnsetType) else self.ms, size if isinstance(
+            self.bytes, UnsetType
+        ) else self.bytes
 
 
 NOT_GIVEN: Final = RetentionSettings()
@@ -112,31 +112,16 @@ def decide_create_topic(
     topic = state.topics.get(name)
     if topic is None:
         return entries.CreateTopic(
-            name, partitions, 1 if journals is None else journals, topic_id, *retention.over(None)
+            name, partitions, 1 if journals is None else journals, topic_id, *retention.over(None, None)
         )
     if topic.partitions != partitions:
         raise UsageError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
     if journals is not None and len(topic.journals) != journals:
         raise UsageError(f"topic {name!r} exists in {count(len(topic.journals), 'journal')}, not {journals}")
-    if retention.over(topic) != (topic.retention_ms, topic.retention_bytes):
+    settings = topic.retention_ms, topic.retention_bytes
+    if retention.over(*settings) != settings:
         raise UsageError(f"topic {name!r} exists with another retention; l0gc topic alter changes it")
     return None
-
-
-def decide_alter_topic(state: ControllerState, name: str, retention: RetentionSettings) -> entries.AlterTopic | None:
-    """Change a topic's retention; None if it is as requested. Raises `NotFoundError`: there is no such topic."""
-    topic = state.topic(name)
-    settings = retention.over(topic)
-    if settings == (topic.retention_ms, topic.retention_bytes):
-        return None
-    return entries.AlterTopic(name, topic.revision, *settings)
-
-
-def decide_alter_defaults(state: ControllerState, retention: RetentionSettings) -> entries.AlterDefaults | None:
-    """Change the cluster's retention; None if it is as requested. The default of the defaults is unlimited."""
-    given = zip((retention.ms, retention.bytes), (state.retention_ms, state.retention_bytes), strict=True)
-    ms, size = (old if isinstance(new, UnsetType) else UNLIMITED if new is None else new for new, old in given)
-    return None if (ms, size) == (state.retention_ms, state.retention_bytes) else entries.AlterDefaults(ms, size)
 
 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:

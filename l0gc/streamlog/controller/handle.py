@@ -28,16 +28,23 @@ from l0gc.streamlog.controller.decisions import (
     check_cluster,
     check_no_external_log,
     decide_advance,
-    decide_alter_defaults,
-    decide_alter_topic,
     decide_bootstrap,
     decide_create_table,
     decide_create_topic,
     decide_init_producer,
     tick_is_due,
 )
-from l0gc.streamlog.controller.machine import ControllerMachine
-from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, Pin, Producer, Retention, Topic, TopicTable
+from l0gc.streamlog.controller.entries import ControllerMachine
+from l0gc.streamlog.controller.state import (
+    ALL_TOPICS,
+    UNLIMITED,
+    ControllerState,
+    Pin,
+    Producer,
+    Retention,
+    Topic,
+    TopicTable,
+)
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -202,15 +209,28 @@ class Controller:
             return self.replica.state.topic(name), created
 
     def alter_topic(self, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
-        """The topic as it is then, and whether it was altered now. See `decide_alter_topic`."""
+        """The topic as it is then, and whether it was altered now. Raises `NotFoundError`: there is no such topic."""
+
+        def decide(state: ControllerState) -> entries.AlterTopic | None:
+            topic = state.topic(name)
+            settings = topic.retention_ms, topic.retention_bytes
+            requested = retention.over(*settings)
+            return None if requested == settings else entries.AlterTopic(name, topic.revision, *requested)
+
         with self.replica.lock:
-            altered = self._propose(lambda s: decide_alter_topic(s, name, retention))
+            altered = self._propose(decide)
             return self.replica.state.topic(name), altered
 
     def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:
-        """The cluster's retention as it is then, and whether it was altered now. See `decide_alter_defaults`."""
+        """The cluster's retention as it is then, and whether it was altered now. Its default is unlimited."""
+
+        def decide(state: ControllerState) -> entries.AlterDefaults | None:
+            settings = state.retention_ms, state.retention_bytes
+            ms, size = (UNLIMITED if value is None else value for value in retention.over(*settings))
+            return None if (ms, size) == settings else entries.AlterDefaults(ms, size)
+
         with self.replica.lock:
-            altered = self._propose(lambda s: decide_alter_defaults(s, retention))
+            altered = self._propose(decide)
             state = self.replica.state
             return Retention(state.retention_ms, state.retention_bytes), altered
 

@@ -281,7 +281,7 @@ def state_before(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
 
 @mutant(
     23,
-    "l0gc/streamlog/journal/state.py::apply",
+    "l0gc/streamlog/journal/apply.py::apply",
     "readers take the objects of an entry in different orders",
     "tests/simulation/test_agreement.py::test_every_reader_assigns_the_same_offsets",
 )

@@ -325,7 +325,6 @@ def entries_by_local_clock(self: SharedLog, offset: int, payload: bytes, *, time
     "l0gc/storage/replica.py::Replica.payload",
     "an entry is appended as it was built, whatever its readers make of it",
     f"{_REPLICA}::test_what_a_reader_would_refuse_is_not_appended",
-    "tests/streamlog/controller/test_handle.py::test_no_value_of_any_call_becomes_an_entry_that_a_reader_refuses",
     simulated=False,
 )
 def entries_unread(self: Replica[Any], entry: object) -> bytes:

@@ -21,8 +21,7 @@ from l0gc.errors import (
 )
 from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.decisions import decide_init_producer
-from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, InitProducer, Tick
-from l0gc.streamlog.controller.machine import ControllerMachine
+from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, ControllerMachine, InitProducer, Tick
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, RUN_LIMIT_MS
 from l0gc.streamlog.journal import producers as rules
 from l0gc.streamlog.journal.producers import InputSpan, LandedSequence, ProducerBatch, ProducerState
