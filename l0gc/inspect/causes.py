@@ -84,7 +84,7 @@ WAITS_FOR: Final = {
 
 
 def find_causes(o: Overview) -> list[Cause]:
-    """What keeps M or the sweep where it is, the first to be seen to first."""
+    """Return what keeps M or the sweep where it is, the first to be seen to first."""
     causes = [*_of_the_watermark(o), *_of_the_bucket(o)]
     if not o.external_log:
         causes += [*_of_time(o), *_of_partitions(o), *_of_m(o, {c.cause for c in causes})]
@@ -92,7 +92,7 @@ def find_causes(o: Overview) -> list[Cause]:
 
 
 def find_warnings(o: Overview) -> list[Cause]:
-    """What is wrong and holds nothing."""
+    """Return what is wrong and holds nothing."""
     warnings = []
     if o.damaged_record:
         remedy = "remove that record, or restore it; until then no past sweep is shown"
@@ -107,7 +107,7 @@ def find_warnings(o: Overview) -> list[Cause]:
 
 
 def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
-    """That this machine's clock is wrong; None if it is about right."""
+    """Return the warning that this machine's clock is wrong; None if it is roughly right."""
     skew_ms = local_ms - store_ms
     if abs(skew_ms) <= SKEW_MS:
         return None
@@ -120,12 +120,12 @@ def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
 
 
 def blocking_cause(o: Overview) -> Cause | None:
-    """The first cause over which nothing is published or deleted by M."""
+    """Return the first cause over which nothing is published or deleted by M."""
     return next((c for c in o.causes if c.cause in M_REFUSED), None)
 
 
 def next_step(o: Overview, causes: Sequence[Cause]) -> str:
-    """The one thing to do now: the first cause's remedy, or what the loop needs next."""
+    """Return the one thing to do now: the first cause's remedy, or what the loop needs next."""
     if causes:
         return causes[0].remedy
     if o.external_log:
@@ -138,7 +138,7 @@ def next_step(o: Overview, causes: Sequence[Cause]) -> str:
 
 
 def _waiting(o: Overview) -> str:
-    """That there is nothing to do, and when what is held becomes garbage, given that `l0gc gc` runs at each tick."""
+    """Return that there is nothing to do, and when what is held becomes garbage if `l0gc gc` runs at each tick."""
     if not o.held_objects:
         return NOTHING
     held = count(sum(o.held_objects.values()), "object")
@@ -150,7 +150,7 @@ def _waiting(o: Overview) -> str:
 
 
 def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
-    """When what is held for so many ticks becomes garbage, if `l0gc gc` runs whenever one is due.
+    """Return when what is held for so many ticks becomes garbage, if `l0gc gc` runs whenever one is due.
 
     Args:
         age_ms: how long ago the cluster epoch began.
@@ -207,7 +207,7 @@ def _first(errors: Sequence[str]) -> str:
 
 
 def _keys_in(o: Overview, command: str) -> list[str]:
-    """The L0 keys that the last run of a command failed over."""
+    """Return the L0 keys that the last run of a command failed over."""
     attempt = o.last(command)
     words = attempt.error.split() if attempt is not None else []
     return [w for w in (word.strip(",;:'") for word in words) if o.layout.parse(w) is not None]
@@ -266,7 +266,7 @@ def _of_partitions(o: Overview) -> Iterator[Cause]:
 
 
 def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
-    """What makes M move, if it has to leave all of these behind at once.
+    """Return what makes M move, if it has to leave all of these behind at once.
 
     A plain housekeeping puts the newest epoch of a window in the place of the oldest; where that is not above the epoch that
     M waits for, or the cluster has no newer one, only a barrier moves it at once.
@@ -281,12 +281,13 @@ def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
 
 
 def _at_least(o: Overview) -> str:
-    """Where there are more partitions than are named."""
+    """Return `at least ` where there are more partitions than are named."""
     return "at least " if o.held_partitions > len(o.held_back_by) else ""
 
 
 def _some(o: Overview, holders: Sequence[Holder]) -> str:
-    """The first of them by name, and how many more; where all that are named are of one kind, the others count with them."""
+    """Return the name of the first, and how many more; where all that are named are of one kind, the others count with
+    them."""
     alone = len(holders) == len(o.held_back_by)
     more = (o.held_partitions if alone else len(holders)) - 1
     if more < 1:
@@ -298,7 +299,7 @@ def _some(o: Overview, holders: Sequence[Holder]) -> str:
 
 
 def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
-    """What the journals allow, and what is published does not."""
+    """Yield what the journals allow, and what is published does not."""
     if o.computable_watermark is None or others & M_REFUSED or o.failed("compute-watermark"):
         return
     if o.watermark < min(o.computable_watermark, o.cluster_epoch - NORMAL_LAG):
@@ -311,7 +312,7 @@ def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
 
 
 def _of_failed_runs(o: Overview, others: set[str]) -> Iterator[Cause]:
-    """What no better cause explains; the run's own words are the sentence."""
+    """Yield what no better cause explains; the run's own words are the sentence."""
     compute = THEIR_COMPUTE if o.external_log else f"{HOUSEKEEP} && {COMPUTE}"
     journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
     rows = (

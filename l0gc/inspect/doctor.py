@@ -113,7 +113,7 @@ class DoctorResult(Outcome):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The checks, and how many of them are a failure or a warning."""
+        """Return the checks, and how many of them are a failure or a warning."""
         statuses = [c.status for c in self.checks]
         return super().to_json() | {"failures": statuses.count(FAILURE), "warnings": statuses.count(WARNING)}
 
@@ -131,7 +131,7 @@ def failure(name: str, text: str, remedy: str, exit_code: int = 6) -> Check:
 
 
 def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> list[Check]:
-    """The check's lines, or what ended it as a failure with this remedy."""
+    """Return the check's lines, or what ended it as a failure with this remedy."""
     try:
         return list(check())
     except (StoreUnreachableError, ThrottledError) as e:  # which is nobody's policy or setting
@@ -166,7 +166,7 @@ def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -
 
 
 def java_version(text: str) -> int | None:
-    """The major version in what `java -version` prints."""
+    """Return the major version in what `java -version` prints."""
     m = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if m is None:
         return None
@@ -174,7 +174,7 @@ def java_version(text: str) -> int | None:
 
 
 def java() -> Iterator[Check]:
-    """Java 17 or newer, for work on Spark."""
+    """Check for Java 17 or newer, for work on Spark."""
     home = os.environ.get("JAVA_HOME")
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     remedy = "install one (apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
@@ -197,7 +197,7 @@ def java() -> Iterator[Check]:
 
 
 def spark() -> Iterator[Check]:
-    """pyspark 4, as installed."""
+    """Check for pyspark 4, as installed."""
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -210,7 +210,7 @@ def spark() -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """What to put into a bug report."""
+    """Name what to put into a bug report."""
     libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
     yield ok("versions", f"l0gc {__version__}, Python {platform.python_version()}, {libraries}")
 
@@ -219,7 +219,7 @@ def versions() -> Iterator[Check]:
 
 
 def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
-    """Credentials, the bucket, and the clocks."""
+    """Check the credentials, the bucket, and the clocks."""
     credentials = store.session.get_credentials()
     if credentials is None:
         yield failure(
@@ -240,7 +240,7 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 
 
 def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
-    """What safety rests on: the probe of `init`, then conditional writes by eight threads at once."""
+    """Check what safety rests on: the probe of `init`, then conditional writes by eight threads at once."""
     form = None
     with suppress(L0gcError):  # the check of the cluster says what is wrong there
         form = check_format(store)
@@ -267,7 +267,7 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
 
 
 def race(store: ObjectStore, runtime: Runtime) -> str:
-    """Let threads compete for one key; what went wrong, or nothing."""
+    """Let threads compete for one key; return what went wrong, or nothing."""
     folder = f"l0gc/probe/{runtime.new_id()}/"
     keys = [f"{folder}{n}" for n in range(ROUNDS)]
     try:
@@ -303,7 +303,8 @@ def _winners(pool: ThreadPoolExecutor, store: ObjectStore, key: str, etag: str) 
 
 
 def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
-    """May these credentials do what each command does; a refusal is a warning, since roles are cut down on purpose."""
+    """Check whether these credentials may do what each command does; a refusal is a warning, since roles are cut down
+    on purpose."""
     name = f"doctor-{runtime.new_id()}"
     versioned = _versioning(store) != OFF  # if that cannot be read, a delete could leave a marker
     tries: dict[str, Callable[[str], object]] = {
@@ -333,13 +334,13 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 
 
 def _write(store: S3Store, key: str) -> None:
-    """Takes no effect, but on a store that ignores conditions: what it has written there goes again."""
+    """Try a write that takes no effect; what a store that ignores conditions has written is deleted again."""
     store.put_if_match(key, b"", '"0123456789abcdef0123456789abcdef"')
     store.discard(key)
 
 
 def _delete(store: S3Store, key: str) -> None:
-    """Raises `AccessDeniedError` if the answer, a success as a whole, refuses the key."""
+    """Raise `AccessDeniedError` if the answer, a success as a whole, refuses the key."""
     if any(f.code == DENIED for f in store.delete([key])):
         raise AccessDeniedError(f"{key} may not be deleted")
 
@@ -362,7 +363,7 @@ def _versioning(store: S3Store) -> str:
 
 
 def settings(store: S3Store) -> Iterator[Check]:
-    """Versioning, object lock, lifecycle rules and unfinished uploads."""
+    """Check versioning, object lock, lifecycle rules and unfinished uploads."""
     state = _versioning(store)
     if not state:
         yield warning("versioning", "may not be read", "allow s3:GetBucketVersioning, or ask the owner of the bucket")
@@ -392,7 +393,7 @@ def settings(store: S3Store) -> Iterator[Check]:
 
 
 def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
-    """The rules that would fight l0gc: an object's age does not show whether it is needed."""
+    """Name the rules that would fight l0gc: an object's age does not show whether it is needed."""
     expendable = (f"{prefix}l0gc/watermarks/reports/", f"{prefix}l0gc/runs/")
     fights = 0
     for rule in rules:
@@ -424,7 +425,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
 
 
 def cluster(handles: Handles) -> Iterator[Check]:
-    """The cluster in the bucket, if one is there: its format, and what its overview shows to be wrong."""
+    """Check the cluster in the bucket, if one is there: its format, and what its overview shows to be wrong."""
     form = check_format(handles.store)
     try:
         o = read_overview(handles)

@@ -62,7 +62,7 @@ class Explanation(msgspec.Struct, Outcome):
 
 
 def explain_key(cluster: Handles, key: str) -> Explanation:
-    """Why the object `key` (relative to the URL) is kept, or that it may go."""
+    """Return why the object `key` (relative to the URL) is kept, or that it may go."""
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
     there = bool(key) and not key.endswith("/") and if_there(cluster.store.head, key) is not None
@@ -91,7 +91,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
 
 
 def explain_epoch(cluster: Handles, epoch: int) -> Explanation:
-    """What holds the objects of an epoch."""
+    """Return what holds the objects of an epoch."""
     o = read_overview(cluster)
     e = _explanation(o, f"epoch {epoch}", epoch)
     _epoch(e, o, epoch)
@@ -99,7 +99,7 @@ def explain_epoch(cluster: Handles, epoch: int) -> Explanation:
 
 
 def explain_partition(cluster: Handles, name: str) -> Explanation:
-    """What a partition (`TOPIC/NUMBER`) holds.
+    """Return what a partition (`TOPIC/NUMBER`) holds.
 
     Raises:
         UsageError: the name is of another form.
@@ -137,7 +137,7 @@ def _explanation(o: Overview, subject: str, epoch: int | None = None) -> Explana
 
 
 def _refused(e: Explanation, o: Overview) -> Explanation:
-    """The explanation, with the cause over which nothing is published or deleted: all else waits for its end."""
+    """Return the explanation, with the cause over which nothing is published or deleted: all else waits for its end."""
     if (cause := blocking_cause(o)) is not None:
         e.explanation.append(f"Nothing is published or deleted by M until this is mended: {cause.detail}.")
         e.next = cause.remedy
@@ -226,7 +226,8 @@ def _why(h: Holder) -> str:
 
 
 def _moves(o: Overview, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
-    """What makes these partitions leave `epoch` behind; or that there is nothing to do, and when all of them have.
+    """Return what makes these partitions leave `epoch` behind; or that there is nothing to do, and when all of them
+    have.
 
     Args:
         journal: the only one that matters.

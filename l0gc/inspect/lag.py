@@ -65,7 +65,7 @@ class QueryLag(msgspec.Struct, Outcome, frozen=True):
 
 
 def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
-    """How far the query with this checkpoint is behind.
+    """Return how far the query with this checkpoint is behind.
 
     Args:
         name: the checkpoint's, for messages.
@@ -98,7 +98,7 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
 
 
 def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, int]]]]:
-    """The last micro-batch that has ended, and where it ended in each source that is l0gc's."""
+    """Return the last micro-batch that has ended, and where it ended in each source that is l0gc's."""
     ended = [int(m[1]) for key in checkpoint.list("commits/").modified_ms if (m := _COMMITTED.match(key))]
     if not ended:
         raise NotFoundError(
@@ -126,7 +126,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
 def _of_topic(
     cluster: Handles, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
 ) -> Iterator[QueryPosition]:
-    """The positions of a query at these offsets in the partitions of a topic that it reads."""
+    """Yield the positions of a query at these offsets in the partitions of a topic that it reads."""
 
     def ask(view: TopicView) -> tuple[Rows, Rows, Rows, Rows]:
         committed = np.array([offsets.get(p, -1) for p in view.partitions.tolist()])

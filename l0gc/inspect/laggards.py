@@ -114,7 +114,7 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     sentence: str = ""
 
     def hold(self, epoch: int) -> bool:
-        """Whether they keep M from passing an epoch that lifting them would release."""
+        """Return whether they keep M from passing an epoch that lifting them would release."""
         return bool(self.partitions) and self.first_epoch <= epoch <= self.up_to_epoch
 
 
@@ -172,13 +172,14 @@ def find_laggards(
 
 
 def _extent_bytes(o: UnreconciledObject) -> int:
-    """How many bytes of an object its unreconciled extents take: of a block that they share with others their part."""
+    """Return how many bytes of an object its unreconciled extents take: of a block that they share with others their
+    part."""
     left = np.bincount(o.extents["block"], minlength=len(o.blocks))
     return int((o.blocks["length"].astype(np.int64) * left // o.blocks["extents"]).sum())
 
 
 def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> Laggards:
-    """The topics that need an object of an epoch up to `last`."""
+    """Return the topics that need an object of an epoch up to `last`."""
     needed: dict[str, list[UnreconciledObject]] = {}
     for topic, o in unreconciled:
         if o.epoch <= last:
@@ -210,7 +211,7 @@ def _lag(laggards: Laggards, now_ms: int) -> str:
 
 
 def _ending(text: str, command: str, giving_up: str) -> str:
-    """How the sentence ends; a lost object comes before all else, since nothing of it can be lifted."""
+    """Return how the sentence ends; a lost object comes before all else, since nothing of it can be lifted."""
     if giving_up:
         return f"; that ends when the lost object is restored, or its records are given up: {giving_up}"
     return f"{text}: {command}"

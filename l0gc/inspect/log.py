@@ -57,7 +57,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Rows) -> Table:
-        """Rows of one of the packed types."""
+        """Return rows of one of the packed types."""
         return cls({_NAMES.get(name, name): rows[name] for name in rows.dtype.names or ()})
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Shown:
     damaged: bool = False
 
     def pieces(self) -> Iterator[bytes]:
-        """It as JSON, in pieces."""
+        """Yield it as JSON, in pieces."""
         return _json(self.data)
 
 
@@ -108,7 +108,7 @@ def _json(value: Any) -> Iterator[bytes]:
 
 
 def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
-    """The entries of a log from offset `start` on, up to its end as of now.
+    """Yield the entries of a log from offset `start` on, up to its end as of now.
 
     Args:
         journal: None for the controller's log.
@@ -148,7 +148,8 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
 
 
 def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:
-    """The topics by their revisions; none where the controller's log, which may be what is looked at, cannot be read."""
+    """Return the topics by their revisions; none where the controller's log, which may be what is looked at, cannot be
+    read."""
     with suppress(CorruptObjectError):
         state = cluster.controller.snapshot()
         if journal is not None and journal >= state.journals:
@@ -187,7 +188,7 @@ def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[i
 
 
 def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
-    """A record of a log by the names of its fields, its packed rows as tables."""
+    """Return a record of a log by the names of its fields, its packed rows as tables."""
     if isinstance(struct, ObjectExtents):
         return _object(struct, names)
     if isinstance(struct, EditedTopic):
@@ -236,7 +237,7 @@ def _object(o: ObjectExtents, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _blocks(blocks: Rows, start: int) -> Table:
-    """Where each block begins, too, which is not stored."""
+    """Return where each block begins, too, which is not stored."""
     lengths = blocks["length"].astype(np.int64)
     return Table({"start": start + np.cumsum(lengths) - lengths, **Table.of(blocks).columns})
 

@@ -77,16 +77,17 @@ class Journals:
         return [r.error for r in self.readings if r.error]
 
     def states(self) -> Iterator[tuple[int, JournalState]]:
-        """The journals that could be read."""
+        """Yield the journals that could be read."""
         return ((r.journal, r.state) for r in self.readings if r.state is not None)
 
     def topics(self) -> Iterator[tuple[Topic, JournalRun, TopicState]]:
-        """What the journals that could be read hold of the topics that exist."""
+        """Yield what the journals that could be read hold of the topics that exist."""
         for journal, state in self.states():
             yield from ((topic, run, state.topic(topic.revision)) for topic, run in self.snapshot.topics_of(journal))
 
     def free_below(self) -> int:
-        """The lowest epoch that a journal may still take or a pin keeps: reconciling releases nothing from there on."""
+        """Return the lowest epoch that a journal may still take or a pin keeps: reconciling releases nothing from there
+        on."""
         pins = (p.watermark + 1 for p in self.snapshot.pins.values() if not p.level_one)
         windows = (
             max(topic.revision, state.window.oldest)
@@ -97,7 +98,7 @@ class Journals:
         return min([self.snapshot.epoch, *pins, *windows])
 
     def dropped_bytes(self, pin: Pin) -> int:
-        """The bytes of L1 that were dropped since the pin, which keeps them, and are still there."""
+        """Return the bytes of L1 that were dropped since the pin, which keeps them, and are still there."""
         kept = 0
         for _, state in self.states():
             rows = state.dropped
@@ -109,7 +110,7 @@ class Journals:
     # -- what partitions hold
 
     def holder(self, topic: Topic, partition: int) -> Holder:
-        """What one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
+        """Return what one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
         reading = self.readings[topic.journal_of(partition)]
         if reading.state is None:
             raise CorruptObjectError(reading.error)
@@ -117,35 +118,36 @@ class Journals:
         return summary_of(reading.journal, [(topic, run)], reading.state, -1).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
-        """The extent that keeps a partition where it is, in the object that the holder names."""
+        """Return the extent that keeps a partition where it is, in the object that the holder names."""
         topic = self.snapshot.topics[holder.topic]
         state = self.readings[topic.journal_of(holder.partition)].state
         extents = state.topic(topic.revision).extents(holder.partition) if state is not None and holder.key else []
         return next((e for e in extents if e.key == holder.key), None)
 
     def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
-        """Which journals refer to the L0 object `key`, for which of the topics that exist, and the extents."""
+        """Return which journals refer to the L0 object `key`, for which of the topics that exist, and the extents."""
         return [(run.journal, topic, o) for topic, run, state in self.topics() for o in state.objects if o.key == key]
 
     def partitions_at(self, gc_epoch: int) -> int:
-        """How many partitions have this M(p)."""
+        """Return how many partitions have this M(p)."""
         return sum(r.summary.gc_epochs.get(gc_epoch, 0) for r in self.readings)
 
     def partitions_below(self, epoch: int) -> int:
-        """How many partitions may still need `epoch`."""
+        """Return how many partitions may still need `epoch`."""
         return sum(n for r in self.readings for m, n in r.summary.gc_epochs.items() if m < epoch)
 
     def holders_below(self, epoch: int) -> list[Holder]:
-        """Those with the lowest M(p) of the partitions that may still need `epoch`: the first few of each journal."""
+        """Return those with the lowest M(p) of the partitions that may still need `epoch`: the first few of each
+        journal."""
         holders = [h for r in self.readings for h in r.summary.lowest if h.gc_epoch < epoch]
         return sorted(holders, key=lambda h: (h.gc_epoch, h.topic, h.partition))
 
     def pins_below(self, epoch: int) -> list[Holder]:
-        """The pins that keep M below `epoch`."""
+        """Return the pins that keep M below `epoch`."""
         return [h for pin in self._pins for h in pin.lowest if h.gc_epoch < epoch]
 
     def windows_at(self, gc_epoch: int) -> list[EpochWindow]:
-        """The windows of the journals with a partition that would stay at `gc_epoch`, were all of it reconciled."""
+        """Return the windows of the journals with a partition that would stay at `gc_epoch`, were all of it reconciled."""
         windows = []
         for journal, state in self.states():
             bounds = [max(topic.revision, state.window.oldest) for topic, _ in self.snapshot.topics_of(journal)]
@@ -154,7 +156,7 @@ class Journals:
         return windows
 
     def ticks_until_free(self, epoch: int, *, due: bool, journal: int | None = None) -> int:
-        """How many ticks from now no partition may still need `epoch`, once all of it is reconciled.
+        """Return how many ticks from now no partition may still need `epoch`, once all of it is reconciled.
 
         A journal leaves an epoch behind by its window, which slides with housekeeping: now, to the cluster epoch, and then
         with each tick. 0 if the first of these is enough.
@@ -177,15 +179,15 @@ class Journals:
         return most
 
     def records(self) -> tuple[int, int, int, int]:
-        """How many records were ever uploaded into the topics there are, how many of them are not in L1, and how many were
-        given up, in how many holes."""
+        """Return how many records were ever uploaded into the topics there are, how many of them are not in L1, and how
+        many were given up, in how many holes."""
         totals = [state.totals() for _, _, state in self.topics()]
         counts = ((t.records, t.unreconciled_records, t.lost_records, t.holes) for t in totals)
         records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
         return records, unreconciled, lost, holes
 
     def given_up(self, limit: int) -> list[HoleFacts]:
-        """The first holes, by topic, partition and offset, without what lies before the log starts."""
+        """Return the first holes, by topic, partition and offset, without what lies before the log starts."""
         holes = []
         for topic, _, state in self.topics():
             rows = state.holes[:limit]
@@ -197,11 +199,11 @@ class Journals:
     # -- what no sound cluster holds
 
     def highest(self) -> tuple[int, str]:
-        """The highest epoch that a journal knows, and which one does."""
+        """Return the highest epoch that a journal knows, and which one does."""
         return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
 
     def unclosed(self, now_ms: int) -> list[str]:
-        """The topics that were deleted long ago, and that a journal has not closed yet; as sentences."""
+        """Return the topics that were deleted long ago, and that a journal has not closed yet; as sentences."""
         return [
             unclosed_text(topic, r.journal)
             for topic in self.snapshot.to_be_closed_by(now_ms)
@@ -210,8 +212,8 @@ class Journals:
         ]
 
     def forgotten(self) -> str:
-        """The topic that a journal holds and the controller log does not place there, as only a restored log can leave it;
-        as a sentence, or empty."""
+        """Return the topic that a journal holds and the controller log does not place there, as only a restored log can
+        leave it; as a sentence, or empty."""
         live = {t.revision: t for t in self.snapshot.topics.values()}
         for journal, state in self.states():
             unit = f"journal {journal}"
@@ -224,12 +226,13 @@ class Journals:
         return ""
 
     def set_back(self, published: PublishedWatermark | None) -> str:
-        """Which journal was set back since that was published, and how that shows, as a sentence; or empty (hazard 38)."""
+        """Return which journal was set back since that was published, and how that shows, as a sentence; or empty
+        (hazard 38)."""
         return next(filter(None, (set_back_text(published, r.summary) for r in self.readings)), "")
 
 
 def set_back_text(published: PublishedWatermark | None, summary: UnitSummary) -> str:
-    """How it shows that a journal was set back to an older copy of its log, as a sentence; empty if it was not."""
+    """Return how it shows that a journal was set back to an older copy of its log, as a sentence; empty if it was not."""
     try:
         check_set_back(published, summary)
     except SetBackError as e:
@@ -238,7 +241,7 @@ def set_back_text(published: PublishedWatermark | None, summary: UnitSummary) ->
 
 
 def unclosed_text(topic: Topic, journal: int) -> str:
-    """That a journal has not closed a topic that was deleted long ago."""
+    """Return the sentence that a journal has not closed a topic that was deleted long ago."""
     return (
         f"topic {topic.name!r} (revision {topic.revision}) was deleted more than a day ago and is not closed in journal "
         f"{journal}, so its L1 objects stay"
@@ -246,7 +249,7 @@ def unclosed_text(topic: Topic, journal: int) -> str:
 
 
 def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
-    """Why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
+    """Return why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
     run = topic.run_in(journal)
     if run is None:
         some = ", ".join(str(j) for j in topic.journals[:5]) + (" and others" if len(topic.journals) > 5 else "")
@@ -263,7 +266,7 @@ def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
 
 
 def ahead_text(where: str, epoch: int, cluster_epoch: int) -> str:
-    """That something is at an epoch which the cluster has not reached (hazard 10)."""
+    """Return the sentence that something is at an epoch which the cluster has not reached (hazard 10)."""
     return f"{where} is at epoch {epoch}, above the cluster epoch {cluster_epoch}"
 
 
@@ -318,7 +321,7 @@ class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
 
 
 class PinCost(msgspec.Struct, frozen=True):
-    """What a pin keeps from being deleted, as far as it is known.
+    """What a pin keeps from being deleted, where that is known.
 
     Attributes:
         watermark: M does not pass it; None for a pin of L1 alone.
@@ -472,19 +475,19 @@ class Overview(_Evidence, Outcome, kw_only=True):
 
     @property
     def left_objects(self) -> int:
-        """The objects that may go now, as far as it is known."""
+        """The objects that may go now, where that is known."""
         return self.garbage.left_objects if self.garbage is not None else 0
 
     def last(self, command: str) -> Attempt | None:
-        """The last run of a command, if one is on record."""
+        """Return the last run of a command, if one is on record."""
         return next((a for a in self.attempts if a.command == command), None)
 
     def failed(self, command: str) -> Attempt | None:
-        """The last run of a command, if it failed."""
+        """Return the last run of a command, if it failed."""
         return next((a for a in self.attempts if a.command == command and not a.ok), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, and what follows from them."""
+        """Return the fields, and what follows from them."""
         return super().to_json() | {
             "lag_epochs": self.lag_epochs,
             "attempts": [msgspec.to_builtins(a) | {"ok": a.ok} for a in self.attempts],

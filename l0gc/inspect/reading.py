@@ -118,7 +118,7 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
 
 
 def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
-    """What is published; or why that cannot be used, as the code of the cause and a sentence."""
+    """Return what is published; or why that cannot be used, as the code of the cause and a sentence."""
     try:
         return read_published(cluster.store, cluster_id)[0], None
     except ClusterMismatchError as e:
@@ -131,7 +131,7 @@ def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark |
 
 
 def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
-    """The newest scan that can be read, of the last few; the others are noted."""
+    """Return the newest scan that can be read, of the last few; the others are noted."""
     try:
         for key in list_scans(cluster.store)[: -_SCANS_TRIED - 1 : -1]:
             try:
@@ -146,7 +146,7 @@ def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
 
 
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
-    """What a scan says by the M of now, and by what was deleted since (pure)."""
+    """Return what a scan says by the M of now, and by what was deleted since (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
@@ -174,7 +174,7 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
-    """The L0 objects deleted by sweeps that began at `since_ms` or later. Vacuums do not count.
+    """Return the L0 objects deleted by sweeps that began at `since_ms` or later. Vacuums do not count.
 
     A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
     """
@@ -184,7 +184,7 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
 
 
 def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:
-    """Which partition of an external log M waits for, as the newest scan has it."""
+    """Return which partition of an external log M waits for, as the newest scan has it."""
     row = next((r for r in scan.epochs if r.held_by), None) if scan is not None else None
     if row is None:
         return []
@@ -194,7 +194,7 @@ def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHol
 
 
 def _held_objects(o: Overview) -> dict[int, int]:
-    """The L0 objects above M, as the last scan saw them, by how many ticks from now they are free."""
+    """Return the L0 objects above M, as the last scan saw them, by how many ticks from now they are free."""
     objects: dict[int, int] = {}
     due = tick_is_due(o.as_of_ms - o.epoch_ms, o.interval_ms)
     for r in o.scan.epochs if o.scan is not None else []:
@@ -205,7 +205,7 @@ def _held_objects(o: Overview) -> dict[int, int]:
 
 
 def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
-    """How long M has stood; where the log has forgotten that, how long at least."""
+    """Return how long M has stood; where the log has forgotten that, how long at least."""
     if o.external_log or o.watermark > o.cluster_epoch:
         return None, False
     if o.watermark == o.cluster_epoch:
@@ -224,7 +224,8 @@ def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
 
 
 def _pins(o: Overview) -> list[PinCost]:
-    """The pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than its M."""
+    """Return the pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than
+    its M."""
     state = o.logs.snapshot
     costs = []
     for p in sorted(state.pins.values(), key=lambda p: p.revision):
@@ -240,7 +241,7 @@ def _pins(o: Overview) -> list[PinCost]:
 
 
 def _tables(o: Overview) -> list[TableState]:
-    """The tables, by topic."""
+    """Return the tables, by topic."""
     return [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
 
 
@@ -309,7 +310,7 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
     o.held_back_by = [
         DatedHolder(**msgspec.structs.asdict(h), oldest_ms=seen.written.get(h.key, -1)) for h in m.held_back_by
     ]
-    if not (o.errors or o.set_back or o.forgotten):  # each holds M by itself
+    if not (o.errors or o.set_back or o.forgotten):  # each holds M on its own
         needed = [(topic.name, u) for topic, _, state in logs.topics() for u in state.objects]
         o.laggards = find_laggards(needed, logs.free_below(), o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
 
@@ -350,7 +351,7 @@ def see_objects(
 def _suspects(
     cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | None], named: str
 ) -> Iterator[tuple[Holder, Extent, str]]:
-    """The L0 objects that are not what the log says: all are checked by their size, and a block is read of one.
+    """Yield the L0 objects that are not what the log says: all are checked by their size, and a block is read of one.
 
     Args:
         named: what reconcile failed on: that object is the one, or else the first.

@@ -191,7 +191,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
         return self.overview.runs[-SHOWN_RUNS:]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, with as many runs as the page lists."""
+        """Return the fields, with as many runs as the page lists."""
         runs = {"runs": [r.to_json() for r in self.runs]}
         overview = {"overview": self.overview.to_json() | runs, "runs_total": self.overview.runs_total}
         return super().to_json() | overview
@@ -201,7 +201,8 @@ _FINDINGS: Final = msgspec.json.Decoder(VerifyResult)
 
 
 def read_findings(path: Path) -> VerifyResult:
-    """What `l0gc verify --json` printed into a file. Raises `UsageError` if it cannot be read, or holds something else."""
+    """Return what `l0gc verify --json` printed into a file. Raises `UsageError` if it cannot be read, or holds
+    something else."""
     try:
         return _FINDINGS.decode(path.read_bytes())
     except OSError as e:
@@ -261,7 +262,7 @@ def gather(
 
 
 def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
-    """How the cluster stands (pure).
+    """Return how the cluster stands (pure).
 
     It decides nothing anew: causes and remedies are those of `causes.py`, which `status` shows. It adds whether somebody
     has to act. A cause that the next runs of `l0gc gc` end is waiting; one that has waited for longer than a day, and any
@@ -307,7 +308,7 @@ def _sentence(cause: Cause, total: int) -> str:
 
 
 def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[Holder], int, int]:
-    """The partitions with the most lag, how many others there are, and the most that one of those lags (pure)."""
+    """Return the partitions with the most lag, how many others there are, and the most that one of those lags (pure)."""
     low = sorted((h for u in units for h in u.lowest if h.topic), key=lambda h: (h.gc_epoch, h.topic, h.partition))
     shown = low[:SHOWN_BEHIND]
     rest: Counter[int] = Counter()
@@ -319,7 +320,7 @@ def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[Holder]
 
 
 def by_topic(journals: Journals) -> list[TopicFacts]:
-    """The topics with the most unreconciled records (pure)."""
+    """Return the topics with the most unreconciled records (pure)."""
     facts = []
     for topic in journals.snapshot.topics.values():
         read = [(run, s) for run in topic.runs() if (s := journals.readings[run.journal].state) is not None]
@@ -344,7 +345,8 @@ def by_topic(journals: Journals) -> list[TopicFacts]:
 
 
 def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[ScanRow]:
-    """The rows, where of what may go this share is left: runs say how many objects they deleted, not at which epochs."""
+    """Return the rows, where of what may go this share is left: runs say how many objects they deleted, not at which
+    epochs."""
 
     def of(r: ScanRow) -> ScanRow:
         if r.epoch is None or r.epoch > watermark:
@@ -355,7 +357,7 @@ def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[Scan
 
 
 def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -> list[EpochBar]:
-    """The rows of L0 objects as at most `most` bars, lowest epoch first; all of them span as many epochs.
+    """Return the rows of L0 objects as at most `most` bars, lowest epoch first; all of them span as many epochs.
 
     Args:
         rows: by epoch, rising; those without one are left out.
@@ -390,7 +392,8 @@ def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -
 
 
 def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
-    """What the runs deleted, oldest first: a bar for each run that ended, or for each of the last days, also one without."""
+    """Return what the runs deleted, oldest first: a bar for each run that ended, or for each of the last days, also one
+    without."""
     ended = [(r.started_ms, r.summary) for r in runs if r.summary is not None]
     if len(ended) <= RUNS_ONE_BY_ONE:
         return [DeletedBar(at, s.objects, s.bytes, 1, False) for at, s in ended]
@@ -405,12 +408,13 @@ def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
 
 
 def day_of(ms: int) -> int:
-    """When the day (UTC) of a moment began."""
+    """Return when the day (UTC) of a moment began."""
     return ms - ms % _DAY_MS
 
 
 def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTotals]:
-    """At most `most` of the scans, oldest first: of each stretch of time the one with the most garbage, and the newest."""
+    """Return at most `most` of the scans, oldest first: of each stretch of time the one with the most garbage, and the
+    newest."""
     if len(scans) <= most:
         return list(scans)
     first, last = scans[0].taken_ms, scans[-1].taken_ms
@@ -424,7 +428,7 @@ def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTo
 
 
 def sweeps_of(runs: Iterable[RunEntry]) -> list[RunSummary]:
-    """The sweeps that ended and deleted anything of L0, oldest first; a vacuum deletes other things."""
+    """Return the sweeps that ended and deleted anything of L0, oldest first; a vacuum deletes other things."""
     return sorted((s for s in _deletions(runs) if s.command == SWEEP), key=lambda s: s.started_ms)
 
 
@@ -433,7 +437,7 @@ def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
 
 
 def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
-    """What all of the runs deleted, of L0 and of the rest; None if that is nothing."""
+    """Return what all of the runs deleted, of L0 and of the rest; None if that is nothing."""
     deletions = sorted(_deletions(runs), key=lambda s: s.started_ms)
     if not deletions:
         return None
@@ -446,7 +450,7 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
 def forecast(
     scans: Sequence[ScanTotals], runs: Iterable[RunEntry], left_bytes: int, price_gb_month: float
 ) -> Forecast | None:
-    """The pace at which garbage came in the last week, and where that leads.
+    """Return the pace at which garbage came in the last week, and where that leads.
 
     The garbage that arose between two scans is its growth plus what was deleted between them.
 
@@ -473,7 +477,7 @@ def forecast(
 
 
 def trend_points(scans: Sequence[ScanTotals], sweeps: Sequence[RunSummary]) -> list[TrendPoint]:
-    """Scans and the newest sweeps after the first of them on one line, oldest first.
+    """Return scans and the newest sweeps after the first of them on one line, oldest first.
 
     A sweep leaves what the scan before it saw, less what it deleted.
     """

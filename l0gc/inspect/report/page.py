@@ -52,7 +52,7 @@ _STEPS: Final = [
 
 
 def render(report: Report) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     o, points = report.overview, report.trend
     charts: dict[str, Chart | None] = dict.fromkeys(("epochs", "garbage_objects", "garbage_bytes", "deleted"))
     if report.epochs:
@@ -132,7 +132,8 @@ class Scale(NamedTuple):
 
 
 def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
-    """The smallest of 1, 2 and 5 times a power of ten (or of the powers of two) of which `most` reach over `span`."""
+    """Return the smallest of 1, 2 and 5 times a power of ten (or of the powers of two) of which `most` reach over
+    `span`."""
     power = 1
     while True:
         for factor in (1,) if binary else (1, 2, 5):
@@ -142,7 +143,7 @@ def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
 
 
 def height_scale(values: Sequence[float], *, binary: bool = False) -> tuple[Scale, list[AxisTick]]:
-    """A scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
+    """Return a scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
     top = max(values, default=0)
     step = nice_step(top, binary=binary)
     steps = max(1, math.ceil(top / step))
@@ -163,7 +164,7 @@ def short_size(n: int) -> str:
 
 
 def _placed(places: Sequence[tuple[float, str]]) -> list[AxisTick]:
-    """Labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
+    """Return labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
     ticks = []
     for i, (at, label) in enumerate(places):
         room = _CHARACTER * len(label)
@@ -180,7 +181,7 @@ def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str
 
 
 def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str]) -> Chart:
-    """Objects at each epoch, and where M stands between what may go and what stays."""
+    """Return objects at each epoch, and where M stands between what may go and what stays."""
     low, high = bars[0].first_epoch, bars[-1].last_epoch
     across = Scale(low, high + 1)
     up, y_ticks = height_scale([b.objects for b in bars])
@@ -196,7 +197,8 @@ def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[Epoc
 
 
 def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
-    """M is behind its own epoch. Where the chart does not reach that far, it is at the edge, with an arrow."""
+    """Return where M stands: behind its own epoch, or at the edge, with an arrow, where the chart does not reach that
+    far."""
     if watermark < 0:
         return AxisTick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
     at = across.at(watermark + 1)
@@ -208,7 +210,8 @@ def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
 
 
 def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]) -> Chart:
-    """Objects deleted by each run or on each day, side by side over the whole width; the newest always has its label."""
+    """Return objects deleted by each run or on each day, side by side over the whole width; the newest always has its
+    label."""
     up, y_ticks = height_scale([b.objects for b in bars])
     place = 100 / len(bars)
     width = min(place, _WIDEST)
@@ -232,7 +235,7 @@ def trend_chart(
     *,
     binary: bool = False,
 ) -> Chart:
-    """A line over time, oldest first, with a mark where a sweep was."""
+    """Return a line over time, oldest first, with a mark where a sweep was."""
     low, high = points[0].ms, points[-1].ms
     if low == high:
         low, high = low - _HOUR, high + _HOUR
@@ -246,7 +249,8 @@ def trend_chart(
 
 
 def time_ticks(across: Scale) -> list[AxisTick]:
-    """Round moments (UTC) between the ends of a scale of milliseconds; at least the first of them, if none is round."""
+    """Return round moments (UTC) between the ends of a scale of milliseconds; at least the first of them, if none is
+    round."""
     low, high = int(across.low), int(across.high)
     step = next((s for s in _STEPS if (high - low) / s <= _TICKS), nice_step((high - low) / _DAY) * _DAY)
     first = -(-low // step) * step
@@ -300,7 +304,8 @@ def moment(ms: int) -> str:
 
 
 def commands_of(remedy: str) -> str:
-    """The commands with which a remedy ends, to be copied; empty if it is words alone, or if nothing has to be done."""
+    """Return the commands with which a remedy ends, to be copied; empty if it is words alone, or if nothing has to be
+    done."""
     m = _COMMANDS.search(remedy)
     if m is None or remedy.startswith(NOTHING) or not (m.start() == 0 or remedy[m.start() - 1] == " "):
         return ""
@@ -308,7 +313,7 @@ def commands_of(remedy: str) -> str:
 
 
 def words_of(remedy: str) -> str:
-    """What stands before them: what a person has to do first."""
+    """Return what stands before them: what a person has to do first."""
     return remedy.removesuffix(commands_of(remedy))
 
 

@@ -136,7 +136,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def finding_of(s: Suspect) -> Finding:
-    """The finding that a confirmed suspect is."""
+    """Return the finding that a confirmed suspect is."""
     return Finding(
         s.kind.value,
         s.kind.severity,
@@ -242,7 +242,8 @@ class Basis:
         return {t.revision: t for t in self.state.topics.values()}
 
     def owner(self, key: L1Key | None) -> tuple[str, int]:
-        """Whose an L1 object is, and the journal that names it; `FOREIGN` if no reconciler here can have written it."""
+        """Return whose an L1 object is, and the journal that names it; `FOREIGN` if no reconciler here can have written
+        it."""
         if key is None:
             return FOREIGN, -1
         p = key.id
@@ -272,7 +273,7 @@ class JournalCopy:
 
 
 def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
-    """The live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
+    """Return the live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
     topics = ((basis.live.get(state.revision), state) for state in copy.state.topics.values())
     return [
         (topic, state)
@@ -282,7 +283,7 @@ def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
 
 
 def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
-    """All that is wrong with a journal by its log alone."""
+    """Return all that is wrong with a journal by its log alone."""
 
     def suspect(
         kind: Kind, detail: str, topic: Topic | None = None, partition: int = -1, expected: int = -1
@@ -316,7 +317,8 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
 
 
 def _check_places(copy: JournalCopy, basis: Basis) -> Iterator[Suspect]:
-    """What a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have ended."""
+    """Yield what a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have
+    ended."""
     for t in copy.state.topics.values():
         if text := unknown_topic(basis.state, "it", [(t.revision, t.topic_id)]):
             yield Suspect(Kind.TOPIC_UNKNOWN, copy.journal, revision=t.revision, key=copy.folder, detail=text)
@@ -330,7 +332,7 @@ def _check_places(copy: JournalCopy, basis: Basis) -> Iterator[Suspect]:
 
 
 def _object_fault(copy: JournalCopy, t: TopicState) -> str:
-    """Why the first object that cannot be there cannot; empty if all can."""
+    """Return why the first object that cannot be there cannot; empty if all can."""
     before = -1
     for o in t.objects:
         if not t.revision <= o.epoch <= copy.state.max_applied_epoch:
@@ -360,30 +362,30 @@ def _check_epochs(journal: int, topic: Topic, state: TopicState, basis: Basis) -
 
 
 def of_object(kind: Kind, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
-    """A suspect about an L0 object; its place is the first extent that the journal still needs."""
+    """Return a suspect about an L0 object; its place is the first extent that the journal still needs."""
     partition, base, end = first_place(o)
     return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, end, detail)
 
 
 def first_place(o: UnreconciledObject) -> tuple[int, int, int]:
-    """The partition and the record of the first extent that the journal still needs, and `needed_end`."""
+    """Return the partition and the record of the first extent that the journal still needs, and `needed_end`."""
     return int(o.extents["partition"][0]), int(o.extents["base"][0]), needed_end(o)
 
 
 def needed_end(o: UnreconciledObject) -> int:
-    """Where the last block ends that the journal still needs of an object."""
+    """Return where the last block ends that the journal still needs of an object."""
     last = o.block(int(o.extents["block"].max()))
     return last.start + last.length
 
 
 def described(o: UnreconciledObject) -> str:
-    """How much of an object is unreconciled."""
+    """Return how much of an object is unreconciled."""
     records, n = int(o.extents["records"].sum(dtype=np.int64)), len(o.extents)
     return f"{records:,} unreconciled record{'' if records == 1 else 's'} of {n:,} partition{'' if n == 1 else 's'}"
 
 
 def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[UnreconciledObject]]:
-    """Those of the objects that the journal still needs for a topic; a copy has parts of several."""
+    """Return those of the objects that the journal still needs for a topic; a copy has parts of several."""
     topic, objects = state.topics.get(revision), dict[str, list[UnreconciledObject]]()
     for o in () if topic is None else topic.objects:
         if o.key in keys:
@@ -392,7 +394,7 @@ def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[
 
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
-    """What is known of an L1 object that no journal names."""
+    """Return what is known of an L1 object that no journal names."""
     reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset
     if last <= reconciled:
         return f"no journal names it; its records {base} to {last} are in other L1 objects"

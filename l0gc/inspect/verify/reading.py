@@ -38,7 +38,7 @@ _AT_ONCE: Final = 64
 
 
 def read_copy(cluster: Handles, journal: int, *, deep: bool = False) -> JournalCopy:
-    """The journal as its log has it now.
+    """Return the journal as its log has it now.
 
     Args:
         deep: compare every checkpoint with its entries, as far as these are there, and not the newest one alone.
@@ -50,12 +50,12 @@ def read_copy(cluster: Handles, journal: int, *, deep: bool = False) -> JournalC
 
 
 def controller_faults(cluster: Handles, *, deep: bool = False) -> list[tuple[Kind, str]]:
-    """What is wrong with the controller log that a replay does not see. Raises as `read_copy` does."""
+    """Return what is wrong with the controller log that a replay does not see. Raises as `read_copy` does."""
     return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[2]
 
 
 def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
-    """The first journal in the bucket that the cluster does not have, if there is any; one request finds it."""
+    """Return the first journal in the bucket that the cluster does not have, if there is any; one request finds it."""
     after = f"{journal_log(journals - 1).rstrip('/')}{JUMP}"
     page = next(iter(store.scan(JOURNALS, after)), None)
     keys = [] if page is None else [k for k in page.keys if k > after]
@@ -77,7 +77,7 @@ def _read_log(
 
 
 def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[Kind, str]]:
-    """What is missing although no truncation can have deleted it.
+    """Yield what is missing although no truncation can have deleted it.
 
     A truncation deletes only entries below the boundary, which it raises first; so the boundary is read after the listing.
     It leaves the entry of the newest checkpoint, whose absence shows that a log lost its end.
@@ -104,7 +104,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
 def _checkpoint_faults(
     cluster: Handles, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
 ) -> Iterator[tuple[Kind, str]]:
-    """Whether checkpoints hold what the entries before them give, as far as these are there."""
+    """Yield the checkpoints that do not hold what the entries before them give, where these are there."""
     checkpoints, first = folder.checkpoints, _newest(folder)
     if first not in folder.entries:
         return
@@ -146,13 +146,13 @@ def _newest(folder: Folder) -> int:
 
 
 def size_of(store: ObjectStore, key: str) -> int | None:
-    """The size of an object; None if it is not there."""
+    """Return the size of an object; None if it is not there."""
     head = if_there(store.head, key)
     return None if head is None else head.size
 
 
 def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int) -> Rows | str:
-    """The older L1 rows of a partition, or what is wrong with the index objects that list them."""
+    """Return the older L1 rows of a partition, or what is wrong with the index objects that list them."""
     try:
         rows = read_index(store, p, index)
     except (CorruptObjectError, ObjectNotFoundError) as e:
@@ -166,7 +166,7 @@ def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int
 
 
 def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:
-    """Which blocks that a journal needs do not hold what it says: the first extent of each, and how.
+    """Return which blocks that a journal needs do not hold what it says: the first extent of each, and how.
 
     None if the object is missing or too short: that is found by its size.
     """
@@ -201,7 +201,8 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
 
 
 def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
-    """How an L1 object does not hold what its key says; empty if it does. Page checksums are checked where it has them.
+    """Return how an L1 object does not hold what its key says; empty if it does. Page checksums are checked where it
+    has them.
 
     None if the object is missing or of another size: that is found by its size.
     """

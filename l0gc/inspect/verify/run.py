@@ -115,7 +115,7 @@ what M once allowed to go: it was wrong even if a reconciler has put it right si
 
 
 def check_log_is_ours(state: ControllerState) -> None:
-    """Raises `SafetyError` where another system keeps the log: nothing in the bucket could be compared with it."""
+    """Raise `SafetyError` where another system keeps the log: nothing in the bucket could be compared with it."""
     if state.external_log:
         raise SafetyError(
             "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
@@ -196,7 +196,7 @@ def verify(
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items, so many at a time."""
+    """Yield the items, so many at a time."""
     it = iter(items)
     while chunk := list(islice(it, size)):
         yield chunk
@@ -213,7 +213,7 @@ class FolderRange(NamedTuple):
 
 
 def l1_ranges(state: ControllerState, parts: int) -> list[FolderRange]:
-    """Ranges that cover the L1 folders of every past or present topic.
+    """Return ranges that cover the L1 folders of every past or present topic.
 
     A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`, others after it. Within
     a topic the bounds sort after one partition's folder and before the next one's, and do not equal a folder's name, since
@@ -229,7 +229,7 @@ def l1_ranges(state: ControllerState, parts: int) -> list[FolderRange]:
 
 
 def _topic_folder(topic: Topic) -> str:
-    """Where the L1 objects of a topic are."""
+    """Return where the L1 objects of a topic are."""
     return f"{L1_DATA}{topic.name}-{topic.revision}/"
 
 
@@ -249,11 +249,11 @@ class Cut:
         self._ranges = [ends[end] for end in self._ends]
 
     def share(self, task: int) -> list[FolderRange]:
-        """What a task lists."""
+        """Return what a task lists."""
         return self._ranges[task :: self.tasks]
 
     def task_of(self, folder: str, key: str) -> int:
-        """Which task lists a key of one of the folders."""
+        """Return which task lists a key of one of the folders."""
         return bisect_left(self._ends, (folder, key)) % self.tasks
 
 
@@ -268,7 +268,7 @@ class References(NamedTuple):
     needed: list[UnreconciledObject]
 
     def by_task(self, cut: Cut, folder: str) -> Iterator[tuple[int, References]]:
-        """Those for each task, if all are in one folder."""
+        """Yield those for each task, if all are in one folder."""
         tasks = np.fromiter((cut.task_of(folder, k) for k in self.keys), np.int64, len(self.keys))
         for task in np.unique(tasks).tolist():
             numbers = np.flatnonzero(tasks == task)
@@ -288,7 +288,7 @@ class InDoubt(NamedTuple):
 def _read_journals(
     basis: Basis, cut: Cut, deep: bool, cluster: Handles, journals: Iterable[int]
 ) -> Iterator[tuple[int, Any]]:
-    """What each journal says, one after another, since each may be large. With the first goes out who lists what."""
+    """Read the journals one after another, since each may be large. With the first goes out which task lists what."""
     for journal in journals:
         if journal == 0:
             yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
@@ -317,7 +317,7 @@ def _read_journals(
 def _l1_references(
     cut: Cut, cluster: Handles, journal: int, topic: Topic, state: TopicState
 ) -> Iterator[tuple[int, References | Suspect]]:
-    """The L1 objects that the journal names for a topic, and the index objects that cannot be read.
+    """Yield the L1 objects that the journal names for a topic, and the index objects that cannot be read.
 
     Older L1 objects of a partition that has many are in index objects; a partition's rows are let go before others are read.
     """
@@ -433,18 +433,18 @@ class _Comparison:
                 self._more.setdefault(key, []).append(n)
 
     def _take(self, key: str) -> list[int]:
-        """The numbers of the references to an object that was listed."""
+        """Return the numbers of the references to an object that was listed."""
         n = self._first.pop(key, None)
         return [] if n is None else [n, *self._more.get(key, ())]
 
     def _suspect(self, n: int, kind: Kind) -> Suspect:
-        """A suspect about the reference with that number."""
+        """Return a suspect about the reference with that number."""
         journal, revision, partition, offset, expected, _ = self._places[n].tolist()
         topic = self._basis.live[revision].name
         return Suspect(kind, journal, topic, revision, partition, self._keys[n], offset, expected)
 
     def missing(self) -> Iterator[Suspect]:
-        """What was not listed."""
+        """Yield what was not listed."""
         for key in list(self._first):
             for n in self._take(key):
                 yield self._suspect(n, Kind.L1_MISSING if self._places["l1"][n] else Kind.L0_MISSING)
@@ -504,7 +504,8 @@ class _Comparison:
             yield Seen(Counter(bytes_read=sum(size for _, size in read)))
 
     def _check(self, n: int) -> tuple[Suspect | None, int]:
-        """What is wrong with the contents of an object, and how many bytes were read; none if its size is the fault."""
+        """Return what is wrong with the contents of an object, and how many bytes were read; none if its size is the
+        fault."""
         o = self._needed[n]
         if o is None:
             s = self._suspect(n, Kind.L1_CORRUPT)
@@ -554,7 +555,7 @@ def _order(s: Suspect) -> tuple[Any, ...]:
 
 
 def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep: bool = False) -> list[Suspect]:
-    """The suspects that are findings, each with the detail that the second reading gave.
+    """Return the suspects that are findings, each with the detail that the second reading gave.
 
     The bucket is in use while it is read, so the listing, a journal and an object are of different moments. The order of the
     second reading leaves one explanation:
@@ -586,7 +587,7 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
     topics = {t.revision for t in state.topics.values()}, {d.topic.revision for d in state.deleted}
 
     def is_left(s: Suspect) -> bool:
-        """Whether its topic still is what it was, live or deleted, and its epoch still was not reached."""
+        """Return whether its topic still is what it was, live or deleted, and its epoch still was not reached."""
         there = not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED]
         return there and (s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch)
 
@@ -594,12 +595,12 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
 
 
 def _with(s: Suspect, detail: str | None) -> Suspect | None:
-    """The suspect as it is now; None without anything that is wrong."""
+    """Return the suspect as it is now; None without anything that is wrong."""
     return msgspec.structs.replace(s, detail=detail) if detail else None
 
 
 def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None:
-    """The suspect again if its object still has the fault, or no object is to be read."""
+    """Return the suspect again if its object still has the fault, or no object is to be read."""
     if s.kind in _BY_SIZE:
         size = size_of(cluster.store, s.key)
         if size is None:
@@ -626,7 +627,7 @@ def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None
 def _journal_again(
     cluster: Handles, basis: Basis, journal: int, suspects: Sequence[Suspect], *, deep: bool
 ) -> list[Suspect]:
-    """The suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
+    """Return the suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
     still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]
     try:
         copy = read_copy(cluster, journal, deep=deep)
@@ -682,7 +683,7 @@ def _l1_again(
 
 
 def _is_orphan(state: JournalState, key: L1Key) -> bool:
-    """Whether nothing has named the object, and the journal has not dropped it, alone or with an index object.
+    """Return whether nothing has named the object, and the journal has not dropped it, alone or with an index object.
 
     What it has dropped is vacuum's work. If it was stamped before a log was set back, a lost entry may have named it.
     """
