@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from l0gc.keys import PartitionId
@@ -23,7 +24,8 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
-from l0gc.streamlog.level_one.plan import ROUND_BYTES, Round, choose_steps, make_round
+from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round
+from l0gc.streamlog.level_one.read import Row, read_rows
 from l0gc.streamlog.level_one.waiting import plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
@@ -96,6 +98,19 @@ def reconcile(
     result = runs.reconcile(cluster, topic, round_bytes=round_bytes, **limits)
     assert not result.errors
     return result
+
+
+def reconcile_but(cluster: Handles, partitions: Collection[int], topic: str | None = None) -> runs.ReconcileResult:
+    """Reconcile all topics, or one, but for some partitions, as if these had a reconciler of their own that is down."""
+
+    def without(*arguments: Any) -> Iterator[tuple[int, Row]]:
+        lagging = pa.array(sorted(partitions), pa.int64())
+        for writer, row in read_rows(*arguments):
+            yield writer, row if isinstance(row, Fault) else row.filter(pc.invert(pc.is_in(row["partition"], lagging)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "read_rows", without)
+        return reconcile(cluster, topic)
 
 
 @dataclass(frozen=True, slots=True)
