@@ -459,7 +459,7 @@ class Cluster:
         from l0gc.collect.remover import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import SweepRun
 
-        handles, wanted = self.handles(), sweep_removal(Sweep(**options), run_id)
+        handles, wanted = self.handles(), Removal.of(Sweep(**options), run_id)
         work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
         plan = wanted
         with recorded_attempt(handles, "sweep", whole=lambda: plan.whole):
@@ -490,7 +490,7 @@ class Cluster:
         from l0gc.collect.vacuum import VacuumRun
         from l0gc.streamlog.garbage import JournalGarbage
 
-        handles, wanted = self.handles(), vacuum_removal(Vacuum(**options), run_id)
+        handles, wanted = self.handles(), Removal.of(Vacuum(**options), run_id)
         with recorded_attempt(handles, "vacuum", whole=wanted.whole):
             source = None if handles.identity().external_log else JournalGarbage(handles)
 
@@ -774,36 +774,4 @@ def sweep_work(eligible: Callable[[], int], *, limited: bool) -> Work:
         OBJECTS_FOR_SPARK,
         limits=ONE_PROCESS if limited else "",
         uncounted="the last compute-watermark did not count what is eligible",
-    )
-
-
-def sweep_removal(wanted: Sweep, run_id: str) -> Removal:
-    return Removal(
-        dry_run=wanted.dry_run,
-        min_age_ms=int(wanted.min_age_s * 1000),
-        max_objects=wanted.max_objects,
-        max_rate=wanted.max_rate,
-        shards=wanted.shards,
-        up_to=wanted.up_to,
-        max_delete_ratio=wanted.max_delete_ratio,
-        purge_versions=wanted.purge_versions,
-        record=wanted.record,
-        record_dir=wanted.record_dir,
-        run_id=run_id,
-    )
-
-
-def vacuum_removal(wanted: Vacuum, run_id: str) -> Removal:
-    return Removal(
-        dry_run=wanted.dry_run,
-        l1_grace_ms=int(wanted.l1_grace_s * 1000),
-        orphan_age_ms=int(wanted.orphan_age_s * 1000),
-        orphans=wanted.orphans,
-        keep_runs_ms=int(wanted.keep_runs_s * 1000),
-        keep_quarantine_ms=int(wanted.keep_quarantine_s * 1000),
-        max_objects=wanted.max_objects,
-        max_rate=wanted.max_rate,
-        record=wanted.record,
-        record_dir=wanted.record_dir,
-        run_id=run_id,
     )

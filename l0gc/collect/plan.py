@@ -11,25 +11,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 from l0gc.collect.pause import describe_pause, paused_error, read_pause
-from l0gc.collect.runs import KEEP_RUNS_S
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
+from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
 from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_of
 from l0gc.watermark.source import ClusterHandle
 
-L1_GRACE_MS: Final = 3_600_000
-"""How long dropped objects stay for readers by default."""
-ORPHAN_AGE_MS: Final = 24 * 3_600_000
-"""Runs that stamped an object so long ago are refused by default, if they have not committed it yet."""
-KEEP_QUARANTINE_S: Final = 90 * 86400
-"""What is left of records that were given up is kept so long by default."""
 UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
 ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record"
@@ -39,7 +33,7 @@ ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-r
 class Removal(msgspec.Struct, frozen=True, kw_only=True):
     """A run that deletes. It holds no secret, so it can be sent to executors.
 
-    The caller sets the first three groups of fields; `plan_sweep` and `plan_vacuum` set the last.
+    The first three groups of fields are the options of `l0gc/operations.py`; `plan_sweep` and `plan_vacuum` set the last.
 
     Attributes:
         dry_run: delete nothing; the result is that of the run.
@@ -80,11 +74,11 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     max_delete_ratio: float | None = None
     purge_versions: bool = False
 
-    l1_grace_ms: int = L1_GRACE_MS
-    orphan_age_ms: int = ORPHAN_AGE_MS
+    l1_grace_ms: int = int(1000 * Vacuum().l1_grace_s)
+    orphan_age_ms: int = int(1000 * Vacuum().orphan_age_s)
     orphans: bool = True
-    keep_runs_ms: int = KEEP_RUNS_S * 1000
-    keep_quarantine_ms: int = KEEP_QUARANTINE_S * 1000
+    keep_runs_ms: int = int(1000 * Vacuum().keep_runs_s)
+    keep_quarantine_ms: int = int(1000 * Vacuum().keep_quarantine_s)
 
     started_ms: int = -1
     watermark: int = NO_WATERMARK
@@ -100,6 +94,14 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     expected: int = -1
     counted: int = -1
     paused: str = ""
+
+    @classmethod
+    def of(cls, wanted: Sweep | Vacuum, run_id: str = "") -> Self:
+        """Describe the run that is wanted: each option by its name, lengths of time in milliseconds."""
+        options = msgspec.structs.asdict(wanted)
+        for name in [n for n in options if n.endswith("_s")]:
+            options[f"{name.removesuffix('_s')}_ms"] = int(1000 * options.pop(name))
+        return cls(**options, run_id=run_id)
 
     @property
     def whole(self) -> bool:

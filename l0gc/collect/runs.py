@@ -37,8 +37,6 @@ from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ObjectStore,
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
 
-KEEP_RUNS_S: Final = 30 * 86400
-"""How long the records of runs are kept by default."""
 _REPORTED: Final = (
     "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "bound", "deleted", "bytes", "failed"
 )  # fmt: skip

@@ -16,9 +16,9 @@ from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
-from l0gc.collect.plan import KEEP_QUARANTINE_S, Removal, run_id
+from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import read_summary
-from l0gc.collect.runs import KEEP_RUNS_S, list_runs, show_run
+from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
@@ -32,6 +32,7 @@ from tests.support.l0_buckets import Backwards
 from tests.support.memory_store import MemoryStore, memory_cluster, publish_m
 
 HOUR_MS = 3_600_000
+KEEP_RUNS_MS, KEEP_QUARANTINE_MS = Removal().keep_runs_ms, Removal().keep_quarantine_ms
 
 
 def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handles, MemoryStore]:
@@ -77,10 +78,10 @@ def planted(store: MemoryStore) -> FakeGarbage:
     write_attempt(store, Attempt("sweep", 0, ""))
     put(store, attempt_key("a-job-of-long-ago"))
     for key in (attempt_key("a-job-of-long-ago"), attempt_key("sweep")):
-        store.objects[key].modified_ms -= KEEP_RUNS_S * 1000 + 1
+        store.objects[key].modified_ms -= KEEP_RUNS_MS + 1
     put(store, f"{QUARANTINE}given-up-long-ago", f"{QUARANTINE}given-up")
-    store.objects[f"{QUARANTINE}given-up-long-ago"].modified_ms -= KEEP_QUARANTINE_S * 1000 + 1
-    store.objects[f"{QUARANTINE}given-up"].modified_ms -= KEEP_QUARANTINE_S * 1000
+    store.objects[f"{QUARANTINE}given-up-long-ago"].modified_ms -= KEEP_QUARANTINE_MS + 1
+    store.objects[f"{QUARANTINE}given-up"].modified_ms -= KEEP_QUARANTINE_MS
     return source
 
 
@@ -386,6 +387,6 @@ def test_run_records_go_by_age_and_by_number_and_never_those_of_this_run() -> No
 def test_attempts_of_known_jobs_stay_however_old() -> None:
     cluster, store = a_cluster()
     write_attempt(store, Attempt("sweep", 0, ""))
-    store.clock.ms += 10 * KEEP_RUNS_S * 1000
+    store.clock.ms += 10 * KEEP_RUNS_MS
     assert counts(vacuum(cluster, None)) == {}
     assert f"{ATTEMPTS}sweep.json" in store.objects
