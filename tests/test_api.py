@@ -339,15 +339,7 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     first = text.split("```python\n")[1].split("```")[0]
     assert first in (ROOT / "examples/embed.py").read_text()
-    assert set(re.findall(r"^cluster\.(\w+)", text, re.MULTILINE)) == METHODS | {*GROUPS.values()}
 
-
-METHODS = {
-    "init", "epoch", "upload", "read", "housekeep", "reconcile", "merge", "compute_watermark", "sweep", "expire",
-    "delete_records", "vacuum", "status", "close", "url", "advance_epoch", "explain", "doctor", "report", "lag", "log",
-    "pause", "resume", "undelete", "verify", "gc", "accept_set_back", "read_lines",
-    "give_up", "pin",
-}  # fmt: skip
 
 OF_THE_MACHINE = {"completion", "config show", "demo", "help", "server"}
 """Commands that are about the terminal or this machine, and not about a cluster."""

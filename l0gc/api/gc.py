@@ -49,7 +49,24 @@ class StepError(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GcResult(Outcome):
-    """What each step did; None if it did not run, or has no result. `not_due` has the reasons of those that need not run."""
+    """What each step did; None if it did not run, or has no result.
+
+    Attributes:
+        housekeep: What [housekeep](#l0gc-housekeep) prints; null if it did not run or has no result, like the next
+            seven.
+        reconcile: What [reconcile](#l0gc-reconcile) prints.
+        merge: What [merge](#l0gc-merge) prints.
+        expire: What [expire](#l0gc-expire) prints.
+        table_sync: What [table sync](#l0gc-table-sync) prints.
+        compute_watermark: What [compute-watermark](#l0gc-compute-watermark) prints.
+        sweep: What [sweep](#l0gc-sweep) prints.
+        vacuum: What [vacuum](#l0gc-vacuum) prints.
+        not_due: The steps that were left out because they were not due, each with why.
+        errors: The steps that failed, each with `step`, `exit_code` and `message`.
+        dry_run: Whether it was one.
+        seconds: How long it took, Spark's start included.
+        run_id: The run's name, in its log and its sweep's record.
+    """
 
     housekeep: HousekeepResult | None = None
     reconcile: ReconcileResult | None = None

@@ -38,7 +38,14 @@ class Pause(msgspec.Struct, Outcome, frozen=True):
 
 
 class NewPause(Pause, frozen=True):
-    """The pause that is set, and whether it is `new`: who was first keeps it."""
+    """The pause that is set, and whether it is `new`: who was first keeps it.
+
+    Attributes:
+        why: The reason of the pause that is set now.
+        by: Who set it.
+        since_ms: When.
+        new: Whether this command set it; false if sweeps were paused already.
+    """
 
     new: bool
 

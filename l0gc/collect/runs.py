@@ -95,8 +95,17 @@ class RunDetail(Outcome):
 class UndeleteResult(Outcome):
     """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed.
 
-    `already` were there before: an earlier undelete has brought them back. `again` are those that later runs deleted
-    once more, by run. `command` made the run: a sweep or a vacuum.
+    Attributes:
+        run_id: The run.
+        restored: Objects that are there again.
+        gone: Objects that did not come back: their versions have since been removed, or were written while versioning
+            was suspended. With any, exit code 3.
+        already: Objects that were back before, by an earlier `undelete`.
+        again: The later runs that deleted objects of this one once more, each with `run_id` and `objects`: take those
+            runs back, too. With any, exit code 3.
+        failed: Markers that could not be removed. With any, exit code 3.
+        failures: Up to 20 of them, each with `key`, `code`, `message` and `version_id`.
+        command: What made the run: `sweep` or `vacuum`.
     """
 
     run_id: str

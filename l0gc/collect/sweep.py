@@ -34,7 +34,31 @@ Ranges = Sequence[tuple[int, int]]
 class SweepResult(RunResult, kw_only=True):
     """What a sweep did, or would do.
 
-    `eligible` are objects at or below the bound, whatever their age; `unparsable` keys are not L0 keys, and stay.
+    Attributes:
+        watermark: The published M; -1 if none is published: then nothing is read or deleted.
+        bound: The highest epoch that the run was to delete: M, or `--up-to`.
+        dry_run: Whether it was one.
+        listed: Keys read. The skip-scan does not read all there are.
+        eligible: Those of them at or below the bound, whatever their age.
+        deleted: Objects deleted; of a dry run, those that would be.
+        bytes: Their size.
+        failed: Objects that could not be deleted, e.g. because of Object Lock or a legal hold. With any, exit code 3.
+        held_by_age: Eligible objects younger than `--min-age`.
+        unparsable: Keys read that are not L0 keys. They stay.
+        uploads_aborted: Unfinished multipart uploads aborted.
+        requests: `list` and `delete` requests, each repeated delete counted, repeated lists not. Of a dry run, the
+            deletes of full batches: `--max-rate` and a slow store make smaller ones.
+        throttled: How often the store asked to slow down, or did not answer in time.
+        backpressure_seconds: For how long deleting waited because of that.
+        failures: Up to 20 failures, each with `key`, `code` and `message`.
+        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
+        engine: `local` or `spark`.
+        engine_reason: Why that one.
+        stopped: Whether a signal or a pause ended the run.
+        paused: The pause that ended the run, or that a dry run met; null for none. See [pause](#l0gc-pause).
+        seconds: How long it took, without Spark's start.
+        run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted nothing and met no trouble writes
+            nothing there.
     """
 
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | frozenset(

@@ -30,9 +30,35 @@ from l0gc.storage.workers import LOCAL
 class VacuumResult(RunResult, kw_only=True):
     """What a vacuum did, or would do: of each kind how many objects went and their bytes, and the sum of all kinds.
 
-    `fence` is the epoch below which orphans went, None if none were searched for; `broken` are units that cannot be read,
-    `damaged` dropped objects that cannot be; `oldest_dropped_age_s`: how long ago the oldest object was dropped that is
-    still there.
+    Attributes:
+        deleted: Of each kind the `objects` deleted and their `bytes`; of a dry run, those that would be.
+        objects: All of them.
+        bytes: Their size.
+        failed: Objects that could not be deleted. With any, exit code 3.
+        dry_run: Whether it was one.
+        fence: The epoch below which orphans went; null if none was searched for.
+        listed: Keys read below `level_one/`.
+        unparsable: Those of them that are not L1 or index keys. They stay.
+        unparsable_samples: Up to three of them.
+        unknown: Objects of topics that neither the controller nor a journal has. They stay. With any, exit code 4.
+        unknown_folders: The folders of up to three of these topics.
+        l1: What the journals have in the end: `live_objects` and `live_bytes` are named, `dropped_objects` and
+            `dropped_bytes` wait for their grace.
+        oldest_dropped_age_s: How long the oldest of these has waited that no pin keeps; null for none.
+        requests: `list` and `delete` requests.
+        throttled: How often the store asked to slow down, or did not answer in time.
+        backpressure_seconds: For how long deleting waited because of that.
+        failures: Up to 20 failures, each with `key`, `code` and `message`.
+        broken: Journals that could not be read, and why; nothing of theirs was deleted. With any, exit code 3.
+        damaged: Dropped index objects that could not be read, and why; they stay, with the L1 objects that they list.
+            With any, exit code 3.
+        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
+        engine: `local` or `spark`.
+        stopped: Whether a signal or a pause ended the run.
+        paused: The pause that ended the run, or that a dry run met; null for none.
+        seconds: How long it took, without Spark's start.
+        run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted no data and met no trouble writes
+            nothing there.
     """
 
     command: ClassVar[str] = VACUUM

@@ -100,7 +100,14 @@ class Check:
 
 @dataclass(frozen=True)
 class DoctorResult(Outcome):
-    """All checks, in the order in which they were made."""
+    """All checks, in the order in which they were made.
+
+    Attributes:
+        checks: Each with `name`, `status` (`ok`, `warning` or `failure`), `text`, `remedy`, which is empty for `ok`, and
+            the `exit_code` of its failure. A check may have several lines.
+        failures: How many failed.
+        warnings: How many warnings there are.
+    """
 
     checks: list[Check]
 

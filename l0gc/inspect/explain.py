@@ -45,7 +45,21 @@ RESTORE: Final = "restore the named object from a version or a backup"
 class Explanation(msgspec.Struct, Outcome):
     """`verdict` is for scripts, `explanation` for display; `holders` are the lowest few, `held_by` counts all.
 
-    `laggards` are those whose lag keeps what is explained; None where nobody's does, or that is not known.
+    Attributes:
+        subject: The subject of the question.
+        verdict: A word for scripts, see below.
+        epoch: The epoch of the key, the requested one, or the partition's M(p); null for a foreign object.
+        watermark: The published M; -1 for none.
+        cluster_epoch: The epoch when it began; for an external log the epoch that was published last, or -1.
+        held_by: How many partitions hold it.
+        holders: Up to ten of them, the lowest first, each with `topic`, `partition`, `gc_epoch`, `kind`, `reason`,
+            `unreconciled_records` and `key`, as for [status](#l0gc-status).
+        explanation: The same in sentences.
+        broken: Journals that cannot be read. They hold everything above the published M.
+        laggards: The partitions whose lag keeps it, though no journal refers to it, as [`l0gc status`](#l0gc-status) has
+            them; else null. The last sentence of `explanation` is theirs.
+        next: The command that moves it, or what to do. Where only windows hold it: `nothing to do`, and when it is free
+            if `l0gc gc` runs at each tick.
     """
 
     subject: str

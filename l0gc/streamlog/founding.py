@@ -24,7 +24,18 @@ from l0gc.streamlog.format import check_format, remember_etags
 
 @dataclass(frozen=True, slots=True)
 class FoundedCluster(Outcome):
-    """The cluster that is there now. `created`: by this call; `probed`: what the store was tried for, and has passed."""
+    """The cluster that is there now.
+
+    Attributes:
+        cluster_id: The cluster's id.
+        cluster_epoch: Its epoch.
+        created: Whether it was founded now.
+        shards: Its number of shards.
+        key_template: The shape of its L0 keys.
+        journals: How many journals it has.
+        external_log: Whether epochs are another system's.
+        probed: What the store passed.
+    """
 
     cluster_id: str
     cluster_epoch: int

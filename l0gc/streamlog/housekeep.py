@@ -45,7 +45,21 @@ class Broken(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class HousekeepResult(Outcome):
-    """`advanced` and `barriers` count journals, `closed` topics by journal; `journals` and `partitions` are those in use."""
+    """`advanced` and `barriers` count journals, `closed` topics by journal; `journals` and `partitions` are those in use.
+
+    Attributes:
+        cluster_epoch: The epoch that windows were moved to.
+        ticked: Whether the epoch moved in this run.
+        journals: Journals in use: those that keep a partition of a topic.
+        partitions: Partitions there are.
+        advanced: Windows that slid, one for each journal.
+        barriers: Windows that were closed.
+        checkpoints: Checkpoints written, the controller's included.
+        truncated_entries: Log entries deleted.
+        closed: Deleted topics that were closed now, counted in each journal that kept them.
+        broken: Logs for which it failed, each with `journal` (null for the controller's log) and `error`; for all others
+            it is done. A journal in use holds M. With any, exit code 3.
+    """
 
     cluster_epoch: int
     ticked: bool = False

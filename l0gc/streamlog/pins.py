@@ -37,12 +37,19 @@ PIN_TTL_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class PinView(Outcome):
-    """A pin. Times are the store's clock, in milliseconds.
+    """A pin.
 
     Attributes:
-        epoch: that of its creation.
-        watermark: M does not pass it; None for a pin of L1 alone, and until the pin has taken effect.
-        in_effect: whether it has. Until then it has promised nothing, and M does not move.
+        name: The pin.
+        epoch: The epoch of its creation.
+        watermark: M does not pass it; null for a pin of L1 alone, and until the pin has taken effect.
+        level_one: Whether it keeps what is in L1 alone.
+        in_effect: Whether it has taken effect. A pin whose command was killed has promised nothing; M does not move
+            until it ends or is deleted.
+        created_ms: When it was created, by the store's clock, in milliseconds since 1970.
+        expires_ms: When it ends.
+        expires: The end as text.
+        why: The reason that was given.
     """
 
     name: str

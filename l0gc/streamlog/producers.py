@@ -41,9 +41,24 @@ class JournalView:
 
 @dataclass(slots=True)
 class ProducerView(Outcome):
-    """A producer. Times are the store's clock, in milliseconds.
+    """A producer.
 
-    `may_begin` is whether its newest run may begin at the `unknown_journals` journals that do not know the producer.
+    Attributes:
+        name: The producer.
+        producer_id: Its id, a random number. A name that was forgotten gets another one.
+        epoch: The producer epoch of its newest run.
+        last_epoch: The epoch that this one was bumped from, -1 if a new run bumped it, as `upload` does.
+        began_ms: When the newest run began.
+        last_used_ms: When it began, or when its last object landed in a journal that a topic uses.
+        expires_ms: When the controller forgets the name if no other run begins: 14 days after `began_ms`.
+        may_begin: Whether the newest run may begin in a journal that does not know the producer. It may for 7 days;
+            another upload begins a new run.
+        unknown_journals: How many of the journals that topics use do not know the producer: nothing of it landed there,
+            or it was longer ago than 21 days.
+        journals: Those that know it, each with `journal`, `epoch` and `next_sequence` (of the run that landed last),
+            `last_landed_ms`, `inputs` (the one that landed last first; `input`, `landed` records, `last_landed_ms`),
+            `open` (whether it takes the newest run's next object) and `meaning`.
+        errors: Journals that cannot be read.
     """
 
     name: str

@@ -40,12 +40,16 @@ def due_ms(pin: Pin) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableView(Outcome):
-    """A topic's table. Times are the store's clock, in milliseconds.
+    """A topic's table.
 
     Attributes:
-        pinned_ms: when the newest pin of its snapshots was created, so when a sync last ran or some hours before; -1 if the
-            table has no pin: nothing keeps what its snapshots name.
-        expires_ms: when that pin ends, unless a sync follows; -1 without one.
+        topic: The topic.
+        revision: Its revision.
+        catalog: The catalog, by its name in PyIceberg's configuration.
+        table: The table's name there.
+        pinned_ms: When the newest pin of its snapshots was created: when a sync last ran, or up to a quarter of
+            `--keep-snapshots` before. -1 if nothing keeps what its snapshots name.
+        expires_ms: When that pin ends, unless a sync follows.
     """
 
     topic: str

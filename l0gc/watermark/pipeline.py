@@ -50,13 +50,24 @@ class WatermarkResult(Outcome):
     """What a run found and did.
 
     Attributes:
-        previous_watermark: what was published before.
-        held_back_by: the first few of the partitions that M equals; none where it is the cluster epoch.
-        unreadable: what could not be read, and holds M.
-        listing: None where the bucket was not listed.
-        published: False for a dry run.
-        scan: the key of the scan snapshot; None where none was kept.
-        seconds: where the time went.
+        watermark: M; -1 if nothing may be deleted.
+        previous_watermark: What was published before; -1 for nothing.
+        cluster_epoch: The epoch of the snapshot.
+        partitions: Partitions of the snapshot.
+        held_back_by: Up to ten of the partitions whose M(p) is M, each with `topic`, `partition`, `gc_epoch` and
+            `reason`, which names the remedy. A pin that holds M has no topic, and the kind `pinned`.
+        listing: What the bucket holds; null with `--no-scan`. `taken_ms` is when the run had read it, by the store's
+            clock in milliseconds since 1970. `objects` and `bytes`; `eligible_objects` and `eligible_bytes`, at or below
+            M; `oldest_eligible_age_s` and `oldest_held_age_s`, how old the oldest of those and of the other L0 objects
+            are, in seconds before `taken_ms`, null if no such object exists; `unparsable`, the keys that are not L0
+            keys, and up to five of them in `unparsable_samples`. `epochs` has a row for each epoch: `epoch`, `objects`,
+            `bytes`, `oldest_ms` (when the oldest was written), `holders` (how many partitions still may need it: those
+            with M(p) below it) and `held_by` (of these the one with the lowest M(p), as `topic/partition`). An epoch
+            above M without holders is newer than the run's snapshot.
+        published: Whether it was published.
+        unreadable: What could not be read and holds M, each with `unit` (a journal) and `error`.
+        scan: The key of the scan snapshot; null if none was kept.
+        seconds: Where the time went: `spark` is its start.
     """
 
     watermark: int

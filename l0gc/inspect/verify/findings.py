@@ -169,9 +169,27 @@ class Checked(msgspec.Struct):
 class VerifyResult(msgspec.Struct, Outcome):
     """What a run found, and what it saw that is as it should be.
 
-    `findings` are at most as many as were requested, `total` and `counts` (by kind) count all of them. Of the L0 objects
-    that no journal needs, `waiting_objects` are above M and `eligible_objects` at or below it. `unparsable_keys` are keys
-    in the data folders of L0 and L1 that are not l0gc's. `young_l1_objects` are named by no journal, or not yet.
+    Attributes:
+        findings: Up to 1,000, each with `kind`, `severity`, `journal`, `topic`, `partition`, `key`, `offset` (the first
+            record concerned), `detail` and `next_step`. What does not apply is null.
+        total: All findings.
+        counts: How many there are of each kind.
+        deep: Whether contents were read.
+        watermark: The published M; -1 if it does not exist or cannot be read.
+        cluster_epoch: The epoch when it began.
+        checked: What was read: `journals`, `partitions`, unreconciled `extents`, `l0_objects`, `l1_objects`,
+            `index_objects`, `bytes_read` for their contents, and the `holes`, whose records were given up.
+        waiting_objects: L0 objects above M that no journal refers to. Normal: reconciled, or never committed, and
+            waiting for M.
+        waiting_bytes: Their size.
+        eligible_objects: L0 objects at or below M that no journal refers to. The next sweep deletes them.
+        eligible_bytes: Their size.
+        young_l1_objects: L1 objects that no journal names, and that are younger than `--min-age` or belong to a journal
+            with another finding.
+        deleted_topic_objects: L1 objects of deleted topics; [vacuum](#l0gc-vacuum) removes them.
+        unparsable_keys: Keys in the L0 folder and in the L1 folders of topics that are not l0gc's. They are never
+            touched.
+        seconds: How long it took, without Spark's start.
     """
 
     cluster_epoch: int

@@ -69,9 +69,17 @@ class Placeholders:
 
 @dataclass
 class UploadResult(Outcome):
-    """What an upload did. `skipped` records were landed, before it or during it, by another run of the same producer.
+    """What an upload did.
 
-    `fence` is what the journals' fences did, for metrics.
+    Attributes:
+        records: Records that landed.
+        bytes: Their bytes.
+        skipped: Records that had landed before, in an earlier or a concurrent run of this producer.
+        objects: The L0 objects written, each with `key`, `epoch` and `bytes`. Objects that were refused as stale are
+            included; they are garbage.
+        placeholders: Where the records are, each with `topic`, `partition`, `base_offset`, `last_offset`, `epoch` and
+            `key`. Offsets are null where the records were in L1 before they could be asked for.
+        retries: Batches that were stamped with a fresh epoch and written again.
     """
 
     records: int = 0

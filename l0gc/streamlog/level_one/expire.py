@@ -54,9 +54,16 @@ class NewStart:
 class ExpireResult(Outcome):
     """What was deleted, or would be in a dry run.
 
-    `records` counts all that the log start offsets have passed, `l1_objects` and `bytes` what vacuum may take for it,
-    `partitions` those that begin elsewhere now; `starts` names the first of them. `lost` counts partitions that kept
-    changing during the run, and are left for the next one.
+    Attributes:
+        dry_run: Whether nothing was deleted.
+        partitions: How many partitions have a new start offset.
+        records: How many records were deleted.
+        l1_objects: L1 objects that vacuum may take for it.
+        bytes: Their size.
+        lost: Partitions left for the next run, because they changed during this one.
+        starts: The first of the partitions: `topic`, `partition`, `log_start_offset` and `previous`, where it began
+            before.
+        errors: What went wrong in single journals; the others are done, and the exit code is 3.
     """
 
     partitions: int = 0

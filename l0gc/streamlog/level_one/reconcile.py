@@ -47,9 +47,21 @@ from l0gc.watermark.publication import refuse_if_set_back
 
 @dataclass(slots=True)
 class ReconcileResult(Outcome):
-    """What a run did. `partitions` counts each partition once. `lost` counts those at which another reconciler was first,
-    or whose topic was deleted, once for each round; see `Committed`. `limited` is whether `max_bytes` left something that
-    could have been lifted. `errors` says what could not be lifted, and why."""
+    """What a run did.
+
+    Attributes:
+        records: Records that are in L1 now and were not before.
+        l1_objects: L1 objects that count.
+        bytes: Their size.
+        partitions: How many partitions had records lifted.
+        lost: Partitions that another reconciler advanced, or whose topic was deleted during the run, once for each
+            round. Not an error. No journal names what was written for them; [vacuum](#l0gc-vacuum) removes it.
+        rounds: How many rounds it took.
+        limited: Whether `--max-bytes` left something that could have been lifted.
+        errors: What was left out and why: journals that cannot be read, L0 objects that are missing or damaged, each
+            with the partitions that it holds. With any, exit code 3.
+        seconds: How long it took, without Spark's start.
+    """
 
     records: int = 0
     l1_objects: int = 0
