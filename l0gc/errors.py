@@ -237,7 +237,3 @@ class InputPositionMovedError(ProtocolError):
 
 class BatchMismatchError(ProtocolError):
     """A sink's batch has landed with other rows under its number, or a later one has landed (hazard 30)."""
-
-
-class StaleReconcilerError(ProtocolError):
-    """Another reconciler has committed this range already (hazard 9); nothing of this one's work takes effect."""

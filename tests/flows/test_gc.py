@@ -58,7 +58,7 @@ def everything(store: S3Store) -> set[str]:
     return {k for page in store.scan("") for k in page.keys}
 
 
-def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(loaded: S3Store) -> None:
+def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(loaded: S3Store, tmp_path: Path) -> None:
     assert l0_objects(loaded)
     done = l0gc("gc", "--housekeep-barrier", "--sweep-min-age", "0s")
     assert (done["errors"], done["dry_run"]) == ([], False)
@@ -69,7 +69,15 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
     for step, command in (("housekeep", "housekeep"), ("reconcile", "reconcile"), ("sweep", "sweep")):
         assert set(done[step]) == set(l0gc(command))
     assert set(done["not_due"]) == {"merge", "expire", "table_sync", "vacuum"}
+    seen = l0gc("status")  # the run began before it counted what it then deleted
+    garbage = seen["garbage"]
+    assert garbage["eligible_objects"] == garbage["deleted_objects"] == done["sweep"]["deleted"] == 1
+    assert (garbage["dollars_month"], seen["next"]) == (0, "nothing")
     assert set(done["compute_watermark"]) == set(l0gc("compute-watermark"))
+    upload(tmp_path, 1)
+    done = l0gc("gc", "--housekeep-barrier", "--engine", "local")
+    assert (done["reconcile"]["records"], done["sweep"]["deleted"]) == (len(LINES), 1)
+    assert l0_objects(loaded) == {}
 
 
 def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +97,6 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
     assert l0gc("status")["next"]
 
 
-def test_what_has_landed_since_makes_the_steps_due_again(loaded: S3Store, tmp_path: Path) -> None:
-    l0gc("gc", "--housekeep-barrier", "--engine", "local")
-    upload(tmp_path, 1)
-    done = l0gc("gc", "--housekeep-barrier", "--engine", "local")
-    assert (done["reconcile"]["records"], done["sweep"]["deleted"]) == (len(LINES), 1)
-    assert l0_objects(loaded) == {}
-
-
 def test_what_could_not_be_deleted_is_due_until_it_is(loaded: S3Store, tmp_path: Path) -> None:
     l0gc("gc", "--housekeep-barrier", "--engine", "local", "--sweep-min-age", "1d")
     assert len(l0_objects(loaded)) == 1
@@ -114,15 +114,6 @@ def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
     assert done["vacuum"]["deleted"]["dropped_l1"]["objects"] == 1
     assert not [k for k in everything(loaded) if k.startswith("level_one/")]
     assert done["vacuum"]["run_id"] != done["run_id"]
-
-
-def test_what_a_run_has_deleted_is_no_garbage_for_status(loaded: S3Store) -> None:
-    """Issue 15.1: the run began before it counted what it then deleted."""
-    done = l0gc("gc", "--housekeep-barrier", "--sweep-min-age", "0s", "--engine", "local")
-    seen = l0gc("status")
-    garbage = seen["garbage"]
-    assert garbage["eligible_objects"] == garbage["deleted_objects"] == done["sweep"]["deleted"] == 1
-    assert (garbage["dollars_month"], seen["next"]) == (0, "nothing")
 
 
 def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
@@ -189,7 +180,7 @@ def test_where_m_is_refused_nothing_is_swept(
     upload(tmp_path, 0)
     loaded.put(LAYOUT.format(0, 4711, "5d224ad2-0a58-418f-afde-bc2fe7c35589"), b"from the future")
     before = l0_objects(loaded)
-    done, error = failing_gc("--barrier", "--engine", "local")
+    done, error = failing_gc("--housekeep-barrier", "--engine", "local")
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("compute-watermark", 4)]
     assert (done["compute_watermark"], done["sweep"], error.exit_code) == (None, None, 4)
     assert l0_objects(loaded) == before
@@ -198,7 +189,7 @@ def test_where_m_is_refused_nothing_is_swept(
 
 def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
     l0gc("pause", "--why", "disk audit")
-    done, error = failing_gc("--barrier", "--engine", "local")
+    done, error = failing_gc("--housekeep-barrier", "--engine", "local")
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("sweep", 4)]
     assert (done["compute_watermark"]["published"], error.exit_code) == (True, 4)
 
@@ -226,7 +217,7 @@ def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkey
             signal.raise_signal(signals.pop())
 
     monkeypatch.setattr("l0gc.collect.sweep._Sweeper._report", report)
-    done, error = failing_gc("--barrier", "--engine", "local")
+    done, error = failing_gc("--housekeep-barrier", "--engine", "local")
     assert (error.exit_code, done["sweep"]["stopped"]) == (130, True)
     assert done["errors"] == []
 
