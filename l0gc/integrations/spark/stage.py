@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Final, cast
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
+import pyarrow.compute as pc
 
 from l0gc import columns
 from l0gc.errors import UsageError
@@ -45,6 +46,14 @@ _Hashes = npt.NDArray[np.uint64]
 _ROWS: Final = 1 << 16
 """So many rows are looked at together."""
 _PACKED_AHEAD: Final = 2
+_DIGESTED: Final = 1 << 12
+"""The digest of so many rows is computed together, in the processor's cache."""
+_BASE: Final = 0x9E3779B97F4A7C15
+"""A polynomial's base. It is odd, so it has an inverse modulo 2^64, and one changed word always changes the polynomial."""
+_PADS: Final = pa.BinaryArray.from_buffers(
+    pa.binary(), 8, [None, pa.py_buffer(np.cumsum(np.arange(-1, 8)).astype(np.int32) + 1), pa.py_buffer(bytes(28))]
+)
+"""What fills a value up to whole words. `pa.array` would import pandas."""
 _HELD: Final = ("key", "value", "partition", "named")
 """The columns of rows that wait: `named` has the partition that a row names, -1 where it names none. `create_time` and
 `headers` follow where the rows have them."""
@@ -203,13 +212,12 @@ class Stager:
         order = np.argsort(_numbers(rows, "partition"), kind="stable")
         rows = rows.take(columns.numbers(order))
         values, keys = rows.column("value").to_pylist(), rows.column("key").to_pylist()
-        times, headers = _column(rows, "create_time"), _column(rows, "headers")
-        times = None if times is None else times_of(times)
+        times, headers = _times(rows), _column(rows, "headers")
         sizes = _lengths(rows.column("value"))
         packed = pack_records(topic, Records(_numbers(rows, "partition"), sizes, values, keys, times, headers))
         o = write_object(self._cluster, topic, packed)
-        digest = digest_of(topic.name, values, keys, _numbers(rows, "named"), times, headers)
-        return StagedObject(o.object, o.topic, o.left, digest=digest)
+        parts_of = (rows.slice(at, _DIGESTED) for at in range(0, len(values), _DIGESTED))
+        return StagedObject(o.object, o.topic, o.left, digest=sum(_digest(topic.name, p) for p in parts_of))
 
 
 def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -229,6 +237,16 @@ def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         except ValueError as e:
             raise UsageError(f"a row for topic {topic.name!r} has headers of which one has no key") from e
     return found
+
+
+def _times(rows: pa.RecordBatch) -> Rows | None:
+    times = _column(rows, "create_time")
+    return None if times is None else times_of(times)
+
+
+def _digest(topic: str, rows: pa.RecordBatch) -> int:
+    of_record = rows.column("value"), rows.column("key"), _numbers(rows, "named")
+    return digest_of(topic, *of_record, _times(rows), _column(rows, "headers"))
 
 
 def _numbers(rows: pa.RecordBatch, name: str) -> Rows:
@@ -257,48 +275,71 @@ def _lengths(column: pa.Array) -> Rows:
 
 def digest_of(
     topic: str,
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None],
+    values: pa.Array,
+    keys: pa.Array,
     named: Rows,
     times: Rows | None = None,
     headers: pa.Array | None = None,
 ) -> int:
-    """Return the digest of these rows of a topic, by which a batch that is repeated under its number is compared with the
-    one that landed. It finds mistakes; it does not withstand a search for two batches with the same digest.
+    """The digest of these rows of a topic, by which a batch that is repeated under its number is compared with the one that
+    landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
 
     It is the sum of a hash of each row, modulo 2^64: the same rows have the same digest, in whatever order they come and
     however they are cut into tasks and objects. A row's hash covers its topic, value and key, the partition that it
-    names, its create time and its headers, but not the partition that it was dealt to, which may differ in a replay.
+    names, its create time and its headers, but not the partition that it was dealt to, which may differ in a replay. A
+    function that is called for each row would cost a third of what the rest of a task's work costs.
 
     Args:
         named: the partition that each row names, -1 where it names none.
-        times, headers: without them, or if a row has none, its hash is that of a row without them.
+        times, headers: without them, or where a row has none, its hash is that of a version that knew none.
     """
-    hashes = _mixed(np.uint64(zlib.crc32(topic.encode()) << 32 | len(topic)) + named.astype(np.uint64))
-    hashes = _with(_with(hashes, keys), values)
+    hashes = _hashes(np.uint64(zlib.crc32(topic.encode()) << 32 | len(topic)) + named.astype(np.uint64), values, keys)
     if times is not None:
         hashes += np.where(times == NO_TIME, np.uint64(0), _mixed(times.astype(np.uint64) + np.uint64(1)))
     if headers is not None:
         counts, header_keys, header_values = headers_of(headers)
         ends = np.cumsum(counts)
         places = np.arange(len(header_keys)) - np.repeat(ends - counts, counts)
-        names = header_keys.cast(pa.binary()).to_pylist()
-        each = _with(_with(_mixed(places.astype(np.uint64)), names), header_values.to_pylist())
+        each = _mixed(_hashes(places.astype(np.uint64), header_keys.cast(pa.binary()), header_values))
         hashes = np.where(counts > 0, _mixed(hashes) + sums_of(each, counts), hashes)
     return int(_mixed(hashes).sum(dtype=np.uint64))
 
 
-def _with(hashes: _Hashes, column: Sequence[bytes | None]) -> _Hashes:
-    """Each hash, and its value's length and checksum in it; those of null are no value's."""
-    nulls, count = column.count(None), len(column)
-    if nulls == count:
-        return _mixed(hashes)
-    values = cast(Sequence[bytes], [b"" if v is None else v for v in column] if nulls else column)
-    lengths = np.fromiter(map(len, values), np.uint64, count)
-    numbers = (lengths + np.uint64(1)) << np.uint64(32) | np.fromiter(map(crc32c, values), np.uint64, count)
-    if nulls:
-        numbers[[v is None for v in column]] = 0
-    return _mixed(hashes + numbers)
+def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
+    """A hash of each value with its key, either of which may be null."""
+    hashes = _mixed(seeds)
+    without_key, without_value = ~columns.is_valid(keys), ~columns.is_valid(values)
+    value_lengths, key_lengths = np.where(without_value, 0, _lengths(values)), np.where(without_key, 0, _lengths(keys))
+    for of_row in (np.where(without_key, -1, key_lengths), np.where(without_value, -1, value_lengths)):
+        hashes = _mixed(hashes + of_row.astype(np.uint64))
+    joined = [values, _PADS.take(columns.numbers(-value_lengths & 7))]
+    if key_lengths.any():
+        joined += [keys, _PADS.take(columns.numbers(-key_lengths & 7))]
+    filled = pc.binary_join_element_wise(*joined, _PADS[0], null_handling="replace", null_replacement="")
+    ends = np.cumsum(_lengths(filled) >> 3)
+    hashes += _polynomials(np.frombuffer(filled.buffers()[2] or b"", "<u8", int(ends[-1]) if len(ends) else 0), ends)
+    return hashes
+
+
+def _polynomials(words: _Hashes, ends: Rows) -> _Hashes:
+    """The polynomial over the words of each row, which ends at the word in `ends`."""
+    powers, inverses = _powers(1 << len(words).bit_length())
+    terms = words >> np.uint64(32)  # so that a difference is never in the highest bits alone
+    terms ^= words
+    terms *= powers[: len(words)]
+    sums = np.zeros(len(words) + 1, np.uint64)
+    np.cumsum(terms, out=sums[1:])
+    starts = np.concatenate([[0], ends[:-1]])
+    polynomials: _Hashes = (sums[ends] - sums[starts]) * inverses[starts]
+    return polynomials
+
+
+@lru_cache(2)
+def _powers(count: int) -> tuple[_Hashes, _Hashes]:
+    """The first powers of the base, and their inverses."""
+    bases = (_BASE, pow(_BASE, -1, 1 << 64))
+    powers, inverses = (np.cumprod(np.full(count, base, np.uint64), dtype=np.uint64) for base in bases)
+    return powers, inverses
 
 
 def _mixed(x: _Hashes) -> _Hashes:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from l0gc.errors import BatchMismatchError, UsageError
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN
-from l0gc.streamlog.ingest.headers_and_times import Headers
+from l0gc.integrations.spark.stage import digest_of
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import reconcile
@@ -25,6 +28,8 @@ ROWS: Rows = {
     "create_time": [TIME, None, TIME + timedelta(seconds=1), None],
     "headers": [HEADERS, None, [], HEADERS[1:2]],
 }
+DIGEST = 14260163233214564464
+"""Of the rows below, in a version that knew neither."""
 EXPECTED: list[tuple[int | None, Headers]] = [
     (TIME_MS, (("a", b"1"), ("a", None), ("é", b"\xff"))),
     (None, ()),
@@ -112,3 +117,36 @@ def test_a_batch_that_comes_again_with_other_headers_or_times_is_refused() -> No
     ):
         with pytest.raises(BatchMismatchError):
             write_batch(cluster, {**ROWS, **changed}, **batch)
+
+
+def digest(times: list[int] | None, headers: list[Headers] | None) -> int:
+    values, keys = pa.array([b"ab", b"", b"0123456789", b"x"]), pa.array([b"k", None, b"", b"12345678"])
+    return digest_of(
+        "events",
+        values,
+        keys,
+        np.array([-1, 0, 3, -1]),
+        None if times is None else np.array(times),
+        None if headers is None else headers_column(headers),
+    )
+
+
+def test_the_digest_of_rows_without_them_is_that_of_an_older_version() -> None:
+    """Which has it in the journal, and a replay after an upgrade must be recognised."""
+    assert digest(None, None) == digest([NO_TIME] * 4, [()] * 4) == DIGEST
+
+
+def test_the_digest_covers_each_time_and_each_header_with_its_place() -> None:
+    a, b, c = ("a", b"1"), ("a", None), ("a", b"")
+    all_headers: list[list[Headers]] = [
+        [(a, b), (), (), ()],
+        [(b, a), (), (), ()],
+        [(a, c), (), (), ()],
+        [(a,), (b,), (), ()],
+        [(), (a, b), (), ()],
+        [(("a1", b""), b), (), (), ()],
+        [(a, b, b), (), (), ()],
+    ]
+    all_times = [[0, NO_TIME, NO_TIME, NO_TIME], [NO_TIME, 0, NO_TIME, NO_TIME], [1, NO_TIME, NO_TIME, NO_TIME]]
+    found = [digest(None, h) for h in all_headers] + [digest(t, None) for t in all_times] + [DIGEST]
+    assert len(set(found)) == len(found)
