@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -72,9 +73,11 @@ def jump_to_a_folder(self: KeyLayout, shard: int) -> str:
     "tests/test_keys.py::test_a_near_miss_is_no_l0_key",
 )
 def anything_after_a_key() -> AbstractContextManager[Any]:
-    original = vars(KeyLayout)["pattern"].func
+    original = vars(KeyLayout)["_pattern"].func
 
-    return method(KeyLayout, "pattern", property(lambda self: original(self)[:-1] + ".*$"))
+    return method(
+        KeyLayout, "_pattern", property(lambda self: re.compile(original(self).pattern.removesuffix(r"\Z") + ".*"))
+    )
 
 
 class _LocalTime(Wrapped):
