@@ -138,10 +138,8 @@ class Remover:
                     self.tally.limited = self.full = True
                 self._budget.left -= len(batch)
             self._waiting += batch
-            most = SEGMENT_OBJECTS
-            if batch:
-                longest = max(len(o.key) + len(o.version_id) for o in self._waiting)
-                most = max(1, min(most, SEGMENT_BYTES // (OBJECT_BYTES + longest)))
+            longest = max(map(len, [o.key for o in batch]), default=0)
+            most = max(1, min(SEGMENT_OBJECTS, SEGMENT_BYTES // (OBJECT_BYTES + longest)))
             while len(self._waiting) >= most:
                 objects, self._waiting = self._waiting[:most], self._waiting[most:]
                 self._send(objects)
