@@ -30,10 +30,9 @@ from l0gc.errors import (
 )
 from l0gc.events import event
 from l0gc.runtime import Runtime
-from l0gc.storage.boundary import Folder
 from l0gc.storage.contention import WriterOrder
 from l0gc.storage.entry import Landed
-from l0gc.storage.log import KEPT_CHECKPOINTS, OffsetTakenError, SharedLog
+from l0gc.storage.log import KEPT_CHECKPOINTS, Folder, OffsetTakenError, SharedLog
 
 _log: Final = logging.getLogger(__name__)
 

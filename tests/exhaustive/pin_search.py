@@ -25,8 +25,8 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.epoch import prev
 from l0gc.errors import NotFoundError, ObjectNotFoundError, PinnedSinceError, SafetyError, UsageError
 from l0gc.runtime import Runtime
-from l0gc.storage.boundary import Folder
 from l0gc.storage.entry import Landed
+from l0gc.storage.log import Folder
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.streamlog import epoch_source, pins
 from l0gc.streamlog.controller import entries

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from l0gc.errors import L0gcError
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
-from l0gc.storage.boundary import Folder
-from l0gc.storage.log import SharedLog
+from l0gc.storage.log import Folder, SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.handle import Controller

@@ -17,9 +17,8 @@ from l0gc.errors import (
     StaleClusterEpochError,
     StoreError,
 )
-from l0gc.storage.boundary import Boundary
 from l0gc.storage.entry import Landed
-from l0gc.storage.log import SharedLog
+from l0gc.storage.log import Boundary, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.journal import apply as journal_apply

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from l0gc.storage.boundary import Folder
+from l0gc.storage.log import Folder
 from tests.exhaustive.__main__ import summary
 from tests.exhaustive.pin_search import PIN_WHOLE, Keeper, Lifter, Pin, PinScope, PinSearch
 from tests.simulation.mutants import of_pins

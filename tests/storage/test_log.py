@@ -23,9 +23,16 @@ from l0gc.errors import (
     ThrottledError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.boundary import RAISE_DEADLINE_S, Folder
 from l0gc.storage.entry import seal, unseal
-from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS, OffsetTakenError, Replay, SharedLog
+from l0gc.storage.log import (
+    APPEND_DEADLINE_S,
+    RAISE_DEADLINE_S,
+    TRUNCATE_MIN_AGE_MS,
+    Folder,
+    OffsetTakenError,
+    Replay,
+    SharedLog,
+)
 from l0gc.storage.objectstore import DeleteFailure, Written
 from l0gc.storage.parallel import Parallel
 from tests.support.memory_store import Call, FakeClock, MemoryStore, failing, lose_reply, once

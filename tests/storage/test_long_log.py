@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.runtime import Runtime
-from l0gc.storage.boundary import Folder
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
+from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Folder, SharedLog
 from tests.support.memory_store import MemoryStore, once
 
 FOLDER = "l0gc/x/"

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.inspect.verify.findings import JournalCopy, Kind
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, PartitionId, journal_log, parse_level_one
-from l0gc.storage.boundary import Folder
-from l0gc.storage.log import SharedLog
+from l0gc.storage.log import Folder, SharedLog
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.cluster import Handles

@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-import l0gc.storage.boundary
+import l0gc.storage.log
 from l0gc.errors import (
     AmbiguousWriteError,
     AppendOutcomeUnknownError,
@@ -21,9 +21,8 @@ from l0gc.errors import (
     PreconditionFailedError,
     StoreError,
 )
-from l0gc.storage.boundary import Boundary
 from l0gc.storage.entry import Landed
-from l0gc.storage.log import Replay, SharedLog
+from l0gc.storage.log import Boundary, Replay, SharedLog
 from l0gc.storage.objectstore import Stored, Written
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
@@ -117,12 +116,12 @@ def boundary_not_raised() -> AbstractContextManager[Any]:
 
 @mutant(
     39,
-    "l0gc/storage/boundary.py::Boundary.lift",
+    "l0gc/storage/log.py::Boundary.lift",
     "raising the boundary has no deadline",
     f"{_LOG}::test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation",
 )
 def raised_for_ever() -> AbstractContextManager[Any]:
-    return mock.patch.object(l0gc.storage.boundary, "RAISE_DEADLINE_S", float("inf"))
+    return mock.patch.object(l0gc.storage.log, "RAISE_DEADLINE_S", float("inf"))
 
 
 @instead(
@@ -225,7 +224,7 @@ def refusal_believed() -> AbstractContextManager[Any]:
 
 @instead(
     7,
-    "l0gc/storage/boundary.py::Boundary.is_due",
+    "l0gc/storage/log.py::Boundary.is_due",
     "a `Date` that goes back proves that no time has passed",
     f"{_LOG}::test_a_date_that_was_ahead_once_makes_the_boundary_due",
     simulated=False,
