@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from l0gc.formatting import count, dollars, dollars_month, size, span
+from typing import ClassVar
+
+import msgspec
+
+from l0gc.formatting import Outcome, count, dollars, dollars_month, size, span
+from l0gc.streamlog.topics import AdvancedEpoch
 
 
 def test_numbers_are_formatted_in_their_largest_unit() -> None:
@@ -17,3 +22,15 @@ def test_numbers_are_formatted_in_their_largest_unit() -> None:
     ]  # fmt: skip
     assert [dollars(d) for d in (0, 0.004, 0.005, 1234.5)] == ["$0.00", "under $0.01", "$0.01", "$1,234.50"]
     assert dollars_month(2 << 30, 0.5) == 1.0
+
+
+def test_a_result_as_json_has_no_hidden_field_and_what_nobody_asked_for_is_left_out() -> None:
+    class Found(msgspec.Struct, Outcome):
+        hidden: ClassVar[frozenset[str]] = frozenset({"evidence"})
+
+        number: int
+        evidence: object
+
+    assert Found(1, object()).to_json() == {"number": 1}
+    assert AdvancedEpoch(7).to_json() == {"epoch": 7}
+    assert AdvancedEpoch(7, []).to_json() == {"epoch": 7, "closed": []}

@@ -82,11 +82,16 @@ class TopicList(list[Topic], Outcome):
         return {"topics": [t.to_json() for t in self]}
 
 
-class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True, omit_defaults=True):
+class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
     """The cluster epoch now, and the topics that were `closed`; None where nobody asked for that."""
 
     epoch: int
     closed: list[UnknownTopic] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, without `closed` where nobody asked for it."""
+        fields = super().to_json()
+        return fields if self.closed is not None else {"epoch": fields["epoch"]}
 
 
 def create_topic(
