@@ -129,7 +129,7 @@ def find_laggards(
     """Return who lags, and what that costs.
 
     Args:
-        unreconciled: the objects that the journals need, each with its topic: also what waits behind a hole.
+        unreconciled: the objects that the journals need, each with its topic: also what waits for a hole.
         below: the lowest epoch that a journal may still take, or that a pin keeps.
         scan: the newest listing; None without one.
         now_ms: the store's clock.

@@ -199,7 +199,7 @@ def _together(a: Step, b: Step) -> Step:
 def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = None) -> dict[int, Step]:
     """Return up to where a round goes in each journal: what holds the lowest epochs goes first.
 
-    A step holds its own epoch and those behind it, since a journal is taken in order.
+    A step holds its own epoch and those after it, since a journal is taken in order.
 
     Args:
         budget: so many bytes at most; but one step is taken at least.
