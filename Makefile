@@ -10,9 +10,10 @@ JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
-CONTRACTS := tests/test_architecture.py tests/test_api.py tests/test_errors.py tests/test_metrics.py tests/test_settings.py \
-	tests/test_walk.py tests/cli/test_docs.py tests/cli/test_help.py tests/cli/test_config.py tests/cli/test_metrics_options.py \
-	tests/cli/test_observability_files.py tests/docs/test_blocks.py tests/examples tests/scaling/test_paper.py
+CONTRACTS := tests/test_architecture.py tests/test_api.py tests/test_errors.py tests/test_metrics.py tests/test_operations.py \
+	tests/test_settings.py tests/test_walk.py tests/cli/test_docs.py tests/cli/test_help.py tests/cli/test_config.py tests/cli/test_metrics_options.py \
+	tests/cli/test_observability_files.py tests/cli/test_refused.py tests/cli/test_captures.py \
+	tests/docs/test_blocks.py tests/examples tests/scaling/test_paper.py
 
 # The tests start hundreds of processes: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -33,6 +34,7 @@ check: generate ## Within a minute: write what is generated, check style and typ
 generate: | $(BIN)/l0gc
 	$(BIN)/python docs/commands.py
 	$(BIN)/python docs/library.py
+	$(BIN)/python docs/metrics.py
 	$(BIN)/python -m tests.examples.iam
 	$(BIN)/python -m tests.scaling.paper --write
 
