@@ -17,7 +17,7 @@ import l0gc
 from l0gc.api import Record
 from l0gc.integrations import kafka as bridge
 from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.journal import state
+from l0gc.streamlog.journal import apply
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
@@ -106,8 +106,8 @@ def test_a_bridge_whose_positions_are_forgotten_goes_on_at_the_offsets_that_it_c
         patch.setattr(bridge, "Consumer", type("Killed", (Consumer,), {"commit": lambda *_, **__: None}))
         bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: landed >= 100)
     bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: True)
-    monkeypatch.setattr(state, "PRODUCER_EXPIRY_MS", 0)
-    monkeypatch.setattr(state, "_EXPIRY_STEP_MS", 0)
+    monkeypatch.setattr(apply, "PRODUCER_EXPIRY_MS", 0)
+    monkeypatch.setattr(apply, "_EXPIRY_STEP_MS", 0)
     with l0gc.open(url) as cluster:
         cluster.housekeep(barrier=True)
         with cluster.producers.sender("events", "kafka-clicks") as sender:
