@@ -203,8 +203,6 @@ PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 GC_NOTE: Final = "l0gc/gc/last.json"
-QUARANTINE: Final = "quarantine/"
-"""Before the key of a damaged object that was given up, its bytes; and in it the records of what was given up."""
 PAUSED: Final = "l0gc/paused.json"
 ATTEMPTS: Final = "l0gc/attempts/"
 

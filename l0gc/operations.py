@@ -127,7 +127,6 @@ class Vacuum(Operation, frozen=True, kw_only=True):
         orphan_age_s: Refuse what runs stamped so long ago and have not committed, and delete it.
         orphans: False to leave out the listing that finds orphans.
         keep_runs_s: Remove records of runs that are older than this.
-        keep_quarantine_s: Remove what give-up kept of lost records longer ago than this.
         max_objects: Delete no more objects than this.
         max_rate: Delete no more objects a second than this.
         record: False to keep no run record: nothing can then be shown or undeleted.
@@ -139,7 +138,6 @@ class Vacuum(Operation, frozen=True, kw_only=True):
     orphan_age_s: Seconds = DAY_S
     orphans: bool = True
     keep_runs_s: Seconds = 30 * DAY_S
-    keep_quarantine_s: Seconds = 90 * DAY_S
     max_objects: Count | None = None
     max_rate: Rate | None = None
     record: bool = True

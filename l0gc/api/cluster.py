@@ -379,17 +379,32 @@ class Cluster:
         return checked(result)
 
     def give_up(
-        self, topic: str, partition: int, offsets: tuple[int, int], *, force_readable: bool = False
+        self,
+        topic: str = "",
+        partition: int = -1,
+        offsets: tuple[int, int] | None = None,
+        *,
+        objects: Sequence[str] = (),
+        force_readable: bool = False,
     ) -> GiveUpResult:
-        """Give up lost records that are not in L1, so that the rest of their partition goes on. As `l0gc give-up`.
+        """Give up lost records that are not in L1, so that the rest of their partitions goes on. As `l0gc give-up`.
 
         Args:
-            offsets: the first and the last record; readers find a hole there for ever.
+            offsets: the first and the last record of the topic's partition; readers find a hole there for ever.
+            objects: the keys of L0 objects instead, for all records in them.
             force_readable: also records that can be read.
         """
-        from l0gc.streamlog.give_up import give_up
+        from l0gc.streamlog.level_one.give_up import give_up
 
-        return give_up(self.handles(), topic, partition, offsets, user_at_host(), force_readable=force_readable)
+        return give_up(
+            self.handles(),
+            user_at_host(),
+            objects=objects,
+            topic=topic,
+            partition=partition,
+            offsets=offsets,
+            force_readable=force_readable,
+        )
 
     def compute_watermark(
         self,

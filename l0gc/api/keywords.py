@@ -73,7 +73,6 @@ class VacuumKeywords(TypedDict, total=False):
     orphan_age_s: float
     orphans: bool
     keep_runs_s: float
-    keep_quarantine_s: float
     max_objects: int | None
     max_rate: float | None
     record: bool

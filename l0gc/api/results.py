@@ -29,13 +29,14 @@ from l0gc.operations import TableSync as TableSync
 from l0gc.operations import Vacuum as Vacuum
 from l0gc.streamlog.controller.state import Topic as Topic
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
-from l0gc.streamlog.give_up import GiveUpResult as GiveUpResult
 from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult
 from l0gc.streamlog.ingest.inputs import Source as Source
 from l0gc.streamlog.ingest.result import UploadResult as UploadResult
 from l0gc.streamlog.ingest.sender import NewRecord as NewRecord
 from l0gc.streamlog.ingest.sender import Sender as Sender
 from l0gc.streamlog.level_one.expire import ExpireResult as ExpireResult
+from l0gc.streamlog.level_one.give_up import GiveUpResult as GiveUpResult
+from l0gc.streamlog.level_one.give_up import Hole as Hole
 from l0gc.streamlog.level_one.merge import MergeResult as MergeResult
 from l0gc.streamlog.level_one.reconcile import ReconcileResult as ReconcileResult
 from l0gc.streamlog.pins import PinList as PinList

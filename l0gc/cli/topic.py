@@ -314,13 +314,13 @@ run_expire: Final = partial(
 
 
 @click.command("give-up")
-@click.argument("topic", shell_complete=TOPIC)
-@click.option("--partition", type=int, required=True, metavar="N", help="The partition that has lost records.")
+@click.argument("topic", required=False, shell_complete=TOPIC)
+@click.option("--object", "objects", multiple=True, metavar="KEY", help="A lost L0 object, for all records in it.")
+@click.option("--partition", type=int, metavar="N", help="The partition of TOPIC that has lost records.")
 @click.option(
     "--offsets",
     "span",
     type=span_of("offsets", "20-29 or 7"),
-    required=True,
     metavar="FIRST-LAST",
     help="Its lost records, both ends included.",
 )
@@ -330,29 +330,44 @@ run_expire: Final = partial(
 def give_up_command(
     out: Output,
     cluster: Cluster,
-    topic: str,
-    partition: int,
-    span: tuple[int, int],
+    topic: str | None,
+    objects: tuple[str, ...],
+    partition: int | None,
+    span: tuple[int, int] | None,
     force_readable: bool,
     yes: bool,
 ) -> None:
-    """Give up records of TOPIC that nobody can read, so that their offsets are a hole and the rest goes on.
+    """Give up records that nobody can read, so that their offsets are a hole and the rest of their partitions goes on.
 
-    For records that are not in L1, of an L0 object that is lost or damaged and cannot be restored. Once all before it is in
-    L1, the hole holds neither reconcile nor M. The bytes that are left of the object are kept below quarantine/ first. l0gc
-    status names the offsets.
+    For records that are not in L1, of an L0 object that is lost or damaged and cannot be restored: all in --object KEY,
+    which may be given several times, or those of TOPIC that --partition and --offsets name. All before them must be in L1.
+    The hole is an L1 object without rows, whose footer keeps the bytes that are left. l0gc status names the offsets.
 
     \b
     Example:
+      l0gc give-up --object level_zero/data/007/000000000000000042/2f1c3c68-2f7e-4c57-9d0c-5f3a8f7a1b11
       l0gc give-up events --partition 3 --offsets 1000-1999
     """
+    if (
+        bool(objects) == (span is not None)
+        or (span is None) != (topic is None)
+        or (span is None) != (partition is None)
+    ):
+        raise click.UsageError("Give --object KEY, or TOPIC with --partition and --offsets.")
     if not yes:
         readable = ", also those that can be read," if force_readable else ""
-        asked(out, "abandon", f"the records {span[0]} to {span[1]} of partition {topic}/{partition}{readable} for ever")
+        what = f"{span[0]} to {span[1]} of partition {topic}/{partition}" if span else f"in {', '.join(objects)}"
+        asked(out, "abandon", f"the records {what}{readable} for ever")
     out.finish(
-        lambda: cluster.give_up(topic, partition, span, force_readable=force_readable),
+        lambda: cluster.give_up(
+            topic or "", -1 if partition is None else partition, span, objects=objects, force_readable=force_readable
+        ),
         lambda r: [
-            f"{count(r.records, 'record')} of partition {topic}/{partition} given up: {r.first_offset} to {r.last_offset}",
-            *(f"what is left of it is kept as {key}" for key in r.quarantined),
+            f"{count(r.records, 'record')} of {count(r.partitions, 'partition')} given up",
+            *(
+                f"{h.first_offset} to {h.last_offset} of partition {h.topic}/{h.partition}: {h.key}"
+                for h in r.holes[:20]
+            ),
+            *([f"and {len(r.holes) - 20} more"] if len(r.holes) > 20 else []),
         ],
     )

@@ -13,11 +13,11 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 import msgspec
 
 from l0gc.collect.gc_steps import SWEEP, VACUUM
-from l0gc.collect.old_records import old_quarantine, old_run_records, old_scan_snapshots
+from l0gc.collect.old_records import old_run_records, old_scan_snapshots
 from l0gc.collect.plan import Removal
 from l0gc.collect.scan import Deletable
 from l0gc.formatting import Outcome
-from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, QUARANTINE, RUNS, SCANS, KeyLayout
+from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, RUNS, SCANS, KeyLayout
 from l0gc.storage.objectstore import ObjectStore
 
 LEVEL_ZERO: Final = "l0"
@@ -27,7 +27,6 @@ ORPHANED_L1: Final = "orphaned_l1"
 ORPHANED_INDEX: Final = "orphaned_index"
 RUN_RECORDS: Final = "run_records"
 SCAN_SNAPSHOTS: Final = "scan_snapshots"
-QUARANTINED: Final = "quarantined"
 
 
 class GarbageKind(NamedTuple):
@@ -85,12 +84,6 @@ GARBAGE: Final = {
         (SCANS,),
         old=old_scan_snapshots,
         recorded=False,
-    ),
-    QUARANTINED: GarbageKind(
-        "what was kept of records that were given up",
-        "`l0gc give-up` kept it longer ago than `--keep-quarantine`.",
-        (QUARANTINE,),
-        old=old_quarantine,
     ),
 }
 """All kinds. Counts, metrics, messages, the documents' table, the policies' rights and doctor's tries follow from them."""

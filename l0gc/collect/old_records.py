@@ -1,9 +1,8 @@
-"""Old records of runs, old scan snapshots, and what was kept of records that were given up.
+"""Old records of runs, and old scan snapshots.
 
 Deleting them is safe because nothing that deletes data reads them, and neither does the computation of M. Each kind expires
 by age, by the store's clock, and by number. The records of the newest runs always stay, and so does this run's. No record is
-kept of records and snapshots that are deleted: it would be the next to expire. No journal names what was given up; copies
-of it stay for an operator who wants to mend them.
+kept of records and snapshots that are deleted: it would be the next to expire.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.plan import Removal
 from l0gc.collect.runs import run_of, started_ms
 from l0gc.collect.scan import Deletable
-from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS
+from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import ListedPage, ObjectStore
 from l0gc.watermark.scans import old_scans
 
@@ -52,12 +51,6 @@ def old_scan_snapshots(store: ObjectStore, plan: Removal) -> Iterator[list[Delet
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], plan.started_ms))
     yield from (_those(page, lambda key, _: key in old) for page in pages)
-
-
-def old_quarantine(store: ObjectStore, plan: Removal) -> Iterator[list[Deletable]]:
-    """The bytes and the records of what was given up longer ago than the plan keeps them."""
-    before_ms = plan.started_ms - plan.keep_quarantine_ms
-    yield from (_those(page, lambda _, modified_ms: modified_ms < before_ms) for page in store.scan(QUARANTINE))
 
 
 def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[Deletable]:

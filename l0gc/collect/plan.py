@@ -53,7 +53,6 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         orphan_age_ms: objects stamped so long ago that no journal names are orphans.
         orphans: False to leave out the listing that finds orphans.
         keep_runs_ms: the records of runs are kept so long.
-        keep_quarantine_ms: so long is kept what is left of records that were given up.
 
         watermark: M, to be shown. What a sweep may delete is decided by `bound` alone: no object above it.
         older_than_ms: a sweep deletes only what was changed at this time or before.
@@ -78,7 +77,6 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     orphan_age_ms: int = int(1000 * Vacuum().orphan_age_s)
     orphans: bool = True
     keep_runs_ms: int = int(1000 * Vacuum().keep_runs_s)
-    keep_quarantine_ms: int = int(1000 * Vacuum().keep_quarantine_s)
 
     started_ms: int = -1
     watermark: int = NO_WATERMARK

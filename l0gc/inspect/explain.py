@@ -33,7 +33,6 @@ from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
@@ -182,7 +181,7 @@ def _needed(
         journal, topic, unreconciled = naming[0]
         state, row = o.logs.readings[journal].state, unreconciled.extents[0]
         assert state is not None
-        way = how_to_give_up(state.topic(topic.revision), topic.name, int(row["partition"]), int(row["base"]))
+        way = state.topic(topic.revision).how_to_give_up(int(row["partition"]), int(row["base"]))
         ways = f"restore it from a version or a backup, or give its records up: {way}"
         e.next = f"{ways}; l0gc verify shows what else is wrong"
     e.held_by = sum(len(unreconciled.extents) for _, _, unreconciled in naming)

@@ -33,7 +33,6 @@ from l0gc.streamlog.journal.rows import (
     L1_OBJECT,
     NAME,
     NUMBER,
-    RANGE,
     Rows,
     name_text,
     unpack,
@@ -43,8 +42,6 @@ from l0gc.streamlog.journal.topic import TopicState
 
 _READ_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 1000
-_PACKED: Final[dict[str, np.dtype[Any]]] = {"ranges": RANGE}
-"""Which rows a field of an entry holds."""
 _NAMES: Final = {"base": "base_offset", "last": "last_offset", "offset": "log_start_offset"}
 _KINDS: Final = {L1_OBJECT: "l1_object", INDEX_OBJECT: "index_object", INDEX_TREE: "index_object_and_what_it_lists"}
 
@@ -205,10 +202,7 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
         value = getattr(struct, name)
         if name == "revision" and value in names:
             tree["topic"] = names[value]
-        if isinstance(value, bytes) and name in _PACKED:
-            tree[name] = Table.of(unpack(value, _PACKED[name]))
-        else:
-            tree[name] = _plain(value, names)
+        tree[name] = _plain(value, names)
     return tree
 
 
@@ -302,7 +296,5 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}
-    if len(topic.holes):
-        yield {**which, "holes": Table.of(topic.holes)}
     if len(topic.index):
         yield {**which, "indexes": Table.of(topic.index)}

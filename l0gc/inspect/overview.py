@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 
 from l0gc.collect.attempts import Attempt
 from l0gc.collect.pause import Pause
@@ -26,6 +25,7 @@ from l0gc.keys import KeyLayout
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Pin, Topic
 from l0gc.streamlog.epoch_source import pins_of, unknown_topic
 from l0gc.streamlog.journal.admission import EpochWindow
+from l0gc.streamlog.journal.rows import is_hole
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import summary_of
 from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject
@@ -187,12 +187,11 @@ class Journals:
         return records, unreconciled, lost, holes
 
     def given_up(self, limit: int) -> list[HoleFacts]:
-        """Return the first holes, by topic, partition and offset, without what lies before the log starts."""
+        """Return the first holes, by topic, partition and offset, of those that no index object lists."""
         holes = []
         for topic, _, state in self.topics():
-            rows = state.holes[:limit]
-            bases = np.maximum(rows["base"], state.values(state.log_start, rows["partition"], 0))
-            columns = (rows["partition"].tolist(), bases.tolist(), rows["last"].tolist())
+            rows = state.l1[is_hole(state.l1)][:limit]
+            columns = (rows[column].tolist() for column in ("partition", "base", "last"))
             holes += [HoleFacts(topic.name, *numbers) for numbers in zip(*columns, strict=True)]
         return sorted(holes, key=lambda h: (h.topic, h.partition, h.first_offset))[:limit]
 

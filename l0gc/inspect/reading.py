@@ -37,7 +37,6 @@ from l0gc.storage.objectstore import Head, if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import ControllerState, TopicTable
-from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, tasks_of
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.tables import due_ms
@@ -343,7 +342,7 @@ def see_objects(
         topic = journals.snapshot.topics[h.topic]
         state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
         if extent in state.extents(h.partition):
-            giving_up = how_to_give_up(state, h.topic, h.partition, extent.base_offset)
+            giving_up = state.how_to_give_up(h.partition, extent.base_offset)
             return SeenObjects(written, f"reconcile fails on object {extent.key}: {text}", giving_up)
     return SeenObjects(written)
 

@@ -25,8 +25,8 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.storage.objectstore import ObjectStore, if_there
 
-VERSION: Final = 2
-"""What this l0gc writes. It reads nothing older: buckets of version 1 had a log for each partition."""
+VERSION: Final = 3
+"""What this l0gc writes. It reads nothing older."""
 QUOTED: Final = "quoted"
 PLAIN: Final = "plain"
 _FIRST_EDITION: Final = re.compile(r"(?:log|checkpoint)/[0-9]{20}\.json\Z")
@@ -68,6 +68,11 @@ def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | No
         raise UnsupportedFormatError(
             f"this bucket has format {form.version}, which needs a l0gc that knows format {needed}, and this one "
             f"({l0gc.__version__}) knows format {VERSION}: use the l0gc that founded the cluster, or a newer one"
+        )
+    if form.version < VERSION:
+        raise UnsupportedFormatError(
+            f"this bucket has format {form.version}, which this l0gc ({l0gc.__version__}) does not read: found a new "
+            "cluster under another prefix, or keep to the l0gc that founded this one"
         )
     store.quotes_etags = form.etags == QUOTED
     return form

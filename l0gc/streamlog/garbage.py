@@ -52,7 +52,6 @@ from l0gc.streamlog.journal.rows import (
     L1_OBJECT,
     Rows,
     distinct,
-    files_in,
     index_rows,
     name_bytes,
     name_text,
@@ -205,7 +204,7 @@ class JournalGarbage:
             )
             return None
         dropped_ms = int(tree["dropped_ms"])
-        files = map(l1_file, files_in(rows))
+        files = map(l1_file, rows)
         return [Deletable(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
 
     def _partition(self, row: Rows) -> PartitionId:

@@ -33,8 +33,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
 from l0gc.streamlog.ingest.headers_and_times import column_of
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.holes import how_to_give_up
-from l0gc.streamlog.journal.rows import Rows, places
+from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one import parquet
@@ -180,7 +179,7 @@ class OffsetReader:
             self._topic.name,
             self._partitions[gone.at],
         )
-        way = how_to_give_up(topic_copy(self._journal, self._topic), name, int(partition), offset)
+        way = topic_copy(self._journal, self._topic).how_to_give_up(int(partition), offset)
         raise CorruptObjectError(
             f"{gone}, though topic {name!r} needs it for partition {name}/{partition} at record {offset}; restore that "
             f"object from a version{f', or give its records up: {way}' if way else ''}"
@@ -273,28 +272,18 @@ class OffsetReader:
     # -- L0 ------------------------------------------------------------------------------------------------------------
 
     def _from_l0(self, known: TopicState) -> Iterator[Piece]:
-        holes = known.waiting_holes()
         # Later objects are looked up before earlier ones are read.
         objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
         for wanted, bodies in self._ahead(self._fetched, objects, lambda o: o.bytes):
             self.counters.l0_objects += 1
             self.counters.bytes += sum(map(len, bodies))
             at = self._rows_of(wanted)
-            self._pass(holes)
             gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
             if len(gaps):
                 raise self._gap(int(at[gaps[0]]))
             piece = self._of_l0(wanted, bodies)
             self._next[at] = wanted.extents["base"] + wanted.extents["records"]
             yield piece
-        self._pass(holes)
-
-    def _pass(self, holes: Rows) -> None:
-        """Go beyond the holes above L1 that come next."""
-        rows, there = places(self._partitions, holes["partition"])
-        for at, hole in zip(rows[there].tolist(), holes[there], strict=True):
-            if hole["base"] <= self._next[at] <= hole["last"]:
-                self._miss(at, int(hole["last"]))
 
     def _rows_of(self, wanted: UnreconciledObject) -> Rows:
         """Which of the reader's partitions those of the extents are."""

@@ -191,8 +191,7 @@ def describe_topic(
 
 def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffsets:
     view, l1, index = known.view(partition), known.l1_of(partition), known.index_of(partition)
-    holes = known.holes_of(partition)
-    listed = len(l1) + int(index["rows"].sum()) - int((holes["last"] <= view.last_reconciled_offset).sum())
+    listed = len(l1) + int(index["rows"].sum())
     return PartitionOffsets(
         partition,
         journal,

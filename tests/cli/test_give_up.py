@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
 import l0gc as library
 from l0gc.errors import NotFoundError, SafetyError, UsageError
-from l0gc.keys import QUARANTINE
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import ended_here, l0gc, printed, text_of
-
-COMMAND = "l0gc give-up events --partition 0 --offsets 10-19"
 
 
 @pytest.fixture
@@ -45,13 +41,13 @@ def test_a_partition_with_a_lost_object_goes_on_once_its_records_are_given_up(bu
     failed = ended_here("gc", "--engine", "local")
     assert failed.code == 3
     assert lost in failed.stderr
-    assert COMMAND in failed.stderr
+    command = f"l0gc give-up --object {lost}"
+    assert command in failed.stderr
     now = l0gc("status")
-    assert now["next"].startswith(f"restore that object from a version or a backup, or give up its records: {COMMAND} ")
+    assert now["next"].startswith(f"restore that object from a version or a backup, or give up its records: {command} ")
     held = now["computable_watermark"]
-    for p in (0, 1):
-        given = l0gc("give-up", "events", "--partition", str(p), "--offsets", "10-19", "--yes")
-        assert (given["records"], given["quarantined"]) == (10, [])
+    given = l0gc("give-up", "--object", lost, "--yes")
+    assert (given["records"], given["partitions"]) == (20, 2)
     l0gc("gc", "--engine", "local", "--housekeep-barrier")
     now = l0gc("status")
     assert (now["unreconciled_records"], now["causes"]) == (0, [])
@@ -71,35 +67,27 @@ def test_a_partition_with_a_lost_object_goes_on_once_its_records_are_given_up(bu
 
 
 @pytest.mark.weed
-def test_damaged_bytes_are_kept_until_vacuum_is_told_otherwise(bucket: StoreConfig, lost: str) -> None:
-    store = S3Store(bucket)
-    store.put(lost, b"what is left")
+def test_a_partition_is_given_up_by_its_offsets(bucket: StoreConfig, lost: str) -> None:
+    S3Store(bucket).put(lost, b"what is left")
+    assert ended_here("reconcile").code == 3
     lines = text_of("give-up", "events", "--partition", "1", "--offsets", "10-19", "--yes")
-    assert lines == [
-        "10 records of partition events/1 given up: 10 to 19",
-        f"what is left of it is kept as {QUARANTINE}{lost}",
-    ]
-    assert store.get(f"{QUARANTINE}{lost}").body == b"what is left"
-    time.sleep(1.1)  # the store's clock has whole seconds
-    assert l0gc("vacuum", "--engine", "local")["deleted"]["quarantined"]["objects"] == 0
-    tried = l0gc("vacuum", "--engine", "local", "--keep-quarantine", "0s", "--dry-run")
-    done = l0gc("vacuum", "--engine", "local", "--keep-quarantine", "0s")
-    assert tried["deleted"] == done["deleted"]
-    assert done["deleted"]["quarantined"]["objects"] == 2
-    assert not list(store.list(QUARANTINE).modified_ms)
+    assert lines[0] == "10 records of 1 partition given up"
+    assert lines[1].startswith("10 to 19 of partition events/1: level_one/data/events-1/00001/")
 
 
 @pytest.mark.weed
 def test_give_up_asks_and_refuses_records_that_can_be_read(lost: str) -> None:
     arguments = ["give-up", "events", "--partition", "0", "--offsets"]
+    assert ended_here("reconcile").code == 3
     with pytest.raises(UsageError, match=r"abandon the records 10 to 19 of partition events/0 for ever.*give --yes"):
         l0gc(*arguments, "10-19")
     with pytest.raises(SafetyError, match="can be read"):
-        l0gc(*arguments, "20-29", "--yes")
+        l0gc(*arguments, "10-29", "--yes")
     with pytest.raises(NotFoundError, match="next one will have offset 40"):
         l0gc(*arguments, "40", "--yes")
     for wrong in ("9-1", "x", "1-", "-1"):
         ended = ended_here(*arguments, wrong, "--yes")
         assert ended.code == 2
         assert "is not a range of offsets" in ended.stderr
-    assert l0gc(*arguments, "20-29", "--yes", "--force-readable")["records"] == 10
+    assert ended_here("give-up", "events", "--yes").code == 2
+    assert l0gc(*arguments, "10-29", "--yes", "--force-readable")["records"] == 20

@@ -22,7 +22,7 @@ from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
-from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS
+from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
@@ -32,7 +32,7 @@ from tests.support.l0_buckets import Backwards
 from tests.support.memory_store import MemoryStore, memory_cluster, publish_m
 
 HOUR_MS = 3_600_000
-KEEP_RUNS_MS, KEEP_QUARANTINE_MS = Removal().keep_runs_ms, Removal().keep_quarantine_ms
+KEEP_RUNS_MS = Removal().keep_runs_ms
 
 
 def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handles, MemoryStore]:
@@ -79,15 +79,12 @@ def planted(store: MemoryStore) -> FakeGarbage:
     put(store, attempt_key("a-job-of-long-ago"))
     for key in (attempt_key("a-job-of-long-ago"), attempt_key("sweep")):
         store.objects[key].modified_ms -= KEEP_RUNS_MS + 1
-    put(store, f"{QUARANTINE}given-up-long-ago", f"{QUARANTINE}given-up")
-    store.objects[f"{QUARANTINE}given-up-long-ago"].modified_ms -= KEEP_QUARANTINE_MS + 1
-    store.objects[f"{QUARANTINE}given-up"].modified_ms -= KEEP_QUARANTINE_MS
     return source
 
 
 EVERY_KIND = {
     "dropped_l1": 2, "dropped_index": 1, "orphaned_l1": 2, "orphaned_index": 1,
-    "run_records": 3, "scan_snapshots": 1, "quarantined": 1,
+    "run_records": 3, "scan_snapshots": 1,
 }  # fmt: skip
 
 
@@ -128,7 +125,7 @@ def test_what_was_deleted_is_on_record_by_kind_but_for_old_records() -> None:
     summary = read_summary(store, done.run_id)
     assert (summary.command, summary.kinds) == (VACUUM, done.deleted)
     detail = show_run(cluster, done.run_id, sample=100)
-    assert detail.by_status == {"deleted": 7}
+    assert detail.by_status == {"deleted": 6}
     assert not [r for r in detail.sample if r.key.startswith("l0gc/")]
     assert list_runs(store, 1)[0][0].run_id == done.run_id
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.errors import L0gcError, NotFoundError, UsageError
-from l0gc.keys import CONTROLLER_LOG, L1_DATA, QUARANTINE, journal_log
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
@@ -189,8 +189,8 @@ def _records_deleted(view: View, scene: Scene) -> None:
 
 def _given_up(view: View, scene: Scene) -> None:
     """That the offsets are a hole, and no others, has been checked."""
-    kept = [k for k in view.keys if k.startswith(QUARANTINE)]
-    _want(len(kept) == 2, f"kept of it are {kept}, not a record and an object")
+    holes = [f for p, j in view.partitions.items() for f in j.topic(p.revision).files(p.partition) if f.is_hole]
+    _want(len(holes) == 1, f"its holes are {holes}, not one")
 
 
 def _vacuumed(view: View, scene: Scene) -> None:

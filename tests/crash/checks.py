@@ -56,8 +56,9 @@ def look(cluster: Handles) -> View:
         values: list[list[bytes]] = [[GONE] * start for start in starts]
         holes: dict[tuple[int, int], int] = {}
         for p in range(topic.partitions):
-            for hole in cluster.journal(topic.journal_of(p)).state.topic(topic.revision).holes_of(p):
-                holes[p, int(hole["base"])] = int(hole["last"]) + 1
+            for hole in cluster.journal(topic.journal_of(p)).state.topic(topic.revision).files(p):
+                if hole.is_hole:
+                    holes[p, hole.base_offset] = hole.last_offset + 1
         for r in read_topic(cluster, topic, skip_holes=True):
             there, end = values[r.partition], holes.get((r.partition, len(values[r.partition])), 0)
             there += [LOST] * (end - len(there))
@@ -111,7 +112,7 @@ def check(
             raise BrokenError(f"{p} has {l1_key(p, files[0])} in L1, which lies below its log start offset {start}")
         for file in files:
             key = l1_key(p, file)
-            if not (file.is_hole or key in view.keys) or file.base_offset != at:
+            if key not in view.keys or file.base_offset != at:
                 raise BrokenError(f"{p} has {key} in L1, which is gone or does not begin at {at}")
             at = file.last_offset + 1
         if at != last + 1:

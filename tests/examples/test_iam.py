@@ -44,7 +44,6 @@ from l0gc.keys import (
     ATTEMPTS,
     L1_DATA,
     L1_INDEX,
-    QUARANTINE,
     RUNS,
     SCANS,
     KeyLayout,
@@ -72,7 +71,6 @@ NOT_TRIED = {
     ("expirer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "level_one/index/*"): "there are no index objects",
-    ("collector", "s3:DeleteObject", "quarantine/*"): "nothing was given up so long ago",
     ("reconciler", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("reconciler", "s3:GetObject", "level_one/*"): "there are few L1 objects, so none to merge, and no index objects",
     ("reconciler", "s3:PutObject", "level_one/index/*"): "the same",
@@ -247,7 +245,6 @@ def planted(revision: int, name: str) -> dict[str, str]:
         RUNS: f"{RUNS}20200101T000000Z-0123abcd/run.json",
         ATTEMPTS: attempt_key("a-job-of-long-ago"),
         SCANS: f"{SCANS}{1:015}-{name}",
-        QUARANTINE: f"{QUARANTINE}given-up",
     }
 
 
@@ -268,7 +265,7 @@ def test_what_collects_may_delete_every_kind_of_garbage_wherever_it_lies(
     for key in keys.values():
         account.client("admin").put_object(Bucket=account.bucket, Key=f"some/prefix/{key}", Body=b"{}")
     time.sleep(1.1)  # an attempt expires by its age, in whole seconds
-    now = ("--orphan-age", "0s", "--keep-runs", "0s", "--keep-quarantine", "0s", "--engine", "local")
+    now = ("--orphan-age", "0s", "--keep-runs", "0s", "--engine", "local")
     assert account.l0gc(roles[0], "sweep", "--engine", "local", "--json").data["deleted"] == 1
     assert account.l0gc(roles[1], "vacuum", *now, "--json").data["failed"] == 0
     left = {key.removeprefix("some/prefix/") for key in listed(account)}
@@ -365,14 +362,11 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
     described = account.l0gc("looker", "topic", "describe", "events", "--partition", "0", "--json").data
     lost = ("--partition", "0", "--offsets", str(described["offsets"][0]["next_offset"] - 1))
     account.l0gc("expirer", "give-up", "events", *lost, "--force-readable", "--yes")
-    assert [k for k in listed(account) if "/quarantine/" in k]
     account.l0gc("administrator", "topic", "delete", "events", "--yes")
     run_in_one(account, *["epoch advance --profile administrator"] * 2)
-    vacuumed = account.l0gc(
-        "vacuumer", "vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--keep-quarantine", "0s", "--json"
-    )
+    vacuumed = account.l0gc("vacuumer", "vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--json")
     assert vacuumed.data["objects"] > 0
-    assert not [k for k in listed(account) if "/level_one/" in k or "/quarantine/" in k]
+    assert not [k for k in listed(account) if "/level_one/" in k]
     _nothing_is_granted_for_nothing(account)
 
 

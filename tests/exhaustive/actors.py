@@ -181,7 +181,7 @@ def _commit_of(state: JournalState, partitions: tuple[int, ...], name: str) -> E
         extents = state.topic(REVISION).extents(p)
         if extents:
             ends = (p, extents[0].base_offset, extents[-1].last_offset)
-            files.append((*ends, 1, 0, EPOCHS[0], uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{ends}").bytes))
+            files.append((*ends, 1, 0, EPOCHS[0], uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{ends}").bytes, 0))
     if not files:
         return None
     topic = EditedTopic.of(REVISION, state.topic(REVISION).topic_id, added=np.array(files, L1_ROW))

@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import l0gc.streamlog.give_up
 import l0gc.streamlog.level_one.commit
+import l0gc.streamlog.level_one.give_up
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
@@ -39,10 +39,10 @@ from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.give_up import give_up
-from l0gc.streamlog.journal.rows import L1_ROW, Rows, name_bytes
+from l0gc.streamlog.journal.rows import L1_ROW, Rows, is_hole, name_bytes
 from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file
 from l0gc.streamlog.level_one.commit import Commit
+from l0gc.streamlog.level_one.give_up import LostBlock, give_up
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
@@ -95,7 +95,7 @@ def _window() -> Window:
 
 def _row(cluster: Handles, base: int, last: int, size: int, epoch: int) -> Rows:
     """A new L1 object, durable."""
-    row = np.array([(0, base, last, size, 0, epoch, name_bytes(cluster.runtime.new_id()))], L1_ROW)
+    row = np.array([(0, base, last, size, 0, epoch, name_bytes(cluster.runtime.new_id()), 0)], L1_ROW)
     cluster.store.put(_key(row[0]), b"")
     return row
 
@@ -144,7 +144,7 @@ class Reconciler(Actor):
         commit = Commit(cluster, window, epoch)
         files = np.frombuffer(packed, L1_ROW)
         done = commit.run({TOPIC.revision: files})
-        if any("fenced off" not in e and "given up" not in e for e in done.errors) or (done.errors and any(before)):
+        if any("fenced off" not in e for e in done.errors) or (done.errors and any(before)):
             raise BrokenError(str(done.errors))
         if any(before) and done.records != before[0]:
             known = cluster.journal(0).state.names(TOPIC.revision)
@@ -174,16 +174,15 @@ class Giver(Actor):
 
     def act(self, cluster: Handles, local: Local) -> Local:
         try:
-            give_up(cluster, TOPIC.name, 0, (local.choice, local.choice), self.name)
+            give_up(cluster, self.name, topic=TOPIC.name, partition=0, offsets=(local.choice, local.choice))
         except SafetyError as e:
             if any(e.last_offset == local.choice for e in _extents(cluster) if e.key in _lost(cluster)):
                 raise BrokenError(f"what is lost was called readable: {e}") from e
-        except (UsageError, NotFoundError):  # it is in L1, deleted, or a hole by now
-            view = cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).view(0)
-            if view.log_start_offset <= local.choice and view.last_reconciled_offset < local.choice:
-                holes = cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).holes["base"]
-                if local.choice not in holes and cluster.controller.snapshot().topics:
-                    raise BrokenError(f"record {local.choice} is lost, and cannot be given up") from None
+        except (UsageError, NotFoundError):  # it is in L1, deleted, a hole by now, or not next
+            topic = cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision)
+            following = max(topic.view(0).last_reconciled_offset + 1, topic.view(0).log_start_offset)
+            if following == local.choice < topic.view(0).next_offset and cluster.controller.snapshot().topics:
+                raise BrokenError(f"record {local.choice} is lost, and cannot be given up") from None
         return Local("")
 
 
@@ -243,7 +242,7 @@ class Reader(Actor):
             for _, base, batch in read_slices(cluster, TOPIC, skip_holes=True):
                 topic = replica.peek().topic(TOPIC.revision)
                 start = topic.view(0).log_start_offset
-                while following in topic.holes["base"]:
+                while following in topic.l1[is_hole(topic.l1)]["base"]:
                     following += 1
                 if (
                     following not in (-1, base)
@@ -264,7 +263,8 @@ class Reader(Actor):
             return Local("")
         end = replica.peek() if following < 0 else cast(Any, replica)._view.logs.state(replica.first)
         wanted = end.topic(TOPIC.revision).view(0).next_offset
-        while following in replica.peek().topic(TOPIC.revision).holes["base"]:
+        topic = replica.peek().topic(TOPIC.revision)
+        while following in topic.l1[is_hole(topic.l1)]["base"]:
             following += 1
         if following >= 0 and following != wanted:
             raise BrokenError(f"it was read up to {following}, and had {wanted} records")
@@ -316,8 +316,9 @@ def _fetched(reader: OffsetReader, wanted: UnreconciledObject) -> tuple[Unreconc
     return wanted, []
 
 
-def _why_lost(store: Any, e: Extent) -> str:
-    return "it is gone" if e.key in store._view.logs.lost else ""
+def _read_back(cluster: Any, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
+    why = "it is gone" if key in _lost(cluster) else ""
+    return [LostBlock(key, e.block.start, why) for e in extents]
 
 
 def _of_l0(reader: OffsetReader, wanted: UnreconciledObject, bodies: Sequence[bytes]) -> Piece:
@@ -336,7 +337,7 @@ def _rewrite(
             done.append(Rewritten(m, error=e))
             continue
         span = int(m.sources["base"][0]), int(m.sources["last"][-1])
-        row = np.array([(0, *span, m.bytes, 0, epoch, name_bytes(runtime.new_id()))], L1_ROW)
+        row = np.array([(0, *span, m.bytes, 0, epoch, name_bytes(runtime.new_id()), 0)], L1_ROW)
         store.put(_key(row[0]), b"")
         done.append(Rewritten(m, row))
     return done
@@ -354,7 +355,8 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.rewrite, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
-        (l0gc.streamlog.give_up, "why_lost", _why_lost),
+        (level_one.give_up, "read_back", _read_back),
+        (level_one.give_up, "hole_body", lambda key, record: b""),
         (level_one.parquet, "open_l1", _open_l1),
         (level_one.parquet, "chunks", _chunks),
         (level_one.parquet, "fetch_chunk", _fetch_chunk),

@@ -13,7 +13,7 @@ from l0gc.collect.attempts import attempt_key
 from l0gc.collect.garbage import KINDS
 from l0gc.collect.plan import run_id
 from l0gc.errors import PausedError, UsageError
-from l0gc.keys import ATTEMPTS, QUARANTINE, RUNS, SCANS, PartitionId, level_one, level_one_index
+from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one, level_one_index
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
@@ -99,7 +99,6 @@ def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, mon
     planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
     planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000", b"x")
     planted.put(attempt_key("a-job-of-long-ago"), b"{}")
-    planted.put(f"{QUARANTINE}level_zero/data/000/{1:018}/{name_of(3)}", b"damaged")
     there = records()
     with Proxy(str(planted.config.endpoint_url), clock_ahead_s=100 * 86_400) as proxy:
         dry = l0gc("vacuum", "--dry-run", *NOW, "--endpoint-url", proxy.endpoint_url)

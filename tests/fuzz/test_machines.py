@@ -99,8 +99,8 @@ def history() -> list[Landed]:
     merged = l1_rows(l1_row(0, 2, 8, epoch=8, name=77))
     land(edit(MERGE, 8, REVISION, topic_id, removed=replaced, added=merged))
     land(edit(EXPIRE, 8, REVISION, topic_id, starts=starts_of({0: 2, 1: 8})))
-    land(give_up({2: (7, 7)}, state, OTHER, f"id-{OTHER}"))
-    land(give_up({3: (0, 0)}, state, REVISION, f"id-{REVISION}"))
+    land(give_up({2: (0, 6)}, 8, OTHER, f"id-{OTHER}"))
+    land(give_up({3: (0, 0)}, 8, REVISION, f"id-{REVISION}"))
     land(FenceL1(2))
     land(Purged(pack(state.dropped["name"][:2])))
     land(Closed([ClosedTopic(REVISION)]))
@@ -165,7 +165,7 @@ def use(state: JournalState) -> None:
             *([reconciled(state, {0: 3}, revision=revision)] if topic.view(0).last_reconciled_offset < 3 else []),
             *([edit(MERGE, 9, *which, removed=rows, added=merged)] if len(rows) else []),
             edit(EXPIRE, 9, *which, starts=starts_of({0: 3, 1: 9})),
-            give_up({0: (3, 8)}, state, revision, topic.topic_id),
+            give_up({0: (3, 8)}, 0, revision, topic.topic_id),
             Closed([ClosedTopic(revision)]),
         ]
         for entry in entries:

@@ -85,7 +85,7 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))
     which = (topic.revision, topic.topic_id)
     assert handle.land(edit(MERGE, epoch, *which, removed=replaced, added=merged)) == {}
-    handle.give_up(give_up({4: (0, 0)}, handle.state, topic.revision, topic.topic_id), "events")
+    assert handle.land(give_up({4: (0, 0)}, epoch, topic.revision, topic.topic_id)) == {}
     assert handle.land(edit(EXPIRE, epoch, *which, starts=starts_of({1: 4}))) == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1
     assert handle.fence_l1(2) == 2

@@ -21,8 +21,8 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
-from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, publish
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
@@ -323,12 +323,11 @@ def test_both_ways_out_of_a_lost_object_are_named_and_giving_up_ends_it() -> Non
     key = put(cluster, EACH)
     cluster.store.delete([key])
     write_attempt(cluster.store, Attempt("reconcile", 3, f"{key} does not exist"))
-    for partition in EACH:
-        known = read_overview(cluster)
-        assert known.next == known.causes[0].remedy
-        assert "restore that object from a version or a backup, or give up its records" in known.next
-        assert f"l0gc give-up events --partition {partition} --offsets 0-1 (docs" in known.next
-        give_up(cluster, "events", partition, (0, 1), "ann")
+    known = read_overview(cluster)
+    assert known.next == known.causes[0].remedy
+    assert "restore that object from a version or a backup, or give up its records" in known.next
+    assert f"l0gc give-up --object {key} (docs" in known.next
+    give_up(cluster, "ann", objects=[key])
     assert "damaged_object" not in causes(cluster)
 
 

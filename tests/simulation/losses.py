@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from l0gc.errors import L0gcError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
+from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.level_one.waiting import has_work
 
@@ -73,11 +73,15 @@ def loser(world: World, process: Process) -> None:
 def give_all_up(world: World, cluster: Handles) -> None:
     """Give up all that is lost, and lift the rest; nothing fails any more."""
     losses = _losses(world)
-    for h in [h for h in held(world) if h.extent.key in losses.keys]:
-        give_up(cluster, h.topic.name, h.extent.partition, (h.first, h.extent.last_offset), "operator")
-        world.happened[GIVEN_UP] += 1
     while has_work(cluster):
         reconcile(cluster)
+        following: dict[tuple[int, int], Held] = {}
+        for h in held(world):
+            following.setdefault((h.topic.revision, h.extent.partition), h)
+        for h in following.values():
+            if h.extent.key in losses.keys:
+                _give_up(cluster, h)
+                world.happened[GIVEN_UP] += 1
 
 
 def _losses(world: World) -> Losses:
@@ -98,9 +102,17 @@ def _lose(world: World, losses: Losses, key: str) -> None:
     world.note(f"{key} is lost")
 
 
+def _give_up(cluster: Handles, h: Held) -> None:
+    place = h.topic.name, h.extent.partition
+    give_up(cluster, "operator", topic=place[0], partition=place[1], offsets=(h.first, h.extent.last_offset))
+
+
 def _try(world: World, cluster: Handles, h: Held) -> None:
     try:
-        give_up(cluster, h.topic.name, h.extent.partition, (h.first, h.extent.last_offset), "operator")
+        if world.random.random() < 0.5:
+            give_up(cluster, "operator", objects=[h.extent.key])
+        else:
+            _give_up(cluster, h)
     except L0gcError:
         world.happened[REFUSED] += 1
     else:

@@ -6,7 +6,6 @@ from l0gc.errors import CorruptObjectError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal.rows import is_hole
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.pins import create_pin
@@ -47,9 +46,7 @@ def _replay(world: World, cluster: Handles, pin: Pin, live: set[str]) -> None:
         needed: set[str] = set()
         for t in state.topics.values():
             if t.topic_id in live:
-                needed |= {
-                    key for key, _ in spans_of_files(world.watch.names[t.topic_id], t.revision, t.l1[~is_hole(t.l1)])
-                }
+                needed |= {key for key, _ in spans_of_files(world.watch.names[t.topic_id], t.revision, t.l1)}
                 needed |= set() if pin.level_one else {o.key for o in t.objects}
         world.happened["replays as of a pin"] += 1
         lost = set[str]() if world.losses is None else world.losses.keys

@@ -19,13 +19,13 @@ from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
     EXPIRE,
+    GIVE_UP,
     MERGE,
     Advance,
     Barrier,
     Closed,
     Edit,
     FenceL1,
-    GaveUp,
     JournalEntry,
     ObjectExtents,
     Objects,
@@ -33,7 +33,7 @@ from l0gc.streamlog.journal.entries import (
     SetBack,
 )
 from l0gc.streamlog.journal.producers import ProducerBatch
-from l0gc.streamlog.journal.rows import BLOCK, NUMBER, RANGE, START, unpack
+from l0gc.streamlog.journal.rows import BLOCK, NUMBER, START, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.simulation.shadow_l1 import L1Shadow, Ranges, Wrong
 from tests.support.journal import gc_epoch_of
@@ -59,8 +59,7 @@ class Live:
 class Part:
     """A partition; `batches` has the number of records that landed at each first offset.
 
-    `holes` has the first and the last offset of what was given up, and the time of its newest record; `given_up` has all
-    such offsets that there ever were.
+    `given_up` has all offsets that ever were given up.
     """
 
     next_offset: int = 0
@@ -68,7 +67,6 @@ class Part:
     start: int = 0
     live: list[Live] = field(default_factory=list)
     batches: dict[int, int] = field(default_factory=dict)
-    holes: list[tuple[int, int, int]] = field(default_factory=list)
     given_up: set[int] = field(default_factory=set)
 
 
@@ -106,7 +104,6 @@ def fingerprint(state: JournalState) -> int:
             tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
             t.l1.tobytes(),
             t.index.tobytes(),
-            t.holes.tobytes(),
         )
         for t in state.topics.values()
     ]
@@ -194,8 +191,6 @@ class Shadow:
                 self.l1.fence = entry.epoch
             case Purged():
                 self.l1.purged(entry.names, world.objects, world.vanished)
-            case GaveUp():
-                self._gave_up(entry, world)
             case SetBack():
                 if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
                     raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
@@ -304,9 +299,10 @@ class Shadow:
                 if added != removed:
                     raise Wrong(f"merged {removed} into {added}, which hold other records")
             else:
+                if entry.kind == GIVE_UP:
+                    self._given_up(topic, name, added, world)
                 self._lifted(topic, name, added)
             partitions = starts.keys() | {p for p, _, _ in [*added, *removed]}
-            self._pass_holes(topic, name, partitions)
             self._check_l1(topic, partitions)
 
     @staticmethod
@@ -315,8 +311,6 @@ class Shadow:
             part = topic.parts.get(p, Part())
             if base != part.reconciled + 1 or last >= part.next_offset:
                 raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled after {part.reconciled}")
-            if part.given_up.intersection(range(base, last + 1)):
-                raise Wrong(f"took records {base} to {last} of {name}/{p} as reconciled, some of which were given up")
             part.reconciled = last
             part.live = [x for x in part.live if x.base > last]
 
@@ -328,38 +322,18 @@ class Shadow:
                 raise Wrong(f"begins {name}/{p} at {start}, between {part.start} and {part.next_offset}")
             part.start = start
             below = [x.base + x.records - 1 for x in part.live if x.base + x.records <= start]
-            below += [last for _, last, _ in part.holes if last < start]
             part.reconciled = max([part.reconciled, *below])
             part.live = [x for x in part.live if x.base + x.records > start]
-            part.holes = [h for h in part.holes if h[1] >= start]
 
-    def _gave_up(self, entry: GaveUp, world: LandingWorld) -> None:
+    @staticmethod
+    def _given_up(topic: TopicShadow, name: str, ranges: Ranges, world: LandingWorld) -> None:
         """Only records that are not in L1, and lie in objects that are lost, become a hole (hazard 35)."""
-        topic, name = self._topic(entry.revision, world)
-        for p, base, last in unpack(entry.ranges, RANGE).tolist():
-            part, span = topic.parts.get(p, Part()), set(range(base, last + 1))
-            gone = [x for x in part.live if span.intersection(range(x.base, x.base + x.records))]
-            held = {o for x in gone for o in range(max(x.base, part.start), x.base + x.records)}
-            if not span or base < part.start or held != span:
-                raise Wrong(
-                    f"gave up the records {base} to {last} of {name}/{p}, not those of whole extents from {part.start}"
-                )
-            for x in gone:
-                if x.key not in world.lost:
+        for p, base, last in ranges:
+            part = topic.parts.get(p, Part())
+            for x in part.live:
+                if base <= x.base <= last and x.key not in world.lost:
                     raise Wrong(f"gave up records of {x.key}, which can be read")
-            part.live = [x for x in part.live if x not in gone]
-            part.holes = sorted([*part.holes, (base, last, max(x.time_ms for x in gone))])
-            part.given_up |= span
-            self._pass_holes(topic, name, {p})
-            self._check_l1(topic, {p})
-
-    def _pass_holes(self, topic: TopicShadow, name: str, partitions: set[int]) -> None:
-        for p in partitions:
-            part = topic.parts[p]
-            for base, last, time_ms in part.holes:
-                if base <= max(part.reconciled + 1, part.start) <= last:
-                    part.reconciled = last
-                    self.l1.hole(name, topic.revision, p, (base, last, time_ms))
+            part.given_up |= set(range(base, last + 1))
 
     def _check_l1(self, topic: TopicShadow, partitions: set[int]) -> None:
         for p in partitions:
@@ -381,13 +355,6 @@ class Shadow:
                 extents = [(e.key, e.epoch, e.base_offset, e.records) for e in s.topic(topic.revision).extents(p)]
                 if extents != [(x.key, x.epoch, x.base, x.records) for x in part.live]:
                     raise Wrong(f"has a state with other extents in partition {p} of revision {topic.revision}")
-                holes = [
-                    tuple(h) for h in s.topic(topic.revision).holes_of(p)[["base", "last", "max_timestamp"]].tolist()
-                ]
-                if not topic.closed and holes != part.holes:
-                    raise Wrong(
-                        f"has a state with the holes {holes} in partition {p} of revision {topic.revision}, not {part}"
-                    )
                 done = gc_epoch_of(s, topic.revision, p)
                 if not topic.closed and done >= self.needs(topic.revision, p):
                     raise Wrong(

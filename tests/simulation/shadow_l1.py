@@ -6,7 +6,6 @@ Here every L1 object of a partition is known, also those that only its index obj
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -39,11 +38,6 @@ class Span:
     name: bytes
     bytes: int = 0
     newest_ms: int = 0
-
-    @property
-    def hole(self) -> bool:
-        """Whether it has no object: its records were given up."""
-        return self.name.startswith(b"\xff" * 8)
 
 
 @dataclass
@@ -97,13 +91,6 @@ class L1Shadow:
                 self._drop_tree(lists, key, now)
             for key in [k for k, f in lists.files.items() if f.last < start and not lists.listed(f)]:
                 self._drop(lists.files, key, now)
-
-    def hole(self, name: str, revision: int, partition: int, hole: tuple[int, int, int]) -> None:
-        """A partition's list gets what was given up, which is named by nobody."""
-        base, last, newest_ms = hole
-        span = Span(base, last, 0, b"\xff" * 8 + base.to_bytes(8, "little"), 0, newest_ms)
-        key = level_one(PartitionId(name, revision, partition), 0, base, last, str(uuid.UUID(bytes=span.name)))
-        self.lists.setdefault((revision, partition), Lists()).files[key] = span
 
     def closed(self, revision: int, now: tuple[int, int]) -> None:
         """A topic is gone: all that it has is dropped."""
@@ -186,9 +173,8 @@ class L1Shadow:
 
     def _drop(self, have: dict[str, Span], key: str, now: tuple[int, int], *, alone: bool = True) -> None:
         span = have.pop(key)
-        if not span.hole:
-            self.dropped[key] = Dropped(*now, span.name, alone=alone)
-            self.named.discard(key)
+        self.dropped[key] = Dropped(*now, span.name, alone=alone)
+        self.named.discard(key)
 
     def _drop_tree(self, lists: Lists, key: str, now: tuple[int, int]) -> None:
         index = lists.indexes.pop(key)

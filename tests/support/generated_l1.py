@@ -150,7 +150,7 @@ def _name_of(partition: int, slot: int, *, orphan: bool = False) -> uuid.UUID:
 
 def _rows_of(partition: int) -> Rows:
     rows = [
-        (partition, 10 * i, 10 * i + 9, OBJECT_BYTES, 0, 1 + i // 100, _name_of(partition, i).bytes)
+        (partition, 10 * i, 10 * i + 9, OBJECT_BYTES, 0, 1 + i // 100, _name_of(partition, i).bytes, 0)
         for i in range(NAMED)
     ]
     return np.array(rows, L1_ROW)

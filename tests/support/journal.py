@@ -15,10 +15,10 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.entries import (
+    GIVE_UP,
     RECONCILE,
     Edit,
     EditedTopic,
-    GaveUp,
     JournalEntry,
     Kind,
     ObjectExtents,
@@ -26,7 +26,7 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
-from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, RANGE, START, Rows, pack, sums
+from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, START, Rows, is_hole, lost_records, pack, sums
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -144,11 +144,11 @@ def starts_of(starts: Mapping[int, int]) -> Rows:
 
 
 def give_up(
-    ranges: Mapping[int, tuple[int, int]], state: JournalState, revision: int = REVISION, topic_id: str = TOPIC_ID
-) -> GaveUp:
-    """An entry that gives up one range of records of each partition, as if all objects of the topic had been tried."""
-    rows = np.array([(p, *span) for p, span in sorted(ranges.items())], RANGE)
-    return GaveUp(revision, topic_id, pack(rows), [o.key for o in state.topic(revision).objects])
+    ranges: Mapping[int, tuple[int, int]], epoch: int = 0, revision: int = REVISION, topic_id: str = TOPIC_ID
+) -> Edit:
+    """Give up one range of records of each partition."""
+    rows = (l1_row(p, *span, epoch=epoch, name=90_000 + span[1], hole=1) for p, span in sorted(ranges.items()))
+    return edit(GIVE_UP, epoch, revision, topic_id, added=l1_rows(*rows))
 
 
 def l1_row(
@@ -160,10 +160,11 @@ def l1_row(
     name: int | None = None,
     max_timestamp: int = 0,
     size: int = 0,
+    hole: int = 0,
 ) -> tuple[object, ...]:
     """A row of `L1_ROW`; 10 bytes for each record, named for the last one, unless something else is said."""
     named = uuid.UUID(int=last if name is None else name).bytes
-    return partition, base, last, size or 10 * (last - base + 1), max_timestamp, epoch, named
+    return partition, base, last, size or 10 * (last - base + 1), max_timestamp, epoch, named, hole
 
 
 def l1_rows(*rows: tuple[object, ...]) -> Rows:
@@ -174,7 +175,21 @@ def index_row(rows: Rows, *, name: int, epoch: int = 0) -> Rows:
     """The row of an index object that lists these."""
     span = int(rows["partition"][0]), int(rows["base"][0]), int(rows["last"][-1])
     head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
-    return np.array([(*span, *sums(rows), *head, 99, epoch, uuid.UUID(int=name).bytes)], INDEX_ROW)
+    return np.array(
+        [
+            (
+                *span,
+                *sums(rows),
+                int(is_hole(rows).sum()),
+                lost_records(rows),
+                *head,
+                99,
+                epoch,
+                uuid.UUID(int=name).bytes,
+            )
+        ],
+        INDEX_ROW,
+    )
 
 
 def journal_of(

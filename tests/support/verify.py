@@ -71,7 +71,7 @@ def lift(cluster: Handles, name: str = "events", *, per_file: int = 1_000_000) -
             for base in range(first, end, per_file):
                 file = L1File(partition, base, min(base + per_file, end) - 1, 0, 0, epoch, cluster.runtime.new_id())
                 size = put_l1(cluster.store, p, file)
-                row = (partition, base, file.last_offset, size, 0, epoch, rows.name_bytes(file.name))
+                row = (partition, base, file.last_offset, size, 0, epoch, rows.name_bytes(file.name), 0)
                 mine.append(np.array([row], L1_ROW))
             files += mine[1:]
             index = state.index_of(partition)

@@ -25,7 +25,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.index import read_index
-from l0gc.streamlog.level_one.parquet import PARTITION, RangedFile, has_l1_columns, read_footer
+from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, PARTITION, RangedFile, has_l1_columns, read_footer
 
 S = TypeVar("S")
 
@@ -236,4 +236,6 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
             at += len(offsets)
     except (CorruptObjectError, pa.ArrowException, OSError, ValueError) as e:
         return f"it cannot be read: {str(e).splitlines()[0]}"
+    if at == said.base and GIVEN_UP_METADATA.encode() in (metadata.metadata or {}):
+        return ""  # a hole
     return "" if at == said.last + 1 else f"it ends at record {at - 1}, not {said.last}"

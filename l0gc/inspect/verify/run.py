@@ -79,7 +79,7 @@ from l0gc.storage.ranges import KeyRange, RangeReader, cut_range, of_shards
 from l0gc.storage.workers import LOCAL, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.journal.rows import Rows, files_in, name_bytes
+from l0gc.streamlog.journal.rows import Rows, name_bytes
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file
 from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
@@ -307,7 +307,7 @@ def _read_journals(
                     )
                 yield from _l1_references(cut, cluster, journal, topic, state)
                 extents = sum(len(o.extents) for o in state.objects)
-                seen = Counter(extents=extents, index_objects=len(state.index), holes=len(state.holes))
+                seen = Counter(extents=extents, index_objects=len(state.index), holes=state.totals().holes)
                 yield journal % cut.tasks, Seen(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
         if any(s.kind in DOUBTFUL for s in suspects):
@@ -340,7 +340,6 @@ def _l1_references(
 
 
 def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[int, References]]:
-    rows = files_in(rows)
     for start in range(0, len(rows), _REFERENCES_AT_ONCE):
         chunk = rows[start : start + _REFERENCES_AT_ONCE]
         places = np.empty(len(chunk), PLACE)

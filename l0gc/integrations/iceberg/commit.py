@@ -293,7 +293,7 @@ def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
     return deleted
 
 
-OWN: Final = ("level_zero/", "level_one/", "l0gc/", "quarantine/")
+OWN: Final = ("level_zero/", "level_one/", "l0gc/")
 """Where a cluster has its own objects, below its URL."""
 
 

@@ -22,14 +22,12 @@ from l0gc.streamlog.journal.entries import (
     Closed,
     Edit,
     FenceL1,
-    GaveUp,
     Objects,
     Purged,
     SetBack,
     decode_journal_entry,
 )
-from l0gc.streamlog.journal.holes import check_give_up
-from l0gc.streamlog.journal.rows import INDEX_TREE, L1_OBJECT, dropped_rows, files_in
+from l0gc.streamlog.journal.rows import INDEX_TREE, L1_OBJECT, dropped_rows
 from l0gc.streamlog.journal.state import JournalState, purged_rows
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -68,8 +66,6 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
                 state.dropped = state.dropped[~purged]
             case Closed():
                 _apply_closed(state, e, time_ms)
-            case GaveUp():
-                state.topics[e.revision].give_up(check_give_up(state.topics, e, f"revision {e.revision}"))
             case SetBack():
                 _apply_set_back(state, e, entry.offset)
     except (L0gcError, ValueError) as error:
@@ -121,7 +117,7 @@ def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
         topic = state.topics.pop(revision, None)
         if topic is not None:
             epoch = max(e.epoch, state.max_applied_epoch)
-            for kind, rows in ((L1_OBJECT, files_in(topic.l1)), (INDEX_TREE, topic.index)):
+            for kind, rows in ((L1_OBJECT, topic.l1), (INDEX_TREE, topic.index)):
                 state.dropped = np.concatenate([state.dropped, dropped_rows(revision, kind, rows, time_ms, epoch)])
     state.closed_revisions = np.union1d(state.closed_revisions, np.array(revisions, np.int64))
 

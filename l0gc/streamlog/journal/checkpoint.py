@@ -35,11 +35,8 @@ from l0gc.streamlog.journal.rows import (
     ascending,
     check_rows,
     continues,
-    is_hole,
     pack,
     places,
-    position,
-    the_same,
     unpack,
 )
 from l0gc.streamlog.journal.state import JournalState
@@ -68,7 +65,6 @@ class _Topic(msgspec.Struct, array_like=True):
     extents: bytes
     l1: bytes
     index: bytes
-    holes: bytes = b""
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -152,7 +148,6 @@ def _encode_topic(t: TopicState) -> _Topic:
         b"".join(pack(o.extents) for o in t.objects),
         pack(t.l1),
         pack(t.index),
-        pack(t.holes),
     )
 
 
@@ -179,28 +174,8 @@ def _decode_topic(t: _Topic) -> TopicState:
     _check_lists(t.revision, partitions, reconciled, log_start, Lists(index, l1))
     objects = _decode_objects(t, partitions, following)
     topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, l1, index)
-    topic.holes = unpack(t.holes, L1_ROW)
-    _check_holes(topic)
     _check_no_gap(t, topic)
     return topic
-
-
-def _check_holes(t: TopicState) -> None:
-    """Holes are those that the lists have, where the state has these, and those that wait for the records before them."""
-    check_rows(t.holes)
-    partition, last = t.holes["partition"], t.holes["last"]
-    if not is_hole(t.holes).all() or not np.isin(partition, t.partitions).all():
-        raise UsageError(f"a hole of revision {t.revision} is not one, or of no partition")
-    due = np.maximum(t.values(t.reconciled, partition, -1) + 1, t.values(t.log_start, partition, 0))
-    inside = (last >= t.values(t.log_start, partition, 0)) & (last < t.values(t.next_offsets, partition, 0))
-    waits = last > t.values(t.reconciled, partition, -1)
-    # The others are in the list: in the state, or in an index object before what the state has.
-    at = position(t.l1, partition, t.holes["base"])
-    listed = at < 0
-    listed[~listed] = the_same(t.l1[at[~listed]], t.holes[~listed])
-    known = np.isin(t.l1["name"][is_hole(t.l1)], t.holes["name"])
-    if not (inside.all() and (waits | listed).all() and known.all() and (t.holes["base"] > due)[waits].all()):
-        raise UsageError(f"the holes of revision {t.revision} are not those that its lists have or wait for")
 
 
 def _check_lists(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, lists: Lists) -> None:
@@ -274,13 +249,12 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
 
 
 def _check_no_gap(t: _Topic, topic: TopicState) -> None:
-    """Every record that is not in L1 lies in an extent or in a hole, and in one only: M would pass the epoch of one that is
-    missing. Extents are in the order of their offsets."""
-    extents, holes = unpack(t.extents, EXTENT), topic.waiting_holes()
-    partition, base = (np.r_[extents[column], holes[column]] for column in ("partition", "base"))
-    ends = np.r_[extents["base"] + extents["records"], holes["last"] + 1]
+    """Every record that is not in L1 lies in an extent, and in one only: M would pass the epoch of one that is missing.
+    Extents are in the order of their offsets."""
+    extents = unpack(t.extents, EXTENT)
+    partition, base, ends = extents["partition"], extents["base"], extents["base"] + extents["records"]
     order = np.lexsort((base, partition))
-    ordered = (order[order < len(extents)] == np.argsort(extents["partition"], kind="stable")).all()
+    ordered = (order == np.argsort(partition, kind="stable")).all()
     at, base, ends = np.searchsorted(topic.partitions, partition[order]), base[order], ends[order]
     begins = topic.reconciled[at] + 1
     same = at[1:] == at[:-1]

@@ -10,8 +10,9 @@ record to the same last one without a gap, and add up to what it was and what wa
 is removed twice, lost, or removed and named. A partition whose list is not as the edit expects is refused, the others are
 not. A handle asks `fits` before it appends, and whoever replays the log asks it again before `take`.
 
-What is reconciled begins right behind the last reconciled offset and ends with an extent (hazard 9). Nothing that is added
-is stamped below the L1 fence: a vacuum may be deleting it (hazard 25).
+What is reconciled, or given up, begins right behind the last reconciled offset and ends with an extent (hazard 9). So a
+hole covers no record that is in L1, and nothing fills it later (hazard 35). Nothing that is added is stamped below the L1
+fence: a vacuum may be deleting it (hazard 25).
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from l0gc.streamlog.journal.entries import EXPIRE, MERGE, RECONCILE, Change, Edit, Kind
-from l0gc.streamlog.journal.holes import GIVEN_UP
+from l0gc.streamlog.journal.entries import EXPIRE, MERGE, Change, Edit, Kind
 from l0gc.streamlog.journal.rows import (
     INDEX_OBJECT,
     INDEX_ROW,
@@ -34,7 +34,6 @@ from l0gc.streamlog.journal.rows import (
     distinct,
     distinct_at,
     dropped_rows,
-    files_in,
     in_order,
     name_low,
     places,
@@ -90,12 +89,8 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
         if edit.kind != MERGE:
             topic.let_go(change.partitions, ends)
         topic.index, topic.l1 = lists.without(change.partitions).joined(result.after)
-        if edit.kind == EXPIRE:
-            topic.drop_holes(change.partitions, change.starts["offset"])
-        if edit.kind != MERGE:
-            topic.pass_holes(change.partitions)
         for kind, rows in (
-            (L1_OBJECT, files_in(result.objects)), (INDEX_OBJECT, change.removed_indexes), (INDEX_TREE, result.trees),
+            (L1_OBJECT, result.objects), (INDEX_OBJECT, change.removed_indexes), (INDEX_TREE, result.trees),
         ):  # fmt: skip
             dropped.append(dropped_rows(t.revision, kind, rows, time_ms, epoch))
     state.dropped = np.concatenate(dropped)
@@ -103,12 +98,12 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
 
 def _ends(topic: TopicState, kind: Kind, change: Change) -> Rows:
     """Return the last reconciled offset of each partition after a change."""
-    if kind == RECONCILE:
-        ends: Rows = ranges_of(change.added)["last"]
-        return ends
     if kind == MERGE:
         return topic.values(topic.reconciled, change.partitions, -1)
-    return topic.reconciled_after(change.partitions, change.starts["offset"])
+    if kind == EXPIRE:
+        return topic.reconciled_after(change.partitions, change.starts["offset"])
+    ends: Rows = ranges_of(change.added)["last"]
+    return ends
 
 
 def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) -> dict[int, str]:
@@ -129,12 +124,11 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
             )
     begins, following = (topic.values(column, partitions, 0) for column in (topic.log_start, topic.next_offsets))
     reconciled = topic.values(topic.reconciled, partitions, -1)
-    if kind == RECONCILE:
+    if kind not in (MERGE, EXPIRE):
         ranges = ranges_of(change.added)
         for at in np.flatnonzero((ranges["base"] != reconciled + 1) | ~np.isin(partitions, topic.partitions)).tolist():
             why = f"records up to {reconciled[at]} are reconciled already, so {ranges['base'][at]} is not next"
             found.setdefault(int(partitions[at]), why)
-        mark(partitions[topic.given_up(ranges)], GIVEN_UP)
         mark(partitions[~topic.end_with_extent(ranges)], NOT_AN_END)
     elif kind == MERGE:
         files = change.added
@@ -226,7 +220,7 @@ def _wrong_lists(
     inside[inside] = change.removed_indexes["last"][at[inside]] >= listed["last"][inside]
     yield listed["partition"][~inside], MOVED_ON
 
-    sums = np.zeros((3, len(partitions)), np.uint64)
+    sums = np.zeros((5, len(partitions)), np.uint64)
     for rows, sign in (
         (lists.indexes, 1), (lists.rows, 1), (change.added, 1), (result.objects, -1), (result.trees, -1),
         (result.after.indexes, -1), (result.after.rows, -1),
@@ -260,6 +254,8 @@ def _add_up(sums: Rows, slots: Rows, rows: Rows, sign: int) -> None:
         rows["rows"] if listing else np.ones(len(rows), np.int64),
         rows["bytes"],
         rows["names"] if listing else name_low(rows["name"]),
+        rows["holes"] if listing else rows["hole"],
+        rows["lost"] if listing else (rows["last"] + 1 - rows["base"]) * rows["hole"],
     )
     for total, column in zip(sums, columns, strict=True):
         values = column.astype(np.uint64)

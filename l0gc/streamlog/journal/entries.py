@@ -80,7 +80,8 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 RECONCILE: Final = "reconcile"
 MERGE: Final = "merge"
 EXPIRE: Final = "expire"
-Kind = Literal["reconcile", "merge", "expire"]
+GIVE_UP: Final = "give-up"
+Kind = Literal["reconcile", "merge", "expire", "give-up"]
 
 
 class Change(NamedTuple):
@@ -149,6 +150,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
     *reconcile*: what is added holds records that were in L0. *merge*: what is added holds exactly the records of what is
     removed. *expire*: partitions begin at `starts`; what is removed lies wholly below that, as does what leaves unnamed.
+    *give up*: what is added is a hole of each partition, an L1 object without rows for records that were in L0 and are lost.
     In each, `indexes` take the place of `removed_indexes`, and of the oldest L1 rows in the state.
 
     It is parsed and checked when it is decoded or built, as far as that goes without a state: see `edits.fits`.
@@ -212,19 +214,19 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 def _check_change(kind: Kind, c: Change) -> None:
     """Raise `UsageError` if a topic of an edit does not hold what its kind says."""
-    records = {RECONCILE: c.added, MERGE: c.removed, EXPIRE: c.starts}[kind]
+    records = {RECONCILE: c.added, GIVE_UP: c.added, MERGE: c.removed, EXPIRE: c.starts}[kind]
     if not len(records) or len(distinct(records["partition"])) != len(c.partitions):
         raise UsageError(f"{kind} names no records, or an index object of a partition of which it names none")
     if (
         (len(c.added) > 0) is (kind == EXPIRE)
-        or (len(c.removed) and kind == RECONCILE)
+        or (len(c.removed) and kind in (RECONCILE, GIVE_UP))
         or (len(c.starts) and kind != EXPIRE)
     ):
         raise UsageError(f"{kind} has rows that are not for it")
-    if is_hole(c.added).any():
-        raise UsageError("a hole is not an L1 object (hazard 35)")
+    if (is_hole(c.added) != (kind == GIVE_UP)).any():
+        raise UsageError("records are given up by an edit of that kind alone, which does nothing else (hazard 35)")
     match kind:
-        case "reconcile":
+        case "reconcile" | "give-up":
             if not continues(c.added):
                 raise UsageError("the L1 objects of a partition leave a gap")
         case "merge":
@@ -284,19 +286,7 @@ class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     times: Int62
 
 
-class GaveUp(msgspec.Struct, frozen=True, array_like=True, tag="g"):
-    """Of one topic: the records `ranges` (rows of `rows.RANGE`, one for each partition) are lost, and a hole from now on.
-
-    `keys` are the L0 objects that they lie in, of which nobody could read them (hazard 35).
-    """
-
-    revision: Int62
-    topic_id: str
-    ranges: bytes
-    keys: list[str]
-
-
-JournalEntry = Objects | Advance | Barrier | Edit | FenceL1 | Purged | Closed | SetBack | GaveUp
+JournalEntry = Objects | Advance | Barrier | Edit | FenceL1 | Purged | Closed | SetBack
 
 
 _ENTRY: Final[msgspec.msgpack.Decoder[JournalEntry]] = msgspec.msgpack.Decoder(JournalEntry)

@@ -41,7 +41,6 @@ from l0gc.streamlog.journal.entries import (
     ClosedTopic,
     Edit,
     FenceL1,
-    GaveUp,
     JournalEntry,
     ObjectExtents,
     Objects,
@@ -49,7 +48,6 @@ from l0gc.streamlog.journal.entries import (
     SetBack,
 )
 from l0gc.streamlog.journal.fence import EpochFence
-from l0gc.streamlog.journal.holes import check_give_up
 from l0gc.streamlog.journal.producers import needs_controller_check
 from l0gc.streamlog.journal.rows import NAME, NUMBER, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState, purged_rows
@@ -351,16 +349,6 @@ class JournalHandle:
             self._propose(left)
             refused |= found
         return refused
-
-    def give_up(self, entry: GaveUp, name: str) -> None:
-        """Make records that nobody could read a hole, all of the entry's or none. `name` is the topic's. Raises what
-        `check_give_up` raises, as of the state at the offset where it would land."""
-
-        def checked(state: JournalState) -> GaveUp:
-            check_give_up(state.topics, entry, name)
-            return entry
-
-        self._propose(checked)
 
     def fence_l1(self, epoch: int) -> int:
         """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does

@@ -34,11 +34,12 @@ L1_ROW: Final = np.dtype(
         ("max_timestamp", "<i8"),
         ("epoch", "<i8"),
         ("name", "V16"),
+        ("hole", "<u1"),
     ]
 )
 """An L1 object with the records `base` to `last`. `max_timestamp` is the newest of their timestamps, which are the log's
-times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID. Records that were given up have a
-row without an object, a hole; see `hole_rows`."""
+times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID. `hole` is 1 if these
+records were given up: the object has no rows, and its footer says why."""
 INDEX_ROW: Final = np.dtype(
     [
         ("partition", "<i4"),
@@ -47,6 +48,8 @@ INDEX_ROW: Final = np.dtype(
         ("rows", "<i4"),
         ("bytes", "<i8"),
         ("names", "<u8"),
+        ("holes", "<i4"),
+        ("lost", "<i8"),
         ("head_bytes", "<i8"),
         ("head_timestamp", "<i8"),
         ("size", "<i4"),
@@ -55,7 +58,8 @@ INDEX_ROW: Final = np.dtype(
     ]
 )
 """An index object, which lists `rows` L1 objects with the records `base` to `last`. `bytes` and `names` are sums over those
-objects, see `sums`; `head_bytes` and `head_timestamp` are of the oldest one. `size`, `epoch` and `name` are its own."""
+objects, see `sums`; so many `holes` are among them, with so many `lost` records. `head_bytes` and `head_timestamp` are of
+the oldest one. `size`, `epoch` and `name` are its own."""
 DROPPED: Final = np.dtype(
     [
         ("revision", "<i8"),
@@ -92,7 +96,10 @@ NO_DROPPED: Final = np.empty(0, DROPPED)
 MAX_OFFSET: Final = 2**62
 """No offset, size or epoch that is stored is larger, so that one more never overflows."""
 _LIMITS: Final = {
+    "hole": (0, 1),
     "rows": (1, MAX_OFFSET),
+    "holes": (0, MAX_OFFSET),
+    "lost": (0, MAX_OFFSET),
     "size": (0, MAX_OFFSET),
     "bytes": (0, MAX_OFFSET),
     "head_bytes": (0, MAX_OFFSET),
@@ -163,46 +170,15 @@ def name_low(names: Rows) -> Rows:
     return np.ascontiguousarray(names).view("<u8").reshape(-1, 2)[:, 1]
 
 
-_HOLE: Final = 2**64 - 1
-"""The high half of a hole's name, which no UUID of an object has; the low half is its first offset."""
-HOLE_NAMES: Final = "ffffffff-ffff-ffff-"
-"""How such a name begins as text."""
-
-
-def hole_rows(ranges: Rows, times: Rows) -> Rows:
-    """The rows of `L1_ROW` of ranges whose records were given up; `times` are the newest timestamps that those had."""
-    rows = np.zeros(len(ranges), L1_ROW)
-    for column in ("partition", "base", "last"):
-        rows[column] = ranges[column]
-    rows["max_timestamp"] = times
-    names = np.empty((len(ranges), 2), "<u8")
-    names[:, 0], names[:, 1] = _HOLE, ranges["base"]
-    rows["name"] = names.view(NAME)[:, 0]
-    return rows
-
-
 def is_hole(rows: Rows) -> Rows:
-    """Which rows of `L1_ROW` are holes: they have no object."""
-    found: Rows = np.ascontiguousarray(rows["name"]).view("<u8").reshape(-1, 2)[:, 0] == _HOLE
-    return found
+    """Which rows of `L1_ROW` are holes."""
+    holes: Rows = rows["hole"] == 1
+    return holes
 
 
-def files_in(rows: Rows) -> Rows:
-    """The rows of `L1_ROW` that have an object."""
-    found: Rows = rows[~is_hole(rows)]
-    return found
-
-
-def overlapped(rows: Rows, lasts: Rows, ranges: Rows) -> tuple[Rows, Rows]:
-    """For each of some rows with a partition, from `base` to `lasts`, the range of its partition, and whether they overlap.
-
-    Args:
-        ranges: rows of `RANGE`, one for each partition, ascending.
-    """
-    at, there = places(ranges["partition"], rows["partition"])
-    if not len(ranges):
-        return at, there
-    return at, there & (rows["base"] <= ranges["last"][at]) & (lasts >= ranges["base"][at])
+def lost_records(rows: Rows) -> int:
+    """How many records holes among rows of `L1_ROW` cover."""
+    return int((rows["last"] + 1 - rows["base"])[is_hole(rows)].sum())
 
 
 def sums(rows: Rows) -> tuple[int, int, int]:
@@ -270,9 +246,6 @@ def check_rows(rows: Rows) -> None:
     for column, (least, most) in _LIMITS.items():
         if column in (rows.dtype.names or ()) and ((rows[column] < least) | (rows[column] > most)).any():
             raise UsageError(f"an L1 or index object has a number that cannot be ({column})")
-    holes = rows[is_hole(rows)] if rows.dtype == L1_ROW else NO_L1_ROWS
-    if not the_same(holes, hole_rows(holes, holes["max_timestamp"])).all():
-        raise UsageError("a hole has a size, an epoch or a name that it cannot have")
 
 
 def ranges_of(files: Rows) -> Rows:

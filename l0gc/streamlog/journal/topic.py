@@ -15,17 +15,15 @@ from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
-    HOLE_NAMES,
     NO_INDEX_ROWS,
     NO_L1_ROWS,
     NUMBER,
     Rows,
     distinct,
-    hole_rows,
-    in_order,
+    is_hole,
+    lost_records,
     name_text,
     of_partition,
-    overlapped,
     places,
     unpack,
 )
@@ -69,8 +67,8 @@ class Extent:
 class L1File:
     """An L1 object with the records `base_offset` to `last_offset`, both included.
 
-    `max_timestamp` is the newest of their timestamps: when the newest landed, by the log's time; `name` is its UUID.
-    A hole has no object.
+    `max_timestamp` is the newest of their timestamps: when the newest landed, by the log's time; `name` is its UUID. A hole
+    is an object without rows, for records that were given up.
     """
 
     partition: int
@@ -80,10 +78,7 @@ class L1File:
     max_timestamp: int
     epoch: int
     name: str
-
-    @property
-    def is_hole(self) -> bool:
-        return self.name.startswith(HOLE_NAMES)
+    is_hole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ class PartitionView:
 class TopicTotals:
     """Sums over a topic's partitions in one journal, of which anything landed in; of records from the log starts on.
 
-    `lost_records` are those in `holes`, given up; `records` counts them, too.
+    `lost_records` are those in `holes`, given up, including what a log start has passed of one; `records` counts them, too.
     """
 
     partitions: int = 0
@@ -156,11 +151,7 @@ class UnreconciledObject:
 
 @dataclass(slots=True)
 class TopicState:
-    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition.
-
-    `holes`, rows of `L1_ROW`, are all records that were given up from the log starts on. The lists of L1 objects
-    have those that are reconciled, too; the others wait until all before them is.
-    """
+    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition."""
 
     revision: int
     topic_id: str
@@ -171,7 +162,6 @@ class TopicState:
     objects: list[UnreconciledObject] = field(default_factory=list)
     l1: Rows = field(default_factory=NO_L1_ROWS.copy)
     index: Rows = field(default_factory=NO_INDEX_ROWS.copy)
-    holes: Rows = field(default_factory=NO_L1_ROWS.copy)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -182,15 +172,14 @@ class TopicState:
         return PartitionView(int(self.next_offsets[at]), int(self.reconciled[at]), int(self.log_start[at]))
 
     def totals(self) -> TopicTotals:
-        starts = self.values(self.log_start, self.holes["partition"], 0)
         return TopicTotals(
             len(self.partitions),
             int((self.next_offsets - self.log_start).sum()),
             int((self.next_offsets - 1 - self.reconciled).sum()),
-            len(self.l1) + int(self.index["rows"].sum(dtype=np.int64)) - len(self.holes) + len(self.waiting_holes()),
+            len(self.l1) + int(self.index["rows"].sum(dtype=np.int64)),
             int(self.l1["bytes"].sum()) + int(self.index["bytes"].sum()),
-            len(self.holes),
-            int((self.holes["last"] + 1 - np.maximum(self.holes["base"], starts)).sum()),
+            int(is_hole(self.l1).sum()) + int(self.index["holes"].sum(dtype=np.int64)),
+            lost_records(self.l1) + int(self.index["lost"].sum()),
         )
 
     def extents(self, partition: int) -> list[Extent]:
@@ -202,6 +191,11 @@ class TopicState:
                 found.append(o.extent(o.extents[at]))
         return found
 
+    def how_to_give_up(self, partition: int, offset: int) -> str:
+        """The command that gives up the object in which an unreconciled record lies; empty if it is not one."""
+        keys = (e.key for e in self.extents(partition) if e.base_offset <= offset <= e.last_offset)
+        return next((f"l0gc give-up --object {key}" for key in keys), "")
+
     def files(self, partition: int) -> list[L1File]:
         """The newest L1 objects of a partition, in order of offset; older ones are in its index objects."""
         return [l1_file(row) for row in self.l1_of(partition)]
@@ -209,22 +203,6 @@ class TopicState:
     def l1_of(self, partition: int) -> Rows:
         """The same as rows of `L1_ROW`."""
         return of_partition(self.l1, partition)
-
-    def holes_of(self, partition: int) -> Rows:
-        """The holes of a partition."""
-        return of_partition(self.holes, partition)
-
-    def waiting_holes(self) -> Rows:
-        """The holes that what is reconciled has not reached."""
-        found: Rows = self.holes[self.holes["last"] > self.values(self.reconciled, self.holes["partition"], -1)]
-        return found
-
-    def given_up(self, ranges: Rows) -> Rows:
-        """For each range, of different partitions in order, whether records of it were given up."""
-        at, inside = overlapped(self.holes, self.holes["last"], ranges)
-        found = np.zeros(len(ranges), bool)
-        found[at[inside]] = True
-        return found
 
     def index_of(self, partition: int) -> Rows:
         """The index objects of a partition, as rows of `INDEX_ROW` in order of offset."""
@@ -275,36 +253,6 @@ class TopicState:
             self.log_start = np.insert(self.log_start, at, 0)
         return np.searchsorted(self.partitions, partitions)
 
-    def give_up(self, ranges: Rows) -> None:
-        """Make what `check_give_up` has found right a hole of each partition; retention takes it for the records."""
-        times = np.zeros(len(ranges), np.int64)
-        kept = []
-        for o in self.objects:
-            at, gone = overlapped(o.extents, o.extents["base"] + o.extents["records"] - 1, ranges)
-            times[at[gone]] = np.maximum(times[at[gone]], o.time_ms)
-            kept.append(replace(o, extents=o.extents[~gone]) if gone.any() else o)
-        self.objects = [o for o in kept if len(o.extents)]
-        self.holes = in_order(np.concatenate([self.holes, hole_rows(ranges, times)]))
-        self.pass_holes(ranges["partition"])
-
-    def pass_holes(self, partitions: Rows) -> None:
-        """What is reconciled passes the holes that come next in these partitions, and the lists of L1 objects get them."""
-        for n in np.flatnonzero(np.isin(self.holes["partition"], partitions)).tolist():
-            hole, at = self.holes[n], int(np.searchsorted(self.partitions, self.holes["partition"][n]))
-            if hole["base"] <= max(self.reconciled[at] + 1, self.log_start[at]) <= hole["last"]:
-                self.l1 = in_order(np.concatenate([self.l1, self.holes[n : n + 1]]))
-                self.reconciled[at] = hole["last"]
-
-    def drop_holes(self, partitions: Rows, starts: Rows) -> None:
-        """The holes that lie wholly before where these partitions begin leave."""
-        self.holes = self.holes[~self._holes_below(partitions, starts)]
-
-    def _holes_below(self, partitions: Rows, starts: Rows) -> Rows:
-        """Which of the holes lie wholly before where these partitions begin."""
-        at, there = places(partitions, self.holes["partition"])
-        below: Rows = there & (self.holes["last"] < starts[at])
-        return below
-
     def let_go(self, partitions: Rows, lasts: Rows) -> None:
         """The extents that end at or before `lasts` in these partitions leave; an object leaves with its last one."""
         kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
@@ -319,15 +267,12 @@ class TopicState:
         return values
 
     def reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
-        """What is reconciled when partitions begin at `starts`: extents and holes that leave are done with like L1."""
+        """What is reconciled when partitions begin at `starts`: extents that leave are done with like L1."""
         after = self.values(self.reconciled, partitions, -1)
         for o in self.objects:
             ended = o.extents[_ended(o.extents, partitions, starts - 1)]
             slots = np.searchsorted(partitions, ended["partition"])
             after[slots] = np.maximum(after[slots], ended["base"] + ended["records"] - 1)
-        for hole in self.holes[self._holes_below(partitions, starts)]:
-            slot = np.searchsorted(partitions, hole["partition"])
-            after[slot] = max(after[slot], hole["last"])
         return after
 
     def end_with_extent(self, ranges: Rows) -> Rows:
@@ -342,8 +287,9 @@ class TopicState:
 
 def l1_file(row: Any) -> L1File:
     """An L1 row, unpacked."""
-    partition, base, last, size, max_timestamp, epoch, name = row
-    return L1File(int(partition), int(base), int(last), int(size), int(max_timestamp), int(epoch), name_text(name))
+    partition, base, last, size, max_timestamp, epoch, name, hole = row
+    times = int(max_timestamp)
+    return L1File(int(partition), int(base), int(last), int(size), times, int(epoch), name_text(name), bool(hole))
 
 
 def _rows_in_block(records: Rows, extents: Rows) -> Rows:

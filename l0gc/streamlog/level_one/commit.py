@@ -19,7 +19,6 @@ from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, Prot
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
-from l0gc.streamlog.journal.holes import how_to_give_up
 from l0gc.streamlog.journal.rows import INDEX_TREE, NO_INDEX_ROWS, Rows, distinct, in_order, index_rows, of_partition
 from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, IndexChange, joined, read_index, spill
 from l0gc.streamlog.level_one.plan import Fault, Window, is_unreconciled, still_there
@@ -190,7 +189,7 @@ class Commit:
             held.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
             with self._handle.replica.lock:
                 topic = self._handle.state.topic(f.revision)
-                giving_up = how_to_give_up(topic, name, int(f.partitions[0]), int(f.bases[0]))
+                giving_up = topic.how_to_give_up(int(f.partitions[0]), int(f.bases[0]))
             ways.setdefault(f.message, f"; without a copy, give its records up: {giving_up}" if giving_up else "")
         sentences = [f"{text}; it holds {_listed(names)}{ways[text]}" for text, names in sorted(held.items())]
         self._result.errors += sentences[:_SHOWN]

@@ -24,7 +24,7 @@ from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import UNLIMITED, Retention, Topic, by_journal
 from l0gc.streamlog.journal.entries import EXPIRE, Edit, EditedTopic
-from l0gc.streamlog.journal.rows import NO_L1_ROWS, NUMBER, OFFSET, START, Rows, files_in, places
+from l0gc.streamlog.journal.rows import NO_L1_ROWS, NUMBER, OFFSET, START, Rows, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.index import UNREADABLE, IndexChange, cut_index, joined, read_index
 from l0gc.watermark.publication import refuse_if_set_back
@@ -290,7 +290,7 @@ class _JournalRun:
             for rows in lists:
                 at, there = places(partitions, rows["partition"])
                 gone = rows[there & (rows["last"] < starts[at])]
-                result.l1_objects += int(gone["rows"].sum()) if rows is lists[1] else len(files_in(gone))
+                result.l1_objects += int(gone["rows"].sum()) if rows is lists[1] else len(gone)
                 result.bytes += int(gone["bytes"].sum())
         some = slice(0, max(0, self._shown - len(result.starts)))
         for p, old, new in zip(*(c[some].tolist() for c in (partitions, before, starts)), strict=True):

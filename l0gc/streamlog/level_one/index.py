@@ -31,6 +31,8 @@ from l0gc.streamlog.journal.rows import (
     continues,
     distinct,
     in_order,
+    is_hole,
+    lost_records,
     name_bytes,
     name_text,
     sums,
@@ -149,7 +151,8 @@ def _write(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: 
     store.put(key, body)
     head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
     span = p.partition, int(rows["base"][0]), int(rows["last"][-1])
-    return np.array([(*span, *sums(rows), *head, len(body), epoch, name_bytes(name))], INDEX_ROW)
+    holes = int(is_hole(rows).sum()), lost_records(rows)
+    return np.array([(*span, *sums(rows), *holes, *head, len(body), epoch, name_bytes(name))], INDEX_ROW)
 
 
 def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Runtime) -> IndexChange:

@@ -70,6 +70,8 @@ L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
 """All columns of records that an L1 object may have; a file has an optional one only if one of its records has that."""
 L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
 """All that a new object may have, in order."""
+GIVEN_UP_METADATA: Final = "l0gc.given_up"
+"""In the footer of a hole, an object without rows: who gave up its records, when and why, as JSON; see `give_up.py`."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
 _OFFSETS: Final = ["offset"]

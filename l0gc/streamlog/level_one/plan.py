@@ -19,7 +19,7 @@ import numpy as np
 
 from l0gc.epoch import MAX_EPOCH
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, places, position
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
@@ -148,7 +148,6 @@ def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, Unr
 def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
     left = [o.extents["partition"] for o in topic.objects if o.log_offset <= window.after]
     waiting = distinct(np.concatenate(left)) if left else None
-    holes = topic.waiting_holes()
     ends = _ends(topic, window.epoch)
     for o in topic.objects:
         if not window.after < o.log_offset <= window.upto:
@@ -158,9 +157,6 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
             o = replace(o, extents=free)  # noqa: PLW2901
         if ends is not None:
             o = replace(o, extents=o.extents[ends[o.extents["partition"]] >= o.log_offset])  # noqa: PLW2901
-        if len(holes):  # what is behind one can be committed once what is reconciled has passed it
-            first = position(holes, o.extents["partition"], o.extents["base"])
-            o = replace(o, extents=o.extents[first < 0])  # noqa: PLW2901
         if len(o.extents):
             yield revision, o
 

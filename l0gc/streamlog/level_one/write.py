@@ -360,6 +360,6 @@ class L1Writer:
             size, content = seal_footer(held), held.getvalue()
         self._uploads.add(key, content)
         times = min(self._max_timestamp, MAX_OFFSET)
-        row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name))
+        row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name), 0)
         self._files.append(row)
         self._writer, self._base, self._bytes, self._max_timestamp = None, self.next, 0.0, -MAX_OFFSET

@@ -50,8 +50,8 @@ from l0gc.inspect.verify.findings import Kind, Suspect, VerifyResult, finding_of
 from l0gc.keys import SCANS, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.give_up import give_up
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
 from tests.inspect.report.support import DAY_MS, run_entry, scan_rows, summary, totals, unit
 from tests.support.memory_store import external_cluster, memory_cluster, publish_m, store_of, topic_in_memory
@@ -110,25 +110,25 @@ def test_lag_and_what_holds_m_come_from_the_journals() -> None:
     assert o.next.startswith("l0gc reconcile")
 
 
-def test_holes_are_listed_from_the_log_start_on_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holes_are_listed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = topic_in_memory(3)
     lost = [put(cluster, {0: 2, 2: 4}) for _ in range(2)]
     put(cluster, {0: 1, 1: 1, 2: 1})
     assert gathered(cluster).given_up == []
     for key in lost:
         cluster.store.delete([key])
-    for partition, records in ((2, (4, 7)), (0, (0, 1)), (2, (0, 3))):
-        give_up(cluster, "events", partition, records, "ann")
+    for key in lost:
+        give_up(cluster, "ann", objects=[key])
     delete_records(cluster, "events", 2, before_offset=1)
     facts = gathered(cluster)
     o = facts.overview
     assert [(h.topic, h.partition, h.first_offset, h.last_offset, h.records) for h in facts.given_up] == [
-        ("events", 0, 0, 1, 2), ("events", 2, 1, 3, 3), ("events", 2, 4, 7, 4),
+        ("events", 0, 0, 1, 2), ("events", 0, 2, 3, 2), ("events", 2, 0, 3, 4), ("events", 2, 4, 7, 4),
     ]  # fmt: skip
-    assert (o.holes, o.lost_records) == (3, 9)
+    assert (o.holes, o.lost_records) == (4, 12)
     monkeypatch.setattr(facts_of, "SHOWN_HOLES", 2)
     few = gathered(cluster)
-    assert (few.given_up, few.overview.holes) == (facts.given_up[:2], 3)
+    assert (few.given_up, few.overview.holes) == (facts.given_up[:2], 4)
 
 
 def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -> None:

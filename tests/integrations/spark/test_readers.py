@@ -21,7 +21,7 @@ from l0gc.integrations.spark.plan import Slice
 from l0gc.integrations.spark.source import SCHEMA
 from l0gc.spark import handles
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.give_up import give_up
+from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.streamlog.level_one.waiting import has_work
@@ -82,7 +82,7 @@ def test_a_batch_is_what_read_gives_record_by_record(partitions: int, journals: 
 @pytest.mark.parametrize("lifted", [False, True])
 def test_records_that_were_given_up_fail_a_batch_unless_loss_is_accepted(lifted: bool) -> None:
     cluster = filled(2, in_l1=20, in_l0=20)
-    give_up(cluster, "events", 1, (25, 29), "ann", force_readable=True)
+    give_up(cluster, "ann", topic="events", partition=1, offsets=(25, 29), force_readable=True)
     while lifted and has_work(cluster):
         reconcile(cluster)
     with pytest.raises(RecordsLostError, match=r"records 25 to 29 of partition events/1 .*option failOnDataLoss=false"):

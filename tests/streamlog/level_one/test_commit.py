@@ -181,10 +181,11 @@ def test_what_could_not_be_lifted_is_reported_once_for_each_cause_with_its_parti
     begun = begin(a)
     faults = [fault("k1 is gone", (0, 0)), fault("k1 is gone", (1, 0)), fault("k0 is damaged", (1, 5))]
     (committed,) = Begun(a, begun.round, WrittenL1({}, faults)).commit()
-    way = "; without a copy, give its records up: l0gc give-up events --partition {} --offsets 0-9"
+    (key,) = {o.key for o in a.journal(0).state.topics[1].objects}
+    way = f"; without a copy, give its records up: l0gc give-up --object {key}"
     assert committed.errors == [
-        f"k0 is damaged; it holds events/1{way.format(1)}",
-        f"k1 is gone; it holds events/0, events/1{way.format(0)}",
+        f"k0 is damaged; it holds events/1{way}",
+        f"k1 is gone; it holds events/0, events/1{way}",
     ]
 
 
@@ -204,7 +205,8 @@ def test_of_much_damage_only_so_much_is_reported() -> None:
     (committed,) = Begun(a, begun.round, WrittenL1({}, faults)).commit()
     assert len(committed.errors) == 21
     assert committed.errors[0].startswith("k00; it holds events/0, events/1, ")
-    way = "without a copy, give its records up: l0gc give-up events --partition 0 --offsets 0-0"
+    (key,) = {o.key for o in a.journal(0).state.topics[1].objects}
+    way = f"without a copy, give its records up: l0gc give-up --object {key}"
     assert committed.errors[0].endswith(f"events/19 and 80 more partitions; {way}")
     assert committed.errors[-1] == "and 10 more of that kind in journal 0"
 

@@ -199,7 +199,7 @@ def test_what_is_kept_by_a_retention_is_at_most_about_a_quarter_more() -> None:
 def rows_of(partition: int, sizes: Sequence[int], first: int = 0) -> Rows:
     """L1 objects of ten records each."""
     columns = [
-        (partition, 10 * i, 10 * i + 9, size, 0, 0, np.void(bytes([partition]) + i.to_bytes(15)))
+        (partition, 10 * i, 10 * i + 9, size, 0, 0, np.void(bytes([partition]) + i.to_bytes(15)), 0)
         for i, size in enumerate(sizes, first)
     ]
     return np.array(columns, L1_ROW)
@@ -219,7 +219,7 @@ class Listed:
                 name = bytes([partition, number, *bytes(14)])
                 self.objects[name] = rows
                 span = partition, rows["base"][0], rows["last"][-1]
-                index.append((*span, *sums(rows), 0, 0, 0, 0, np.void(name)))
+                index.append((*span, *sums(rows), 0, 0, 0, 0, 0, 0, np.void(name)))
                 first += len(of_index)
             newest.append(rows_of(partition, sizes, first))
         self.topic = TopicState(7, "t", l1=np.concatenate(newest), index=np.array(index, INDEX_ROW))

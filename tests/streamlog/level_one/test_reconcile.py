@@ -259,7 +259,7 @@ def test_a_partition_is_lifted_up_to_the_damage_and_named_and_the_others_go_on(g
     result = runs.reconcile(a, round_bytes=round_bytes)
     (error,) = result.errors
     assert keys[2] in error
-    way = "without a copy, give its records up: l0gc give-up events --partition 1 --offsets 2-2"
+    way = f"without a copy, give its records up: l0gc give-up --object {keys[2]}"
     assert error.endswith(f"restore that object from a version; it holds events/1, events/2; {way}")
     assert [lifted(a, "events", p) for p in (1, 2)] == [[b"0", b"1"]] * 2
     assert lifted(a, "events", 0) == [b"0", b"1", b"2", b"3", b"4"]

@@ -141,9 +141,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     lost = "does not exist; restore that object from a version; it holds events/"
     held = [e[e.index(lost) + len(lost) :].partition("; without a copy, give its records up: ") for e in gone]
     assert [where for where, _, _ in held] == ["0, events/1", "2, events/3"]  # each journal reports its own
-    assert [way_out.split(" --offsets ")[0] for _, _, way_out in held] == [
-        f"l0gc give-up events --partition {p}" for p in (0, 2)
-    ]
+    assert all(way_out.startswith("l0gc give-up --object level_zero/") for _, _, way_out in held)
     reader = Handles(cluster.store, Runtime(), cluster.parallel)
     for p in range(4):
         assert lifted(reader, "events", p) == expected([0] if p == 3 else [0, 1])

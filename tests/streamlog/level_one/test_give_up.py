@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,12 +17,12 @@ from l0gc.errors import (
     StoreError,
     UsageError,
 )
-from l0gc.keys import QUARANTINE
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.give_up import READABLE, GiveUpRecord, GiveUpResult, give_up
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.give_up import GiveUpRecord, GiveUpResult, give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, read_footer
 from l0gc.streamlog.level_one.reconcile import reconcile as reconcile_run
 from l0gc.streamlog.level_one.waiting import has_work
 from l0gc.streamlog.reader import Record, read_topic
@@ -57,8 +57,18 @@ def damage(cluster: Handles, key: str) -> bytes:
     return changed
 
 
-def lost(cluster: Handles, partition: int = 0, offsets: tuple[int, int] = (3, 5), **how: bool) -> GiveUpResult:
-    return give_up(another_process(cluster), "events", partition, offsets, "ann@host", **how)
+def lost(
+    cluster: Handles, partition: int = 0, offsets: tuple[int, int] = (3, 5), *, force_readable: bool = False
+) -> GiveUpResult:
+    where: dict[str, Any] = {"topic": "events", "partition": partition, "offsets": offsets}
+    return give_up(another_process(cluster), "ann@host", force_readable=force_readable, **where)
+
+
+def record_of(cluster: Handles, key: str) -> GiveUpRecord:
+    """What the footer of a hole says."""
+    metadata, _ = read_footer(cluster.store, key, len(store_of(cluster).objects[key].body))
+    assert metadata.num_rows == 0
+    return msgspec.json.decode(metadata.metadata[GIVEN_UP_METADATA.encode()], type=GiveUpRecord)
 
 
 def read(cluster: Handles, partition: int = 0, **how: bool) -> list[Record]:
@@ -78,23 +88,60 @@ LEFT = [o for o in ALL if not 3 <= o <= 5]
 # -- the partition goes on ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reconciled_before", [True, False])
-def test_a_partition_goes_on_behind_a_lost_object(reconciled_before: bool) -> None:
+@pytest.mark.parametrize("by_object", [True, False])
+def test_partitions_go_on_behind_a_lost_object(by_object: bool) -> None:
     cluster, keys = uploaded()
     cluster.store.delete([keys[1]])
-    if reconciled_before:
-        assert len(reconcile_run(cluster).errors) == 1
-        assert unreconciled(cluster, "events", 0) == 9
-    for p in (0, 1):
-        result = lost(cluster, p)
-        assert (result.records, result.quarantined) == (3, [])
+    assert len(reconcile_run(cluster).errors) == 1
+    assert unreconciled(cluster, "events", 0) == 9
+    if by_object:
+        result = give_up(another_process(cluster), "ann", objects=[keys[1]])
+        assert (result.records, result.partitions, result.errors) == (6, 2, [])
+        assert [(h.partition, h.first_offset, h.last_offset) for h in result.holes] == [(0, 3, 5), (1, 3, 5)]
+    for p in () if by_object else (0, 1):
+        assert lost(cluster, p).records == 3
     while has_work(cluster):
         reconcile(cluster)
     assert unreconciled(cluster, "events", 0) == 0
     assert [(f.base_offset, f.is_hole) for f in files(cluster, "events", 0)] == [(0, False), (3, True), (6, False)]
     assert offsets_of(read(cluster, skip_holes=True)) == LEFT
     totals = describe_topic(cluster, "events").totals
-    assert (totals.l1_objects, totals.holes, totals.lost_records) == (4, 2, 6)
+    assert (totals.l1_objects, totals.holes, totals.lost_records) == (6, 2, 6)
+
+
+def test_several_objects_are_given_up_at_once_over_all_topics_and_journals() -> None:
+    cluster, keys = uploaded()
+    cluster.controller.create_topic("others", 2, 1)
+    other = put(cluster, "others", {0: [b"x"], 1: [b"x"]})
+    cluster.store.delete([keys[1], keys[2], *other])
+    reconcile_run(cluster)
+    result = give_up(another_process(cluster), "ann", objects=[keys[1], keys[2], *other])
+    assert [(h.topic, h.partition, h.first_offset, h.last_offset) for h in result.holes] == [
+        ("events", 0, 3, 8), ("events", 1, 3, 8), ("others", 0, 0, 0), ("others", 1, 0, 0),
+    ]  # fmt: skip
+    assert (result.records, result.partitions) == (14, 4)
+    reconcile(cluster)
+    assert offsets_of(read(cluster, skip_holes=True)) == [0, 1, 2, 9, 10, 11]
+
+
+def test_what_comes_before_a_lost_record_is_lifted_first() -> None:
+    cluster, keys = uploaded()
+    cluster.store.delete([keys[1], keys[3]])
+    with pytest.raises(
+        UsageError, match=f"0 to 2 of partition events/0 come before.*l0gc reconcile.*--object {keys[0]}"
+    ):
+        give_up(cluster, "ann", objects=[keys[1]])
+    with pytest.raises(UsageError, match="0 to 2 of partition events/0 come before"):
+        lost(cluster)
+    reconcile_run(cluster)
+    with pytest.raises(UsageError, match=f"6 to 8 of partition events/0 come before.*--object {keys[2]}"):
+        give_up(cluster, "ann", objects=[keys[1], keys[3]])
+    with pytest.raises(NotFoundError, match=f"no journal needs {keys[0]}"):
+        give_up(cluster, "ann", objects=[keys[0], keys[1]])
+    give_up(cluster, "ann", objects=[keys[1]])
+    reconcile_run(cluster)
+    give_up(cluster, "ann", objects=[keys[3]])
+    assert not has_work(cluster)
 
 
 def test_m_passes_a_lost_object_once_it_is_given_up() -> None:
@@ -112,8 +159,9 @@ def test_m_passes_a_lost_object_once_it_is_given_up() -> None:
 
 def test_what_was_lifted_before_a_hole_is_committed_and_what_covers_it_is_not() -> None:
     cluster, keys = uploaded(partitions=1)
-    begun = begin(another_process(cluster))
+    begun = begin(another_process(cluster, 7))
     damage(cluster, keys[1])
+    reconcile_run(cluster)
     lost(cluster)
     (committed,) = begun.commit()
     assert (committed.records, committed.lost) == (0, 1)
@@ -125,15 +173,14 @@ def test_what_was_lifted_before_a_hole_is_committed_and_what_covers_it_is_not() 
 # -- readers ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lifted", [0, 1, 2])
-def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: int) -> None:
-    """The hole waits above L1, is at its end, or is in the middle of it."""
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: bool) -> None:
+    """The hole is at the end of L1, or in the middle of it."""
     cluster, keys = uploaded()
     cluster.store.delete([keys[1]])
-    if lifted == 1:
-        reconcile_run(cluster)
+    reconcile_run(cluster)
     lost(cluster)
-    for _ in range(2 if lifted == 2 else 0):
+    if lifted:
         reconcile_run(cluster)
     topic = cluster.controller.snapshot().topic("events")
     records = read_topic(cluster, topic, [0])
@@ -149,6 +196,7 @@ def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: int) -> None:
 def test_a_reader_leaves_out_a_hole_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     cluster, keys = uploaded()
     cluster.store.delete([keys[3]])
+    reconcile_run(cluster)
     lost(cluster, 0, (9, 11))
     assert offsets_of(read(cluster, skip_holes=True)) == list(range(9))
     assert [r.message for r in caplog.records if "given up" in r.message] == [
@@ -199,32 +247,35 @@ def test_a_topic_with_holes_is_deleted_with_all_that_it_has(monkeypatch: pytest.
 # -- what is kept -----------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_bytes_are_kept_with_a_record_before_anything_is_given_up() -> None:
+def test_the_footer_of_a_hole_says_who_and_why_and_keeps_the_damaged_bytes_once() -> None:
     cluster, keys = uploaded()
     body = damage(cluster, keys[1])
-    result = lost(cluster)
-    assert result.quarantined == [f"{QUARANTINE}{keys[1]}"]
-    assert cluster.store.get(result.quarantined[0]).body == body
-    (record,) = [k for k in store_of(cluster).objects if k.startswith(QUARANTINE) and k.endswith(".json")]
-    kept = msgspec.json.decode(cluster.store.get(record).body, type=GiveUpRecord)
-    assert (kept.by, kept.topic, kept.partition, kept.first_offset, kept.last_offset) == ("ann@host", "events", 0, 3, 5)
-    assert "checksum" in kept.objects[keys[1]]
+    reconcile_run(cluster)
+    result = give_up(cluster, "ann@host", objects=[keys[1]])
+    first, second = (record_of(cluster, h.key) for h in result.holes)
+    assert (first.by, first.topic, first.partition, first.first_offset, first.last_offset) == (
+        "ann@host",
+        "events",
+        0,
+        3,
+        5,
+    )
+    (block,) = first.blocks
+    assert "checksum" in block.why
+    assert body[block.start :].startswith(block.content)
+    assert block.content
+    (shared,) = second.blocks  # in one block of the object
+    assert (shared.content, shared.content_in) == (b"", result.holes[0].key)
 
 
-@pytest.mark.parametrize("at", ["*.json", "*level_zero*"])
 @pytest.mark.parametrize("error", [StoreError("the store is full"), AccessDeniedError("no")])
-def test_a_store_that_keeps_nothing_of_it_ends_it_with_nothing_given_up(at: str, error: L0gcError) -> None:
+def test_a_store_that_takes_no_hole_ends_it_with_nothing_given_up(error: L0gcError) -> None:
     cluster, keys = uploaded()
     damage(cluster, keys[1])
+    reconcile_run(cluster)
     before = cluster.journal(0).replica.offset
-
-    def fault(call: Call) -> None:
-        is_put = call.kind == "put" and call.when == "before" and call.key.startswith(QUARANTINE)
-        if is_put and fnmatchcase(call.key, at):
-            raise error
-
-    store_of(cluster).fault = fault
-    with pytest.raises(type(error), match="nothing was given up"):
+    store_of(cluster).fault = failing(error, "put", "level_one/")
+    with pytest.raises(type(error)):
         lost(cluster)
     store_of(cluster).fault = lambda call: None
     cluster.journal(0).catch_up()
@@ -247,9 +298,9 @@ def test_a_store_that_keeps_nothing_of_it_ends_it_with_nothing_given_up(at: str,
         ("events", 0, (3, 4), UsageError, "give up all of them or none"),
         ("events", 0, (0, 2), UsageError, "are in L1 up to 2"),
         ("events", 1, (0, 2), NotFoundError, "it begins at offset 2"),
-        ("events", 0, (6, 8), UsageError, "6 to 8 were given up already"),
-        ("events", 0, (9, 11), SafetyError, "9 to 11 can be read in level_zero.*--force-readable"),
-        ("events", 0, (3, 11), UsageError, "6 to 8 were given up already"),
+        ("events", 0, (6, 8), UsageError, "3 to 5 of partition events/0 come before"),
+        ("events", 0, (3, 11), SafetyError, "9 to 11 of .* can be read in level_zero.*--force-readable"),
+        ("events", 0, (0, 5), UsageError, "are in L1 up to 2"),
     ],
 )
 def test_what_cannot_be_given_up_is_refused_in_one_sentence(
@@ -258,37 +309,37 @@ def test_what_cannot_be_given_up_is_refused_in_one_sentence(
     cluster, keys = uploaded()
     cluster.store.delete(keys[1:3])
     reconcile_run(cluster)
-    lost(cluster, 0, (6, 8))
     delete_records(cluster, "events", 1, before_offset=2)
     before = dict(store_of(cluster).objects)
     with pytest.raises(error, match=why):
-        give_up(another_process(cluster), topic, partition, offsets, "ann")
+        give_up(another_process(cluster), "ann", topic=topic, partition=partition, offsets=offsets)
     assert store_of(cluster).objects == before
 
 
 def test_nothing_of_a_topic_without_records_can_be_given_up() -> None:
     cluster = topic_in_memory(1)
-    with pytest.raises(NotFoundError, match="nothing has ever landed"):
-        give_up(cluster, "events", 0, (0, 0), "ann")
+    with pytest.raises(NotFoundError, match="its next one will have offset 0"):
+        give_up(cluster, "ann", topic="events", partition=0, offsets=(0, 0))
 
 
 def test_what_can_be_read_is_given_up_only_if_that_is_said() -> None:
     cluster, keys = uploaded()
     cluster.store.delete([keys[1]])
-    with pytest.raises(SafetyError, match=r"records 3 to 8 .* are not all lost: 6 to 8 can be read"):
+    reconcile_run(cluster)
+    with pytest.raises(SafetyError, match=r"not all is lost: the records 6 to 8 .* can be read"):
         lost(cluster, 0, (3, 8))
     result = lost(cluster, 0, (3, 8), force_readable=True)
-    assert result.quarantined == [f"{QUARANTINE}{keys[2]}"]
     assert offsets_of(read(cluster, skip_holes=True)) == [0, 1, 2, 9, 10, 11]
-    record = cluster.store.get(f"{QUARANTINE}events-1/00000/{3:020}-{8:020}.json").body
-    assert msgspec.json.decode(record, type=GiveUpRecord).objects[keys[2]] == READABLE
+    gone, readable = record_of(cluster, result.holes[0].key).blocks
+    assert (gone.key, readable.key, readable.why, gone.content) == (keys[1], keys[2], "", b"")
+    assert readable.content in store_of(cluster).objects[keys[2]].body
 
 
 def test_an_object_that_the_store_does_not_hand_out_is_not_lost() -> None:
     cluster, keys = uploaded()
-    store_of(cluster).fault = failing(AccessDeniedError("it is archived"), "get*", keys[1])
+    store_of(cluster).fault = failing(AccessDeniedError("it is archived"), "get*", keys[0])
     with pytest.raises(AccessDeniedError, match="archived"):
-        lost(cluster)
+        lost(cluster, 0, (0, 2))
 
 
 @pytest.mark.parametrize("what", ["reconciled", "given up", "deleted"])
@@ -297,24 +348,27 @@ def test_what_changes_until_it_lands_is_decided_where_it_lands(what: str) -> Non
     cluster, keys = uploaded(partitions=1)
     body = store_of(cluster).objects[keys[1]].body
     cluster.store.delete([keys[1]])
+    reconcile_run(cluster)
     doings: dict[str, Callable[[], object]] = {
         "reconciled": lambda: reconcile(another_process(cluster, 7)),
-        "given up": lambda: give_up(another_process(cluster, 7), "events", 0, (3, 5), "bob"),
+        "given up": lambda: give_up(another_process(cluster, 7), "bob", topic="events", partition=0, offsets=(3, 5)),
         "deleted": lambda: delete_records(another_process(cluster, 7), "events", 0, before_offset=4),
     }
 
     def fault(call: Call) -> None:
-        if call.kind == "put" and call.key.startswith(QUARANTINE) and call.when == "after":
+        if call.kind == "put" and call.key.startswith("level_one/") and call.when == "after":
             store_of(cluster).fault = lambda call: None
             if what == "reconciled":  # it was put back
                 store_of(cluster).put(keys[1], body)
             doings[what]()
 
     store_of(cluster).fault = fault
-    with pytest.raises(
-        L0gcError, match={"reconciled": "are in L1", "given up": "already", "deleted": "begins at"}[what]
-    ):
-        lost(cluster)
-    if what == "deleted":
-        lost(cluster, 0, (4, 5))
+    result = lost(cluster)
+    if what == "deleted":  # the hole covers a whole extent, of which the log start offset has passed a part
+        assert (result.errors, result.records) == ([], 3)
+    else:
+        assert result.records == 0
+        assert "records 3 to 5 of partition events/0 were not given up" in result.errors[0]
+        assert "are reconciled already" in result.errors[0]
+    reconcile_run(cluster)
     assert len(offsets_of(read(cluster, skip_holes=True))) == {"reconciled": 12, "given up": 9, "deleted": 6}.get(what)

@@ -1,0 +1,334 @@
+"""Giving up records that are lost, by name: their offsets become a hole, and the rest of the partition goes on.
+
+A hole is an L1 object without rows. Its footer records who gave up what, when and why, with the bytes that were left.
+To everything but readers it is an ordinary L1 object: it is named by an edit, dropped by retention, deleted by vacuum.
+
+What makes it safe (hazard 35): every block that holds some of the records is read first, and what can be read is refused
+unless the caller insists. A hole covers whole extents that come next behind the last reconciled offset; `fits` decides that
+where the edit lands. So whatever another process has lifted, deleted or given up by then is refused. Records in L1 cannot be
+given up: a lost L1 object does not hold M, a reader can go on after it, and it can still be restored at any later time.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, SafetyError, UsageError
+from l0gc.formatting import Outcome
+from l0gc.keys import level_one
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.extents import decode_block
+from l0gc.streamlog.journal.entries import GIVE_UP, Edit, EditedTopic
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, places
+from l0gc.streamlog.journal.topic import Extent, TopicState, l1_file
+from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, KEY_METADATA, L1_SCHEMA, PARTITION, seal_footer
+from l0gc.watermark.publication import refuse_if_set_back
+
+
+class LostBlock(msgspec.Struct, frozen=True):
+    """A block of an L0 object that held lost records: why it could not be read, and the bytes that were left of it.
+
+    Several partitions may share a block. The hole of the first one has its bytes, and `content_in` is that object's key.
+    """
+
+    key: str
+    start: int
+    why: str
+    content: bytes = b""
+    content_in: str = ""
+
+
+class GiveUpRecord(msgspec.Struct, frozen=True):
+    """What the footer of a hole says: what was given up, by whom, when and why."""
+
+    by: str
+    at_ms: int
+    topic: str
+    revision: int
+    partition: int
+    first_offset: int
+    last_offset: int
+    blocks: list[LostBlock]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole(Outcome):
+    """The records of a partition that were given up, from `first_offset` to `last_offset`; `key` is the L1 object's."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    key: str
+
+
+@dataclass(slots=True)
+class GiveUpResult(Outcome):
+    """What was given up: so many records of so many partitions. `errors` says what another process was faster with."""
+
+    records: int = 0
+    partitions: int = 0
+    holes: list[Hole] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    unfinished: ClassVar[str] = "not all records were given up"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The extents of a partition that are to be given up, which follow each other."""
+
+    topic: Topic
+    partition: int
+    extents: list[Extent]
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic.name}/{self.partition}"
+
+
+def give_up(
+    cluster: Handles,
+    by: str,
+    *,
+    objects: Sequence[str] = (),
+    topic: str = "",
+    partition: int = -1,
+    offsets: tuple[int, int] | None = None,
+    force_readable: bool = False,
+) -> GiveUpResult:
+    """Make lost records a hole, which nothing fills any more: all that lie in some L0 objects, or those of a partition.
+
+    Args:
+        by: who does it, for the record.
+        objects: the keys of L0 objects.
+        offsets: the first and the last record of the partition of the topic.
+        force_readable: also if some of them can be read.
+
+    Raises:
+        NotFoundError: there is no such topic, no journal needs such an object, or there are no such records.
+        UsageError: they cannot be given up, or other records must be lifted first.
+        SafetyError: some of them can be read.
+        StoreError: the store does not answer, or has no room. Nothing was given up.
+        EpochRegressionError: what is published is above the cluster epoch (hazard 10).
+    """
+    refuse_if_set_back(cluster)
+    if bool(objects) == (offsets is not None):
+        raise UsageError("say what to give up: L0 objects, or a topic, its partition and offsets")
+    state = cluster.controller.snapshot()
+    if offsets is not None:
+        lost = [_by_offsets(cluster, state.topic(topic), partition, *offsets)]
+    else:
+        lost = _by_objects(cluster, list(state.topics.values()), set(objects))
+    blocks = _blocks(cluster, lost, force_readable)
+    rows = _write(cluster, by, lost, blocks, state.epoch)
+    return _land(cluster, lost, rows, state.epoch)
+
+
+# -- select ---------------------------------------------------------------------------------------------------------------
+
+
+def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last: int) -> _Lost:
+    """Select a partition's records from `first` to `last`. Raises as `give_up`."""
+    if not 0 <= first <= last <= MAX_OFFSET:
+        raise UsageError(f"{first}-{last} is not a range of offsets; use for example 20-29")
+    known = _known(cluster, topic, topic.journal_of(partition))
+    view, where = known.view(partition), f"the records {first} to {last} of partition {topic.name}/{partition}"
+    if last >= view.next_offset:
+        raise NotFoundError(f"{where} do not all exist: its next one will have offset {view.next_offset}")
+    if first < view.log_start_offset:
+        raise NotFoundError(f"{where} were deleted in part or whole: it begins at offset {view.log_start_offset}")
+    if first <= view.last_reconciled_offset:
+        raise UsageError(
+            f"{where} are in L1 up to {view.last_reconciled_offset}, as records or as a hole, and what is in L1 cannot be "
+            "given up: restore its object, or delete what is older with l0gc delete-records"
+        )
+    extents = [e for e in known.extents(partition) if e.base_offset <= last and e.last_offset >= first]
+    for e in extents:
+        begin = max(e.base_offset, view.log_start_offset)
+        if begin < first or e.last_offset > last:
+            raise UsageError(
+                f"the records {begin} to {e.last_offset} of partition {topic.name}/{partition} lie together in {e.key}: "
+                "give up all of them or none"
+            )
+    lost = _Lost(topic, partition, extents)
+    _check_next(known, lost)
+    return lost
+
+
+def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> list[_Lost]:
+    """Select all unreconciled records that lie in some objects. Raises as `give_up`."""
+
+    def look(part: tuple[Topic, int]) -> list[_Lost]:
+        topic, journal = part
+        return list(_of_topic(_known(cluster, topic, journal), topic, keys))
+
+    found = cluster.parallel.map(look, [(topic, journal) for topic in topics for journal in topic.journals])
+    lost = [one for some in found for one in some]
+    for key in sorted(keys - {e.key for one in lost for e in one.extents}):
+        raise NotFoundError(f"no journal needs {key}: none of its records is unreconciled; nothing was given up")
+    return lost
+
+
+def _known(cluster: Handles, topic: Topic, journal: int) -> TopicState:
+    """Return what a journal keeps of a topic; it does not change while it is read."""
+    handle = cluster.journal(journal)
+    with handle.replica.lock:
+        known = handle.catch_up().topics.get(topic.revision)
+        if known is None or known.topic_id != topic.topic_id:
+            return TopicState(topic.revision, topic.topic_id)
+        return replace(known)
+
+
+def _of_topic(known: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost]:
+    mine = [o.extents["partition"] for o in known.objects if o.key in keys]
+    if not mine:
+        return
+    partitions = np.unique(np.concatenate(mine))
+    extents: dict[int, list[Extent]] = {p: [] for p in partitions.tolist()}
+    for o in known.objects:
+        for row in o.extents[places(partitions, o.extents["partition"])[1]]:
+            extents[int(row["partition"])].append(o.extent(row))
+    for partition, some in extents.items():
+        ends = [n for n, e in enumerate(some) if e.key in keys]
+        lost = _Lost(topic, partition, some[ends[0] : ends[-1] + 1])
+        for e in lost.extents:
+            if e.key not in keys:
+                raise _not_next(lost, e)
+        _check_next(known, lost)
+        yield lost
+
+
+def _check_next(known: TopicState, lost: _Lost) -> None:
+    """Raise `UsageError` if records before those that are lost are not in L1."""
+    for e in known.extents(lost.partition):
+        if e.base_offset < lost.extents[0].base_offset:
+            raise _not_next(lost, e)
+
+
+def _not_next(lost: _Lost, before: Extent) -> UsageError:
+    return UsageError(
+        f"the records {before.base_offset} to {before.last_offset} of partition {lost.name} come before and are not in L1; "
+        f"nothing was given up. Lift them first with l0gc reconcile, or give them up, too: --object {before.key}"
+    )
+
+
+def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], LostBlock]:
+    """Return what is left of each block that holds some of the records, by key and start. Raises `SafetyError`: some of
+    them can be read."""
+    extents: dict[str, list[tuple[_Lost, Extent]]] = {}
+    for one in lost:
+        for e in one.extents:
+            extents.setdefault(e.key, []).append((one, e))
+    tried = cluster.parallel.map(lambda key: read_back(cluster, key, [e for _, e in extents[key]]), list(extents))
+    blocks: dict[tuple[str, int], LostBlock] = {}
+    for key, found in zip(extents, tried, strict=True):
+        for (one, e), block in zip(extents[key], found, strict=True):
+            if not block.why and not force_readable:
+                raise SafetyError(
+                    f"not all is lost: the records {e.base_offset} to {e.last_offset} of partition {one.name} can be read "
+                    f"in {key}; nothing was given up. Lift them with l0gc reconcile, or insist with --force-readable"
+                )
+            blocks[key, block.start] = block
+    return blocks
+
+
+def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
+    """Try to read some extents of an object; returns for each the block, with why it is lost, or '' if it can be read.
+
+    Raises `StoreError`: that is not known.
+    """
+    try:
+        body, why = cluster.store.get(key).body, ""
+    except ObjectNotFoundError as error:
+        body, why = b"", str(error)
+    tried: dict[tuple[int, int], LostBlock] = {}
+    for e in extents:
+        at_least = e.row + e.records
+        if (e.block.start, at_least) not in tried:
+            content, fault = body[e.block.start : e.block.start + e.block.length], why
+            if not fault:
+                try:
+                    decode_block(content, key, e.block, at_least)
+                except CorruptObjectError as damage:
+                    fault = str(damage)
+            tried[e.block.start, at_least] = LostBlock(key, e.block.start, fault, content)
+    return [tried[e.block.start, e.row + e.records] for e in extents]
+
+
+# -- write and land ---------------------------------------------------------------------------------------------------------
+
+
+def _write(
+    cluster: Handles, by: str, lost: Sequence[_Lost], blocks: dict[tuple[str, int], LostBlock], epoch: int
+) -> list[Rows]:
+    """Write the hole of each partition; returns their rows of `L1_ROW`. They are durable."""
+    at_ms = cluster.now_ms()
+    holes: list[tuple[str, GiveUpRecord, Rows]] = []
+    for one in lost:
+        p, name = one.topic.id(one.partition), cluster.runtime.new_id()
+        first, last = one.extents[0].base_offset, one.extents[-1].last_offset
+        key = level_one(p, epoch, first, last, name)
+        of_hole = []
+        for place in dict.fromkeys((e.key, e.block.start) for e in one.extents):
+            of_hole.append(blocks[place])
+            if blocks[place].content:
+                blocks[place] = msgspec.structs.replace(blocks[place], content=b"", content_in=key)
+        record = GiveUpRecord(by, at_ms, one.topic.name, p.revision, one.partition, first, last, of_hole)
+        times = max(e.block.time_ms for e in one.extents)
+        row = np.array([(one.partition, first, last, 0, times, epoch, name_bytes(name), 1)], L1_ROW)
+        holes.append((key, record, row))
+
+    def put(hole: tuple[str, GiveUpRecord, Rows]) -> Rows:
+        key, record, row = hole
+        body = hole_body(key, record)
+        cluster.store.put(key, body)
+        row["bytes"] = len(body)
+        return row
+
+    return cluster.parallel.map(put, holes)
+
+
+def hole_body(key: str, record: GiveUpRecord) -> bytes:
+    """Return an L1 object without rows, with the record in its footer."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, pa.schema([*L1_SCHEMA, PARTITION]), store_schema=False) as writer:
+        writer.add_key_value_metadata({KEY_METADATA: key, GIVEN_UP_METADATA: msgspec.json.encode(record)})
+    file = io.BytesIO(sink.getvalue())
+    seal_footer(file)
+    return file.getvalue()
+
+
+def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:
+    """Have the journals name the holes."""
+    result = GiveUpResult()
+    of_journal: dict[int, dict[int, list[int]]] = {}
+    for n, one in enumerate(lost):
+        journal = one.topic.journal_of(one.partition)
+        of_journal.setdefault(journal, {}).setdefault(one.topic.revision, []).append(n)
+    for journal, topics in sorted(of_journal.items()):
+        edited = [
+            EditedTopic.of(revision, lost[some[0]].topic.topic_id, added=np.concatenate([rows[n] for n in some]))
+            for revision, some in topics.items()
+        ]
+        refused = cluster.journal(journal).land(Edit(GIVE_UP, epoch, edited))
+        for n in (n for some in topics.values() for n in some):
+            one, first, last = lost[n], int(rows[n]["base"][0]), int(rows[n]["last"][0])
+            why = refused.get((one.topic.revision, one.partition))
+            if why is not None:
+                result.errors.append(f"the records {first} to {last} of partition {one.name} were not given up: {why}")
+                continue
+            key = l1_key(one.topic.id(one.partition), l1_file(rows[n][0]))
+            result.records += last - first + 1
+            result.partitions += 1
+            result.holes.append(Hole(one.topic.name, one.partition, first, last, key))
+    return result
