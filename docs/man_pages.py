@@ -20,7 +20,7 @@ def whole() -> click.Group:
     """`l0gc` with all of its commands, which it knows by name only until one is used."""
     context = click.Context(cli)
     commands: dict[str, click.Command] = {}
-    for name, (_, short) in COMMANDS.items():
+    for name, (_, short, _) in COMMANDS.items():
         command = cli.get_command(context, name)
         assert command is not None
         commands[name] = _with_sentence(command, short)

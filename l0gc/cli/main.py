@@ -21,44 +21,53 @@ from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
 from l0gc.cli.terminal import escaped
 from l0gc.errors import L0gcError, OutputFailedError, suggestion
 
+SETUP: Final = "The cluster"
+RECORDS: Final = "Records"
+COLLECT: Final = "Collection"
+LOOK: Final = "Inspection"
+MACHINE: Final = "This machine"
+GROUPS: Final = (SETUP, RECORDS, COLLECT, LOOK, MACHINE)
+
 COMMANDS: Final = {
-    "init": ("l0gc.cli.cluster", "Probe the store and found a cluster."),
-    "topic": ("l0gc.cli.topic", "Create, alter, delete, list and describe topics."),
-    "epoch": ("l0gc.cli.cluster", "Show or advance the cluster epoch."),
-    "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic."),
-    "producer": ("l0gc.cli.upload", "Show producers, and how far their uploads got."),
-    "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1."),
-    "merge": ("l0gc.cli.reconcile", "Merge small L1 objects into large ones."),
-    "expire": ("l0gc.cli.topic", "Delete records beyond their topic's retention."),
-    "delete-records": ("l0gc.cli.topic", "Delete a topic's records before an offset or a time."),
-    "give-up": ("l0gc.cli.topic", "Give up lost records, so that their partition goes on."),
-    "pin": ("l0gc.cli.pin", "Create, list and delete pins."),
-    "table": ("l0gc.cli.table", "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others."),
-    "housekeep": ("l0gc.cli.cluster", "Tick, slide idle windows, keep the logs short."),
+    "init": ("l0gc.cli.cluster", "Probe the store and found a cluster.", SETUP),
+    "topic": ("l0gc.cli.topic", "Create, alter, delete, list and describe topics.", SETUP),
+    "epoch": ("l0gc.cli.cluster", "Show or advance the cluster epoch.", SETUP),
+    "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic.", RECORDS),
+    "producer": ("l0gc.cli.upload", "Show producers, and how far their uploads got.", RECORDS),
+    "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1.", RECORDS),
+    "merge": ("l0gc.cli.reconcile", "Merge small L1 objects into large ones.", RECORDS),
+    "expire": ("l0gc.cli.topic", "Delete records beyond their topic's retention.", RECORDS),
+    "delete-records": ("l0gc.cli.topic", "Delete a topic's records before an offset or a time.", RECORDS),
+    "give-up": ("l0gc.cli.topic", "Give up lost records, so that their partition goes on.", RECORDS),
+    "pin": ("l0gc.cli.pin", "Create, list and delete pins.", SETUP),
+    "table": ("l0gc.cli.table", "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.", SETUP),
+    "housekeep": ("l0gc.cli.cluster", "Tick, slide idle windows, keep the logs short.", COLLECT),
     "compute-watermark": (
         "l0gc.cli.compute_watermark",
         "Compute M from the journals and the listing, and publish it.",
+        COLLECT,
     ),
-    "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows."),
-    "vacuum": ("l0gc.cli.sweep", "Delete what else is garbage: dropped L1 objects, orphans, old records."),
-    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due."),
-    "pause": ("l0gc.cli.cluster", "Pause all sweeps of this cluster."),
-    "resume": ("l0gc.cli.cluster", "Let sweeps go on after l0gc pause."),
-    "runs": ("l0gc.cli.runs", "List and show the records of past sweeps and vacuums."),
-    "undelete": ("l0gc.cli.runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket."),
-    "verify": ("l0gc.cli.status", "Check that the bucket holds what the journals say."),
-    "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded."),
-    "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next."),
-    "report": ("l0gc.cli.status", "Write a page about the cluster, as one HTML file."),
-    "explain": ("l0gc.cli.status", "Explain why an object is kept or may go."),
-    "log": ("l0gc.cli.read", "Show what the cluster's logs hold."),
-    "doctor": ("l0gc.cli.status", "Check store, credentials, machine and cluster."),
-    "config": ("l0gc.cli.help", "Show the settings that commands use."),
-    "completion": ("l0gc.cli.help", "Print the script that completes l0gc in a shell."),
-    "server": ("l0gc.cli.demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C."),
-    "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data."),
-    "help": ("l0gc.cli.help", "Show the help of a command, or of l0gc."),
+    "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows.", COLLECT),
+    "vacuum": ("l0gc.cli.sweep", "Delete what else is garbage: dropped L1 objects, orphans, old records.", COLLECT),
+    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", COLLECT),
+    "pause": ("l0gc.cli.cluster", "Pause all sweeps of this cluster.", COLLECT),
+    "resume": ("l0gc.cli.cluster", "Let sweeps go on after l0gc pause.", COLLECT),
+    "runs": ("l0gc.cli.runs", "List and show the records of past sweeps and vacuums.", COLLECT),
+    "undelete": ("l0gc.cli.runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket.", COLLECT),
+    "verify": ("l0gc.cli.status", "Check that the bucket holds what the journals say.", LOOK),
+    "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded.", RECORDS),
+    "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next.", LOOK),
+    "report": ("l0gc.cli.status", "Write a page about the cluster, as one HTML file.", LOOK),
+    "explain": ("l0gc.cli.status", "Explain why an object is kept or may go.", LOOK),
+    "log": ("l0gc.cli.read", "Show what the cluster's logs hold.", LOOK),
+    "doctor": ("l0gc.cli.status", "Check store, credentials, machine and cluster.", LOOK),
+    "config": ("l0gc.cli.help", "Show the settings that commands use.", MACHINE),
+    "completion": ("l0gc.cli.help", "Print the script that completes l0gc in a shell.", MACHINE),
+    "server": ("l0gc.cli.demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", MACHINE),
+    "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data.", MACHINE),
+    "help": ("l0gc.cli.help", "Show the help of a command, or of l0gc.", MACHINE),
 }
+"""Each command: its module, what it does, and its group in the help."""
 
 
 def load(name: str) -> click.Command:
@@ -94,12 +103,13 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands' names, without importing them, then the group's own options."""
-        names = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
+        names = [CompletionItem(n, help=text) for n, (_, text, _) in COMMANDS.items() if n.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for group in GROUPS:
+            with formatter.section(group):
+                formatter.write_dl([(name, text) for name, (_, text, of) in COMMANDS.items() if of == group])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -140,7 +140,7 @@ def test_a_commands_help_has_an_example(name: str) -> None:
 
 
 def test_the_short_help_is_the_first_sentence_of_the_long_one_or_begins_like_it() -> None:
-    for name, (_, short) in COMMANDS.items():
+    for name, (_, short, _) in COMMANDS.items():
         long = load(name).help or ""
         first_line = " ".join(long.split("\n\n")[0].split())
         if first_line != short:
@@ -193,7 +193,7 @@ with l0gc.open("s3://b/p") as cluster:
 
 
 def test_commands_that_do_without_spark_do_not_import_it() -> None:
-    modules = [m for n, (m, _) in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}]
+    modules = [m for n, (m, _, _) in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}]
     first = "next((m for m in modules if importlib.import_module(m) and 'pyspark' in sys.modules), 'none')"
     loaded = _modules_after(f"import importlib, sys; modules = {modules}; print('first:' + {first})")
     assert "first:none" in loaded
@@ -205,7 +205,7 @@ def test_commands_on_a_cluster_without_tables_do_not_import_pyiceberg() -> None:
 import contextlib, importlib, l0gc.api.cluster
 from l0gc.cli.main import cli
 from tests.support.memory_store import topic_in_memory
-for module in {[m for m, _ in COMMANDS.values()]}:
+for module in {[m for m, _, _ in COMMANDS.values()]}:
     importlib.import_module(module)
 with contextlib.redirect_stdout(None):
     cli.main(["--help"], standalone_mode=False)

@@ -11,6 +11,7 @@ import pytest
 
 import l0gc as library
 from l0gc.cli.main import COMMANDS, load
+from l0gc.cli.main import GROUPS as GROUPS_OF_HELP
 from l0gc.errors import UsageError
 from tests.support.cli import ended_here, l0gc
 
@@ -39,7 +40,7 @@ def test_help_of_what_is_no_command_gets_a_sentence() -> None:
 def test_a_group_alone_prints_its_help(group: str) -> None:
     alone, asked = ended_here(*group.split()), ended_here(*group.split(), "--help")
     assert (alone.code, alone.stdout, alone.stderr) == (0, asked.stdout, "")
-    assert b"\nCommands:\n" in alone.stdout
+    assert (b"\nCommands:\n" if group else b"\nRecords:\n") in alone.stdout
 
 
 def test_the_first_thing_that_is_typed_in_a_terminal_prints_the_help() -> None:
@@ -59,8 +60,16 @@ def test_the_first_thing_that_is_typed_in_a_terminal_prints_the_help() -> None:
     lines = said.decode().splitlines()
     assert os.waitstatus_to_exitcode(status) == 0
     assert lines[0] == "Usage: l0gc [OPTIONS] COMMAND [ARGS]..."
-    assert "Commands:" in lines
+    assert "Records:" in lines
     assert "\\n" not in said.decode()
+
+
+def test_each_command_is_in_one_group_of_the_help() -> None:
+    assert {group for _, _, group in COMMANDS.values()} == set(GROUPS_OF_HELP)
+    shown = ended_here("--help").stdout.decode().splitlines()
+    assert [line.split()[0] for line in shown if line.startswith("  ") and line.split()[0] in COMMANDS] == [
+        name for group in GROUPS_OF_HELP for name, (_, _, of) in COMMANDS.items() if of == group
+    ]
 
 
 def test_the_module_is_the_command() -> None:
