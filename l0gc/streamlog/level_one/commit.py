@@ -111,7 +111,7 @@ class Commit:
     # -- what became of it --------------------------------------------------------------------------------------------
 
     def _count(self, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
-        """Add up what landed, now or at an earlier try, and report what was refused though it still waits."""
+        """Add up what landed, now or at an earlier try, and report what still waits because vacuum has fenced it off."""
         mine = rows[np.isin(rows["partition"], list(refused))]
         landed, unknown = self._landed(revision, mine) if len(mine) else (set(), set())
         counted = rows[~np.isin(rows["partition"], list(refused.keys() - landed))]
@@ -123,9 +123,10 @@ class Commit:
         rest = mine[~np.isin(mine["partition"], list(landed | unknown))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
         with self._handle.replica.lock:
-            topic = self._handle.state.topics.get(revision)
+            state = self._handle.state
+            topic = state.topics.get(revision)
             waits = np.zeros(len(partitions), bool)
-            if topic is not None:
+            if topic is not None and self._epoch < state.l1_fence:
                 waits = is_unreconciled(topic, partitions, rest["base"][firsts])
         self._result.lost += int((~waits).sum())
         whys = dict.fromkeys(refused[p] for p in partitions[waits].tolist())

@@ -71,7 +71,7 @@ def test_one_entry_takes_all_partitions_of_a_journal_and_names_the_epoch() -> No
 
 
 def test_a_large_commit_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_handle, "ENTRY_BYTES", 240)
+    monkeypatch.setattr(journal_handle, "ENTRY_BYTES", 244)
     a = topic_in_memory(10)
     put(a, "events", {p: [b"x"] for p in range(10)})
     assert sums(begin(a).commit()) == (10, 10, 0)
