@@ -247,7 +247,7 @@ def refuse_if_set_back(
 
 
 def newest_ends(*readings: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Of each unit the highest end that is readings."""
+    """Return the highest end of each unit in any of the readings."""
     return {
         unit: max(ends[unit] for ends in readings if unit in ends)
         for unit in sorted({u for ends in readings for u in ends})
