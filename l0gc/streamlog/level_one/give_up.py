@@ -25,7 +25,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, 
 from l0gc.formatting import Outcome
 from l0gc.keys import level_one
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.entries import GIVE_UP, Edit, EditedTopic
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, places
@@ -141,7 +141,7 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
     """Select a partition's records from `first` to `last`. Raises as `give_up`."""
     if not 0 <= first <= last <= MAX_OFFSET:
         raise UsageError(f"{first}-{last} is not a range of offsets; use for example 20-29")
-    known = _known(cluster, topic, topic.journal_of(partition))
+    [(_, known)] = _known(cluster, topic.journal_of(partition), [topic])
     view, where = known.view(partition), f"the records {first} to {last} of partition {topic.name}/{partition}"
     if last >= view.next_offset:
         raise NotFoundError(f"{where} do not all exist: its next one will have offset {view.next_offset}")
@@ -168,25 +168,26 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
 def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> list[_Lost]:
     """Select all unreconciled records that lie in some objects. Raises as `give_up`."""
 
-    def look(part: tuple[Topic, int]) -> list[_Lost]:
-        topic, journal = part
-        return list(_of_topic(_known(cluster, topic, journal), topic, keys))
+    def look(part: tuple[int, list[Topic]]) -> list[_Lost]:
+        return [lost for topic, known in _known(cluster, *part) for lost in _of_topic(known, topic, keys)]
 
-    found = cluster.parallel.map(look, [(topic, journal) for topic in topics for journal in topic.journals])
+    found = cluster.parallel.map(look, by_journal(topics).items())
     lost = [one for some in found for one in some]
     for key in sorted(keys - {e.key for one in lost for e in one.extents}):
         raise NotFoundError(f"no journal needs {key}: none of its records is unreconciled; nothing was given up")
     return lost
 
 
-def _known(cluster: Handles, topic: Topic, journal: int) -> TopicState:
-    """Return what a journal keeps of a topic; it does not change while it is read."""
+def _known(cluster: Handles, journal: int, topics: Sequence[Topic]) -> list[tuple[Topic, TopicState]]:
+    """Return what a journal keeps of some topics; it does not change while it is read."""
     handle = cluster.journal(journal)
     with handle.replica.lock:
-        known = handle.catch_up().topics.get(topic.revision)
-        if known is None or known.topic_id != topic.topic_id:
-            return TopicState(topic.revision, topic.topic_id)
-        return replace(known)
+        state = handle.catch_up()
+        known = [state.topics.get(topic.revision) for topic in topics]
+        return [
+            (t, TopicState(t.revision, t.topic_id) if k is None or k.topic_id != t.topic_id else replace(k))
+            for t, k in zip(topics, known, strict=True)
+        ]
 
 
 def _of_topic(known: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost]:
