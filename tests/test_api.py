@@ -352,6 +352,7 @@ _ENGINE: Final = {"engine", "master", "conf", "send_credentials"}
 _UNITS: Final = {"_s", "_ms"}
 """What a parameter's name ends with that has a unit, where the option's value has it."""
 EXCEPTIONS: Final = {
+    "give-up --object": "objects",
     "housekeep --accept-set-back": "a method of its own: accept_set_back",
     "log show --controller": "the log that is shown without a journal",
     "log show --from": "start",

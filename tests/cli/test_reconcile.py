@@ -44,6 +44,7 @@ def test_the_result_counts_records_objects_and_partitions() -> None:
         "bytes": 8362,
         "partitions": 4,
         "lost": 0,
+        "limited": False,
         "rounds": 1,
         "errors": [],
         "seconds": 1.235,

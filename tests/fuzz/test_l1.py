@@ -106,7 +106,7 @@ P, FAR = PartitionId("events", 3, 7), PartitionId("events", 3, 8)
 def rows(first: int, count: int) -> Rows:
     """Rows of objects with ten records each, the first of them object number `first`."""
     return np.array(
-        [(7, 10 * n, 10 * n + 9, 100 + n, 0, 5, uuid.UUID(int=n).bytes) for n in range(first, first + count)], L1_ROW
+        [(7, 10 * n, 10 * n + 9, 100 + n, 0, 5, uuid.UUID(int=n).bytes, 0) for n in range(first, first + count)], L1_ROW
     )
 
 

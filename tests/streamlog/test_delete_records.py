@@ -105,7 +105,7 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
     file = files(cluster, "events", 0)[0]
     merged = replace(file, last_offset=29, name=cluster.runtime.new_id(), max_timestamp=begin)
     size = put_l1(cluster.store, topic.id(0), merged)  # its records have the timestamp 0
-    row = (0, 0, 29, size, begin, int(rows["epoch"].max()), name_bytes(merged.name))
+    row = (0, 0, 29, size, begin, int(rows["epoch"].max()), name_bytes(merged.name), 0)
     which = (topic.revision, topic.topic_id)
     entry = edit(MERGE, int(rows["epoch"].max()), *which, removed=rows, added=l1_rows(row))
     assert handle.land(entry) == {}

@@ -17,7 +17,7 @@ from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import JournalPart, look_at
-from l0gc.streamlog.journal import state as journal_state
+from l0gc.streamlog.journal import edits
 from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
@@ -139,7 +139,7 @@ def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_
     source.refresh()
     source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     merge(memory_cluster(w.store, seed=1, bootstrap=False), None, MergeRule(fan_in=2))
-    with pytest.raises(Interrupt), mock.patch.object(journal_state, "_drop", side_effect=Interrupt):
+    with pytest.raises(Interrupt), mock.patch.object(edits, "dropped_rows", side_effect=Interrupt):
         w.cluster.journal(0).catch_up()
     (part,) = source.parts("level_one/data/", 1)
     facts = source.looker(remote=False)(w.store, part)(before)

@@ -82,12 +82,12 @@ def test_a_batch_is_what_read_gives_record_by_record(partitions: int, journals: 
 @pytest.mark.parametrize("lifted", [False, True])
 def test_records_that_were_given_up_fail_a_batch_unless_loss_is_accepted(lifted: bool) -> None:
     cluster = filled(2, in_l1=20, in_l0=20)
-    give_up(cluster, "ann", topic="events", partition=1, offsets=(25, 29), force_readable=True)
+    give_up(cluster, "ann", topic="events", partition=1, offsets=(20, 24), force_readable=True)
     while lifted and has_work(cluster):
         reconcile(cluster)
-    with pytest.raises(RecordsLostError, match=r"records 25 to 29 of partition events/1 .*option failOnDataLoss=false"):
+    with pytest.raises(RecordsLostError, match=r"records 20 to 24 of partition events/1 .*option failOnDataLoss=false"):
         read(cluster, topic="events")
-    left = [row for row in expected(2) if row[0] != 1 or not 25 <= row[1] <= 29]
+    left = [row for row in expected(2) if row[0] != 1 or not 20 <= row[1] <= 24]
     assert sorted(read(cluster, topic="events", failOnDataLoss="false")) == left
 
 
