@@ -258,7 +258,7 @@ def java_of(process: subprocess.Popen[bytes]) -> int:
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(loaded: S3Store) -> None:
-    process, _ = begun_with_spark("--barrier")
+    process, _ = begun_with_spark("--housekeep-barrier")
     os.kill(java_of(process), signal.SIGKILL)
     ended = end(process)
     assert ended.code == 1, ended.stderr
@@ -274,7 +274,7 @@ def test_two_runs_at_once_both_succeed(loaded: S3Store, tmp_path: Path) -> None:
     l0gc("gc", "--housekeep-barrier")
     upload(tmp_path, 0)
     live = set(l0_objects(loaded))
-    process, _ = begun_with_spark("--barrier")
+    process, _ = begun_with_spark("--housekeep-barrier")
     here = l0gc("gc", "--housekeep-barrier")
     ended = end(process)
     assert ended.code == 0, ended.stderr

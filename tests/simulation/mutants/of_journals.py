@@ -12,6 +12,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 
+import l0gc.streamlog.journal.apply
 import l0gc.streamlog.journal.producers
 import l0gc.streamlog.journal.state
 import l0gc.streamlog.journal.topic
@@ -234,7 +235,7 @@ def positions_ignored(producers: Producers, batch: ProducerBatch) -> LandedSeque
 )
 def inputs_forgotten() -> AbstractContextManager[Any]:
     """A journal forgets a producer and its inputs as soon as a run may not begin any more."""
-    return mock.patch.object(l0gc.streamlog.journal.state, "PRODUCER_EXPIRY_MS", RUN_LIMIT_MS)
+    return mock.patch.object(l0gc.streamlog.journal.apply, "PRODUCER_EXPIRY_MS", RUN_LIMIT_MS)
 
 
 @mutant(
