@@ -45,7 +45,8 @@ def taken(j: Journal, window: Window) -> list[tuple[int, str, list[int]]]:
 def rows(*files: tuple[int, int, int]) -> Rows:
     """L1 rows of (partition, base, last)."""
     return np.array(
-        [(p, base, last, 10, 0, 5, bytes([p, base % 256, last % 256]) + bytes(13)) for p, base, last in files], L1_ROW
+        [(p, base, last, 10, 0, 5, bytes([p, base % 256, last % 256]) + bytes(13), 0) for p, base, last in files],
+        L1_ROW,
     )
 
 
@@ -311,7 +312,7 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
 
 def index_rows(partitions: list[int], name: bytes) -> Rows:
     """An index object of one row for each of these partitions."""
-    rows = [(p, 0, 0, 1, 1, 1, 1, 0, 100, 5, name.ljust(16)) for p in partitions]
+    rows = [(p, 0, 0, 1, 1, 1, 0, 0, 1, 0, 100, 5, name.ljust(16)) for p in partitions]
     return np.array(rows, INDEX_ROW) if rows else np.empty(0, INDEX_ROW)
 
 
