@@ -58,7 +58,7 @@ def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scope", L1_WHOLE.values(), ids=L1_WHOLE)
 def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: L1Scope) -> None:
-    _nothing_wrong(scope, 200)
+    _nothing_wrong(scope, 100)
 
 
 # -- each rule, taken out ---------------------------------------------------------------------------------------------------

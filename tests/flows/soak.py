@@ -159,11 +159,12 @@ class Soak:
         with Proxy(self.server.endpoint_url, clock_ahead_s=AHEAD_S) as proxy:
             later = {"AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
             keep = ("--keep-runs", "0s", "--l1-grace", "0s", "--orphan-age", "0s")
+            keep_in_gc = [a.replace("--", "--vacuum-", 1) for a in keep]
             for args in (
                 ("housekeep",),
                 ("epoch", "advance"),
                 ("epoch", "advance"),
-                ("gc", "--engine", "local", "--housekeep-barrier", *keep),
+                ("gc", "--engine", "local", "--housekeep-barrier", *keep_in_gc),
                 ("epoch", "advance"),
                 ("epoch", "advance"),
                 ("vacuum", *keep),

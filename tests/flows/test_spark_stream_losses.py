@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import l0gc
+import l0gc.errors
 import l0gc.spark
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -69,10 +70,12 @@ def lines(first: int, end: int) -> list[bytes]:
 
 
 def lose_and_give_up(cluster: l0gc.Cluster, bucket: StoreConfig) -> None:
-    """The object of `LOST` is deleted by hand."""
+    """Delete the object of `LOST` by hand, lift what is before it, and give up its records."""
     topic = cluster.handles().controller.snapshot().topic("events")
     journal = cluster.handles().journal(topic.journals[0]).catch_up()
     S3Store(bucket).delete([journal.topic(topic.revision).extents(0)[1].key])
+    with pytest.raises(l0gc.errors.PartialFailureError):
+        cluster.reconcile("events")
     cluster.give_up("events", 0, (LOST[0], LOST[-1]))
 
 
