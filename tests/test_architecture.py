@@ -162,13 +162,16 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     ),
     "storage/bulk.py": (["obstore.delete"], "implements `delete_once`"),
     "storage/log.py": (["self._store.delete"], "log entries and checkpoints below the boundary"),
-    "storage/probe.py": (["store.delete", "store.discard"], "what it wrote itself"),
+    "storage/probe.py": (
+        ["store.delete", "store.discard", "store.delete_versions", "store.delete", "store.delete_once"],
+        "what it wrote itself, in each way in which commands delete",
+    ),
     "storage/s3.py": (
         [
             "self.bulk.delete",
             "self.delete",
-            "'delete_object'",
             "self.delete_versions",
+            "'delete_object'",
             "'delete_objects'",
             "'abort_multipart_upload'",
             "'delete_bucket'",

@@ -15,15 +15,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from l0gc.errors import AccessDeniedError, ObjectNotFoundError, PreconditionFailedError, StoreError, StoreUnfitError
+from l0gc.errors import (
+    AccessDeniedError,
+    AmbiguousWriteError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+    StoreUnfitError,
+)
 from l0gc.formatting import count
 from l0gc.keys import JUMP
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, VersionedKey
 from l0gc.storage.refusals import DENIED
 
 _NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in (10, 9, 1) for name in ("b", "a")]
 """Keys like those of L0, the only ones whose order matters: some stores sort others by folder."""
+_TRIES = 5
+"""How often conditional writes are tried: a store may answer one with 409, which says that it must be sent again."""
+_RANGED = 40_000
+"""The size of an object of which ranges are read: more than a proxy may pass on at once."""
 
 
 def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
@@ -34,19 +45,19 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
         AccessDeniedError: a permission is missing, so that not everything could be tried.
     """
     folder = f"l0gc/probe/{runtime.new_id()}/"
-    key, listed = f"{folder}condition", sorted(f"{folder}list/{name}" for name in _NAMES)
+    listed = sorted(f"{folder}list/{name}" for name in _NAMES)
+    written = [f"{folder}ranges", *listed]
     try:
-        _conditional_create(store, key)
-        _conditional_replace(store, key)
+        _conditions(store, runtime, folder, written)
+        _ranges(store, written[0])
         _listing(store, f"{folder}list/", listed)
+        _deletes(store, folder, written)
+        written.clear()
     finally:
-        may_delete = _remove(store, folder, [key, *listed])
-    if left := list(store.list(folder).modified_ms):
-        if not may_delete:
-            raise AccessDeniedError(
-                f"{count(len(left), 'object')} below {folder} may not be deleted again: allow s3:DeleteObject there"
-            )
-        raise StoreUnfitError(f"the store still lists objects below {folder} that were just deleted")
+        with suppress(StoreError):
+            store.delete(written)  # a listing might not show them all
+        with suppress(StoreError):
+            store.discard(folder)
     return [
         "conditional create",
         "conditional replace" if store.quotes_etags else "conditional replace (ETags without quotes)",
@@ -57,18 +68,48 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
     ]
 
 
-def _remove(store: ObjectStore, folder: str, keys: list[str]) -> bool:
-    """Remove what the probe wrote; False if that is not permitted."""
-    allowed = True
-    with suppress(StoreError):  # a listing might not show them all
-        allowed = all(failed.code != DENIED for failed in store.delete(keys))
+def _conditions(store: ObjectStore, runtime: Runtime, folder: str, written: list[str]) -> None:
+    """Try conditional writes on a new key, and on another one if an answer proves nothing."""
+    for attempt in range(1, _TRIES + 1):
+        key = f"{folder}condition-{attempt}"
+        written.append(key)
+        try:
+            _conditional_create(store, key)
+            _conditional_replace(store, key)
+            return
+        except AmbiguousWriteError:
+            if attempt == _TRIES:
+                raise
+        runtime.clock.sleep(runtime.jitter(0.1 * 2**attempt))
+
+
+def _ranges(store: ObjectStore, key: str) -> None:
+    body = b"".join(b"%08d" % n for n in range(_RANGED // 8))
+    store.put(key, body)
+    spans = [(0, 5), (_RANGED // 2 + 3, 11), (_RANGED - 7, 7)]
     try:
-        store.discard(folder)
+        found = store.get_ranges(key, spans)
     except AccessDeniedError:
-        return False
-    except StoreError:
-        pass
-    return allowed
+        raise
+    except StoreError as e:
+        raise StoreUnfitError(
+            f"the store, or a proxy before it, does not serve a part of an object (Range): {e}"
+        ) from e
+    if found != [body[at : at + size] for at, size in spans]:
+        raise StoreUnfitError("the store, or a proxy before it, serves other bytes than the Range that was asked for")
+
+
+def _deletes(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
+    """Delete what was written, in each way in which commands delete."""
+    versions = store.delete_versions([*map(VersionedKey, keys[::3])]).failures
+    for f in [*versions, *store.delete(keys[1::3]), *store.delete_once(keys[2::3])]:
+        if f.code == DENIED:
+            raise AccessDeniedError(
+                f"{count(len(keys), 'object')} below {folder} may not be deleted again: allow s3:DeleteObject there"
+            )
+        raise StoreUnfitError(f"the store does not delete what the probe wrote: {f.key}: {f.why}")
+    if list(store.list(folder).modified_ms):
+        raise StoreUnfitError(f"the store still lists objects below {folder} that were just deleted")
 
 
 def _conditional_create(store: ObjectStore, key: str) -> None:

@@ -36,7 +36,10 @@ _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
 """After these a write may have landed; 501, 505 and 507 say that the request was not carried out."""
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
 
-_KEPT: Final = " (allow s3:DeleteObject, or wait for the object's lock to end)"
+_KEPT: Final = (
+    " (allow s3:DeleteObject, without a condition on s3:if-match, which l0gc does not send; or wait for the object's lock "
+    "to end)"
+)
 
 _ACTIONS: Final = {
     "AbortMultipartUpload": "s3:AbortMultipartUpload",

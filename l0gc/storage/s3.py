@@ -9,9 +9,11 @@ Parsing it is most of what a client costs, and each task on Spark makes a store.
 
 from __future__ import annotations
 
+import base64
 import builtins
 import email.utils
 import gzip
+import hashlib
 import heapq
 import logging
 import re
@@ -31,6 +33,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from l0gc.errors import (
+    AccessDeniedError,
     AmbiguousWriteError,
     BucketNotFoundError,
     L0gcError,
@@ -58,6 +61,7 @@ from l0gc.storage.objectstore import (
 )
 from l0gc.storage.refusals import (
     ATTEMPTS,
+    DENIED,
     READ_SECONDS,
     REDIRECTS,
     Answer,
@@ -77,6 +81,8 @@ T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 _CONNECT_SECONDS: Final = 5
+_NOT_TAKEN: Final = (400, 405, 501)
+"""What stores answer to a DeleteObjects that they do not know, or of which they want another checksum."""
 _OF_AWS: Final = re.compile(r"https://s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 
 
@@ -126,7 +132,10 @@ class S3Store:
                 ),
             )
         self._refuse_an_endpoint_of_its_own(client.meta.endpoint_url)
-        client.meta.events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
+        events = client.meta.events
+        events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
+        events.register("before-call.s3.DeleteObjects", _check_by_md5)
+        events.register_last("before-call.s3", _expect_nothing)
         return cast("S3Client", client)
 
     def _refuse_an_endpoint_of_its_own(self, endpoint: str) -> None:
@@ -316,11 +325,8 @@ class S3Store:
 
     def discard(self, folder: str) -> None:
         keys = [*self.list(folder).modified_ms]
-        with suppress(StoreError):
-            for at in range(0, len(keys), PAGE_SIZE):
-                self.delete(keys[at : at + PAGE_SIZE])
-        for key in self.list(folder).modified_ms:  # of a store that does not know DeleteObjects
-            self.ask("delete", "delete_object", key, Key=self.full_key(key))
+        for at in range(0, len(keys), PAGE_SIZE):
+            self.delete(keys[at : at + PAGE_SIZE])
         with suppress(StoreError):  # a store that does not know versions has none
             if self.versioning() != OFF:
                 for page in self.versions(folder):
@@ -416,9 +422,31 @@ class S3Store:
         return self._delete(objects, once=True, quiet=False)
 
     def _delete(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
-        """One DELETE request; a quiet one has failures alone in its answer."""
+        """Delete in one request, or one by one if the store does not take that request."""
         if not objects:
             return VersionsDeleted()
+        try:
+            return self._delete_many(objects, once=once, quiet=quiet)
+        except StoreError as e:
+            response = getattr(e.__cause__, "response", {})
+            if type(e) is not StoreError or Answer.of("", response).status not in _NOT_TAKEN:
+                raise
+        done = VersionsDeleted()
+        for o in objects:
+            version = {"VersionId": o.version_id} if o.version_id else {}
+            try:
+                r = self.ask("delete", "delete_object", o.key, once=once, Key=self.full_key(o.key), **version)
+            except AccessDeniedError as e:
+                done.failures.append(DeleteFailure(o.key, DENIED, str(e), o.version_id))
+            except ObjectNotFoundError:
+                pass
+            else:
+                if r.get("DeleteMarker") and r.get("VersionId") and not version:
+                    done.markers[o.key] = r["VersionId"]
+        return done
+
+    def _delete_many(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
+        """Delete in one request; a quiet one has failures alone in its answer."""
         cut = len(self.config.prefix)
         version = [{"VersionId": o.version_id} if o.version_id else {} for o in objects]
         named = [{"Key": self.full_key(o.key), **v} for o, v in zip(objects, version, strict=True)]
@@ -526,6 +554,18 @@ def _descriptions(data_path: str | None) -> Loader:
     loader.list_available_services = services  # type: ignore[method-assign]
     loader.file_loader.load_file = load_file  # type: ignore[assignment]
     return loader
+
+
+def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
+    """Send a DeleteObjects with the checksum that every store takes, as obstore does; some refuse it with another alone."""
+    params["context"].pop("checksum", None)
+    md5 = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(md5).decode()
+
+
+def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
+    """Send a body with its head: some proxies leave botocore's `Expect: 100-continue` unanswered, or refuse it."""
+    params["headers"].pop("Expect", None)
 
 
 def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) -> None:

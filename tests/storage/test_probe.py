@@ -7,9 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from l0gc.errors import AccessDeniedError, PreconditionFailedError, StoreUnfitError
+from l0gc.errors import (
+    AccessDeniedError,
+    AmbiguousWriteError,
+    PreconditionFailedError,
+    StoreError,
+    StoreUnfitError,
+)
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, Written
+from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, VersionedKey, VersionsDeleted, Written
 from l0gc.storage.probe import probe
 from tests.support.memory_store import IgnoresConditionalCreate, MemoryStore, TakesPlainEtags, failing
 
@@ -106,6 +112,21 @@ class MayNotDelete(MemoryStore):
         raise AccessDeniedError("not allowed")
 
 
+class DoesNotDeleteVersions(MemoryStore):
+    def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
+        return VersionsDeleted([DeleteFailure(o.key, "NotImplemented", "") for o in objects])
+
+
+class IgnoresRanges(MemoryStore):
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        raise StoreError("not partial")
+
+
+class CutsRangesAtTheirEnd(MemoryStore):
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [part[:10] for part in super().get_ranges(key, ranges)]
+
+
 class ListsTheDeleted(MemoryStore):
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         self.ghosts = dict.fromkeys(keys, 0)
@@ -178,14 +199,32 @@ def test_a_refused_store_leaves_the_form_as_it_was() -> None:
     assert store.quotes_etags
 
 
-@pytest.mark.parametrize("store", [DoesNotDelete, ListsTheDeleted])
-def test_a_store_whose_deletes_do_not_show_is_refused(store: type[MemoryStore]) -> None:
-    with pytest.raises(StoreUnfitError, match=r"still lists objects below l0gc/probe/.* just deleted"):
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        (DoesNotDelete, "does not delete what the probe wrote: l0gc/probe/.*: InternalError"),
+        (DoesNotDeleteVersions, "does not delete what the probe wrote: l0gc/probe/.*: NotImplemented"),
+        (ListsTheDeleted, r"still lists objects below l0gc/probe/.* just deleted"),
+        (IgnoresRanges, "does not serve a part of an object"),
+        (CutsRangesAtTheirEnd, "serves other bytes than the Range"),
+    ],
+)
+def test_a_store_that_commands_cannot_work_with_is_refused(store: type[MemoryStore], message: str) -> None:
+    with pytest.raises(StoreUnfitError, match=message):
         run(store())
 
 
+def test_an_answer_that_proves_nothing_is_asked_for_again() -> None:
+    store = MemoryStore(fault=failing(AmbiguousWriteError("409 ConditionalRequestConflict"), "put_if_absent", times=1))
+    run(store)
+    assert store.objects == {}
+    store = MemoryStore(fault=failing(AmbiguousWriteError("409 ConditionalRequestConflict"), "put_if_absent"))
+    with pytest.raises(AmbiguousWriteError):
+        run(store)
+
+
 def test_a_missing_permission_to_delete_is_reported_as_that_and_the_store_is_not_called_unfit() -> None:
-    with pytest.raises(AccessDeniedError, match=r"19 objects below l0gc/probe/.* allow s3:DeleteObject"):
+    with pytest.raises(AccessDeniedError, match=r"20 objects below l0gc/probe/.* allow s3:DeleteObject"):
         run(MayNotDelete())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from moto.s3.models import s3_backends
 
 from l0gc.errors import (
@@ -384,7 +385,8 @@ def test_a_refused_probe_leaves_nothing_on_a_store_that_does_not_know_how_to_del
         return store.put(key, body)
 
     def unknown(**_: object) -> object:
-        raise StoreError("501 NotImplemented")
+        answer = {"Error": {"Code": "NotImplemented"}, "ResponseMetadata": {"HTTPStatusCode": 501, "HTTPHeaders": {}}}
+        raise ClientError(answer, "DeleteObjects")  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "put_if_absent", careless)
     monkeypatch.setattr(store.client, "delete_objects", unknown)

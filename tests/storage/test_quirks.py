@@ -1,0 +1,129 @@
+"""Stores and proxies that differ from S3 in one thing: what commands send gets by, or `init` refuses it by name."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from moto.s3.models import s3_backends
+
+from l0gc.collect.pause import clear_pause, read_pause, set_pause
+from l0gc.errors import StoreUnfitError
+from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import DeleteFailure, VersionedKey
+from l0gc.storage.probe import probe
+from l0gc.storage.s3 import S3Store
+from tests.support.quirky_s3 import (
+    Environ,
+    Quirk,
+    has_no_bulk_delete,
+    ignores_ranges,
+    is_bulk_delete,
+    quirky_s3,
+    refuses_expectations,
+    wants_md5,
+)
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.usefixtures("credentials")
+
+
+@contextmanager
+def store_with(quirk: Quirk, prefix: str = "p") -> Iterator[S3Store]:
+    with quirky_s3(quirk) as endpoint:
+        store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/{prefix}", endpoint_url=endpoint))
+        assert store.create_bucket()
+        yield store
+
+
+def versioned(store: S3Store) -> None:
+    store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
+
+
+@pytest.mark.parametrize(
+    ("quirk", "prefix", "history"),
+    [(wants_md5, "p", True), (wants_md5, "with a space", False), (has_no_bulk_delete, "p", True)],
+)
+def test_every_way_of_deleting_works(quirk: Quirk, prefix: str, *, history: bool) -> None:
+    with store_with(quirk, prefix) as store:
+        if history:
+            versioned(store)
+        probe(store, Runtime())
+        keys = [f"level_zero/{n}" for n in range(9)]
+        for key in keys:
+            store.put(key, b"x")
+        assert store.delete(keys[:3]) == store.delete_once(keys[3:6]) == []
+        made = store.delete_versions([*map(VersionedKey, keys[6:])])
+        assert (made.failures, sorted(made.markers)) == ([], keys[6:] if history else [])
+        assert list(store.list("").modified_ms) == []
+        if history:
+            markers = [VersionedKey(*m) for m in made.markers.items()]
+            assert store.delete_versions(markers).failures == []
+            assert list(store.list("").modified_ms) == keys[6:]
+        set_pause(store, "a test", "me")
+        assert clear_pause(store) is not None
+        assert read_pause(store) is None
+
+
+def test_a_delete_of_many_keys_is_one_request_where_the_store_wants_its_md5() -> None:
+    deletes: list[str] = []
+
+    def quirk(request: Environ) -> int | None:
+        if is_bulk_delete(request) or request["REQUEST_METHOD"] == "DELETE":
+            deletes.append(request["REQUEST_METHOD"])
+        return wants_md5(request)
+
+    with store_with(quirk) as store:
+        store.delete([f"k{n}" for n in range(9)])
+    assert deletes == ["POST"]
+
+
+def test_a_key_that_may_not_be_deleted_alone_is_named_and_the_others_go() -> None:
+    def quirk(request: Environ) -> int | None:
+        if request["REQUEST_METHOD"] == "DELETE" and request["PATH_INFO"].endswith("/locked"):
+            return 403
+        return has_no_bulk_delete(request)
+
+    with store_with(quirk) as store:
+        for key in ("locked", "plain"):
+            store.put(key, b"x")
+        (failed,) = store.delete_once(["locked", "plain"])
+        assert isinstance(failed, DeleteFailure)
+        assert (failed.key, failed.code) == ("locked", "AccessDenied")
+        assert list(store.list("").modified_ms) == ["locked"]
+
+
+def test_a_store_that_serves_whole_objects_for_ranges_is_refused_by_name() -> None:
+    with store_with(ignores_ranges) as store, pytest.raises(StoreUnfitError, match=r"does not serve a part .*Range"):
+        probe(store, Runtime())
+
+
+def test_nothing_is_sent_that_waits_for_leave_to_go_on() -> None:
+    with store_with(refuses_expectations) as store:
+        probe(store, Runtime())
+
+
+def test_one_conflict_of_conditional_writes_does_not_end_the_probe() -> None:
+    conflicts = iter([409])
+
+    def quirk(request: Environ) -> int | None:
+        return next(conflicts, None) if "HTTP_IF_NONE_MATCH" in request else None
+
+    with store_with(quirk) as store:
+        probe(store, Runtime())
+        assert s3_backends["123456789012"]["aws"].buckets[store.config.bucket].keys == {}
+
+
+def test_the_table_of_requests_has_every_operation_that_is_sent() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "l0gc/storage").glob("*.py"))
+    sent = set(re.findall(r'(?:"|client\.)((?:get|head|put|list|delete|abort|create)_(?:\w+))', code))
+    _, _, table = (ROOT / "docs/stores.md").read_text().partition("| request | sent by |")
+    table = table.partition("\n\n")[0]
+    assert len(sent) > 12
+    assert [name for name in sent if not re.search(rf"\b{name.title().replace('_', '')}\b", table)] == []

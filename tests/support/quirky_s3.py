@@ -1,0 +1,80 @@
+"""moto with a quirk before it: what a store, or a proxy, does to some requests that S3 would serve."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+Environ = dict[str, Any]
+Quirk = Callable[[Environ], int | None]
+"""May change a request, which then goes on, or answers it with a status."""
+
+_CODES: Final = {
+    400: "MissingContentMD5",
+    403: "AccessDenied",
+    409: "ConditionalRequestConflict",
+    501: "NotImplemented",
+}
+
+
+def is_bulk_delete(request: Environ) -> bool:
+    """Whether it deletes many keys."""
+    return bool(request["REQUEST_METHOD"] == "POST" and request["QUERY_STRING"].startswith("delete"))
+
+
+def wants_md5(request: Environ) -> int | None:
+    """As MinIO until 2025."""
+    return 400 if is_bulk_delete(request) and "HTTP_CONTENT_MD5" not in request else None
+
+
+def has_no_bulk_delete(request: Environ) -> int | None:
+    """As Google's XML interface until 2024."""
+    return 501 if is_bulk_delete(request) else None
+
+
+def ignores_ranges(request: Environ) -> int | None:
+    """As caches in front of a store that pass on the whole object."""
+    request.pop("HTTP_RANGE", None)
+    return None
+
+
+def refuses_expectations(request: Environ) -> int | None:
+    """As HTTP has it for servers that do not know them."""
+    return 417 if "HTTP_EXPECT" in request else None
+
+
+class _Handler(WSGIRequestHandler):
+    def handle_expect_100(self) -> bool:
+        """Send nothing: the quirk decides."""
+        return True
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Requests are not written to stderr."""
+
+
+@contextmanager
+def quirky_s3(quirk: Quirk) -> Iterator[str]:
+    """A server inside this process; gives its address."""
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def app(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        status = quirk(environ)
+        if status is None:
+            return moto(environ, start_response)  # type: ignore[no-any-return]
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = f"<Error><Code>{_CODES.get(status, status)}</Code><Message>-</Message></Error>".encode()
+        start_response(f"{status} -", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
