@@ -284,8 +284,8 @@ class Cluster:
             spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
             progress: called with what is done next, and the number of `records` that are in L1.
         """
+        from l0gc.streamlog.level_one.plan import has_work, waiting_bytes
         from l0gc.streamlog.level_one.reconcile import reconcile
-        from l0gc.streamlog.level_one.waiting import has_work, waiting_bytes
 
         handles, wanted = self.handles(), Reconcile(**options)
         epoch = MAX_EPOCH if wanted.up_to is None else wanted.up_to

@@ -218,7 +218,7 @@ class Due:
         self._looked = True
 
     def no_reconcile(self) -> str:
-        from l0gc.streamlog.level_one.waiting import has_work
+        from l0gc.streamlog.level_one.plan import has_work
 
         with suppress(CorruptObjectError, StoreError):
             return "" if has_work(self._cluster, looked=self._looked) else "everything is in L1"

@@ -41,14 +41,7 @@ def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
         state = journal.state
         if state.closed(topic.revision):
             raise deleted(topic)
-        known = state.topic(topic.revision)
-        return replace(
-            known,
-            next_offsets=known.next_offsets.copy(),
-            reconciled=known.reconciled.copy(),
-            log_start=known.log_start.copy(),
-            objects=list(known.objects),
-        )
+        return state.topic(topic.revision).copy()
 
 
 def deleted(topic: Topic) -> PartitionClosedError:

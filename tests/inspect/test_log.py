@@ -67,7 +67,7 @@ def busy() -> tuple[Handles, Topic]:
     )
     assert handle.append([of_topic(topic, 2, {0: 3, 1: 4, 4: 1}, producer=batch)]).error is None
     assert handle.append([of_topic(topic, 3, {2: 2}, key="k")]).error is None
-    assert handle.land(reconciled(handle.state, {0: 2}, revision=topic.revision, epoch=3)) == {}
+    assert handle.land(reconciled(handle.state, {0: 2}, revision=topic.revision, epoch=3)).refused == {}
     handle.advance(cluster.controller.advance())
     handle.barrier(cluster.controller.advance())
     handle.close(gone.revision)
@@ -80,13 +80,13 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     handle, epoch = cluster.journal(0), cluster.controller.epoch()
     assert handle.append([of_topic(topic, epoch, {0: 1}, key="l")]).error is None
     lifted = reconciled(handle.state, {0: 3}, revision=topic.revision, epoch=epoch)
-    assert handle.land(lifted) == {}
+    assert handle.land(lifted).refused == {}
     replaced = handle.state.topics[topic.revision].l1_of(0)
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))
     which = (topic.revision, topic.topic_id)
-    assert handle.land(edit(MERGE, epoch, *which, removed=replaced, added=merged)) == {}
-    assert handle.land(give_up({4: (0, 0)}, epoch, topic.revision, topic.topic_id)) == {}
-    assert handle.land(edit(EXPIRE, epoch, *which, starts=starts_of({1: 4}))) == {}
+    assert handle.land(edit(MERGE, epoch, *which, removed=replaced, added=merged)).refused == {}
+    assert handle.land(give_up({4: (0, 0)}, epoch, topic.revision, topic.topic_id)).refused == {}
+    assert handle.land(edit(EXPIRE, epoch, *which, starts=starts_of({1: 4}))).refused == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1
     assert handle.fence_l1(2) == 2
     later, _ = cluster.controller.create_topic("later", 1, 1)

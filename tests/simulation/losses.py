@@ -17,8 +17,8 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.level_one.give_up import give_up
+from l0gc.streamlog.level_one.plan import has_work
 from l0gc.streamlog.level_one.reconcile import reconcile
-from l0gc.streamlog.level_one.waiting import has_work
 
 if TYPE_CHECKING:
     from tests.simulation.world import Process, World

@@ -56,9 +56,9 @@ def merge_across_the_index(cluster: Handles, topic: Topic) -> None:
         (done,) = rewrite(cluster.store, merges, {topic.revision: topic}, epoch, cluster.runtime, cluster.parallel)
         assert done.row is not None
         change = replace_in_index(cluster.store, p, known, replaced, done.row, epoch, cluster.runtime)
-        columns = {"indexes": change.indexes, "removed_indexes": change.replaced}
+        columns = {"indexes": change.indexes, "removed_indexes": change.removed_indexes}
         entry = edit(MERGE, epoch, topic.revision, topic.topic_id, removed=replaced, added=done.row, **columns)
-        assert handle.land(entry) == {}
+        assert handle.land(entry).refused == {}
 
 
 @pytest.mark.parametrize("indexed", [False, True])

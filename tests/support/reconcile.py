@@ -24,9 +24,8 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
-from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round
+from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round, plan_journal, windows_of
 from l0gc.streamlog.level_one.read import Row, read_rows
-from l0gc.streamlog.level_one.waiting import plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
 

@@ -28,6 +28,7 @@ from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
     INDEX_TREE,
     L1_OBJECT,
+    NO_DROPPED,
     NO_INDEX_ROWS,
     NO_L1_ROWS,
     Rows,
@@ -76,24 +77,34 @@ def fits(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
 
 def take(state: JournalState, edit: Edit, time_ms: int) -> None:
     """Change the state by an edit that fits, at that time of the log. What leaves the lists joins the dropped objects."""
-    dropped, epoch = [state.dropped], max(edit.epoch, state.max_applied_epoch)
-    for t in edit.topics:
-        topic, change = state.topics[t.revision], t.change
+    dropped = [state.dropped]
+    for topic, change, after, gone in _taken(state, edit, time_ms):
         at, _ = places(topic.partitions, change.partitions)
         ends = _ends(topic, edit.kind, change)
-        lists = Lists(topic.index, topic.l1)
-        result = _changed(lists.of(change.partitions), change)
         topic.reconciled[at] = ends
         if edit.kind == EXPIRE:
             topic.log_start[at] = change.starts["offset"]
         if edit.kind != MERGE:
             topic.let_go(change.partitions, ends)
-        topic.index, topic.l1 = lists.without(change.partitions).joined(result.after)
-        for kind, rows in (
-            (L1_OBJECT, result.objects), (INDEX_OBJECT, change.removed_indexes), (INDEX_TREE, result.trees),
-        ):  # fmt: skip
-            dropped.append(dropped_rows(t.revision, kind, rows, time_ms, epoch))
+        topic.index, topic.l1 = Lists(topic.index, topic.l1).without(change.partitions).joined(after)
+        dropped.append(gone)
     state.dropped = np.concatenate(dropped)
+
+
+def dropped_by(state: JournalState, edit: Edit) -> Rows:
+    """Return what leaves the lists by an edit that fits, as rows of `DROPPED`."""
+    return np.concatenate([NO_DROPPED, *(gone for *_, gone in _taken(state, edit, state.time_ms))])
+
+
+def _taken(state: JournalState, edit: Edit, time_ms: int) -> Iterator[tuple[TopicState, Change, Lists, Rows]]:
+    """Yield for each topic of an edit that fits its change, the changed partitions' lists after it, and what it drops."""
+    epoch = max(edit.epoch, state.max_applied_epoch)
+    for t in edit.topics:
+        topic, change = state.topics[t.revision], t.change
+        result = _changed(Lists(topic.index, topic.l1).of(change.partitions), change)
+        kinds = (L1_OBJECT, result.objects), (INDEX_OBJECT, change.removed_indexes), (INDEX_TREE, result.trees)
+        gone = [dropped_rows(t.revision, kind, rows, time_ms, epoch) for kind, rows in kinds]
+        yield topic, change, result.after, np.concatenate(gone)
 
 
 def _ends(topic: TopicState, kind: Kind, change: Change) -> Rows:

@@ -30,9 +30,10 @@ from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog, outcome_unknown
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.admission import Admission, EpochWindow, check_not_poisoned
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.edits import fits
+from l0gc.streamlog.journal.edits import dropped_by, fits
 from l0gc.streamlog.journal.entries import (
     ENTRY_BYTES,
     Advance,
@@ -49,9 +50,9 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.fence import EpochFence
 from l0gc.streamlog.journal.producers import needs_controller_check
-from l0gc.streamlog.journal.rows import NAME, NUMBER, Rows, distinct, pack
+from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, NUMBER, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState, purged_rows
-from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
 APPEND_INTERVAL_S: Final = 0.1
 """How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
@@ -75,6 +76,24 @@ class Appended:
 
     landed: list[LandedObject] = field(default_factory=list)
     error: L0gcError | None = None
+
+
+@dataclass(slots=True)
+class LandedEdit:
+    """What became of an edit.
+
+    Attributes:
+        refused: the partitions in which it did not land, as (revision, partition), and why: see `fits`. The others landed.
+        dropped: what left the lists by it, as rows of `DROPPED`.
+    """
+
+    refused: dict[tuple[int, int], str] = field(default_factory=dict)
+    dropped: Rows = field(default_factory=NO_DROPPED.copy)
+
+    def has(self, revision: int, partitions: Rows) -> Rows:
+        """Return for each of some partitions of the edit whether it landed there."""
+        landed: Rows = ~np.isin(partitions, [p for of, p in self.refused if of == revision])
+        return landed
 
 
 @dataclass(slots=True, eq=False)
@@ -327,28 +346,36 @@ class JournalHandle:
         """The error for what is left out because of `unread`."""
         return StoreError(f"whether journal {self.journal} was set back is not known: {self.unread}; run it again")
 
-    def land(self, edit: Edit) -> dict[tuple[int, int], str]:
-        """Append an edit, whose objects are durable, by as many entries as it takes.
+    def topics(self, wanted: Iterable[Topic]) -> list[TopicState]:
+        """Return what the journal keeps of topics now, as copies; leaves out those of which it has nothing."""
+        with self.replica.lock:
+            state = self.catch_up()
+            found = ((state.topics.get(topic.revision), topic) for topic in wanted)
+            return [known.copy() for known, topic in found if known is not None and known.topic_id == topic.topic_id]
 
-        Returns the partitions that did not land, as (revision, partition), and why: see `fits`. The others landed.
-        """
-        refused: dict[tuple[int, int], str] = {}
+    def land(self, edit: Edit, *, dry_run: bool = False) -> LandedEdit:
+        """Append an edit, whose objects are durable, by as many entries as it takes; a dry run says what would land."""
+        done = LandedEdit()
         for part in edit.divided(ENTRY_BYTES):
-            found: dict[tuple[int, int], str] = {}
+            found = LandedEdit()
 
-            def left(state: JournalState, part: Edit = part, found: dict[tuple[int, int], str] = found) -> Edit | None:
-                found.clear()
-                found.update(fits(state, part))
-                rest = part.without(found)
+            def left(state: JournalState, part: Edit = part, found: LandedEdit = found) -> Edit | None:
+                found.refused = fits(state, part)
+                rest = part.without(found.refused)
+                found.dropped = NO_DROPPED if rest is None or not rest.drops else dropped_by(state, rest)
                 if rest is None or not rest.drops:
                     return rest
                 # Objects that leave the lists stay for some epochs from now on. A run may have begun long ago, and the
                 # window of an idle journal may be old. What the run wrote keeps its stamp.
                 return msgspec.structs.replace(rest, epoch=max(rest.epoch, self._controller.epoch()))
 
-            self._propose(left)
-            refused |= found
-        return refused
+            if dry_run:
+                left(self.catch_up())
+            else:
+                self._propose(left)
+            done.refused |= found.refused
+            done.dropped = np.concatenate([done.dropped, found.dropped])
+        return done
 
     def fence_l1(self, epoch: int) -> int:
         """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does

@@ -141,12 +141,12 @@ class JournalState:
         return {bytes(name) for rows in (self.dropped_of(revision), topic.l1, topic.index) for name in rows["name"]}
 
     def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
-        """The index objects, as rows of `INDEX_ROW`, named or dropped with all that they list, that may list an L1 object
-        of these records."""
+        """The index objects, as rows of `INDEX_ROW`, named or dropped with all that they list, that may list L1 objects of
+        these records."""
         trees = self.dropped_of(revision)
         trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
         rows = np.concatenate([index_rows(trees), self.topic(revision).index_of(partition)])
-        found: Rows = rows[(rows["base"] <= base) & (rows["last"] >= last)]
+        found: Rows = rows[(rows["base"] <= last) & (rows["last"] >= base)]
         return found
 
 

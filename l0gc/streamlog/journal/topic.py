@@ -165,6 +165,11 @@ class TopicState:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def copy(self) -> TopicState:
+        """Return it as it is now: no later entry changes the copy. Entries replace the other columns as a whole."""
+        columns = {name: getattr(self, name).copy() for name in ("next_offsets", "reconciled", "log_start", "objects")}
+        return replace(self, **columns)
+
     def view(self, partition: int) -> PartitionView:
         at = int(np.searchsorted(self.partitions, partition))
         if at == len(self.partitions) or self.partitions[at] != partition:

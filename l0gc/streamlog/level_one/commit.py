@@ -15,12 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, UsageError
+from l0gc.errors import L0gcError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
-from l0gc.streamlog.journal.rows import INDEX_TREE, NO_INDEX_ROWS, Rows, distinct, in_order, index_rows, of_partition
-from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, IndexChange, joined, read_index, spill
+from l0gc.streamlog.journal.entries import RECONCILE
+from l0gc.streamlog.journal.rows import Rows, distinct, in_order, of_partition
+from l0gc.streamlog.level_one.edit import Editor
+from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
 from l0gc.streamlog.level_one.plan import Fault, Window, is_unreconciled, still_there
 
 _SHOWN: Final = 20
@@ -51,6 +52,7 @@ class Commit:
     def __init__(self, cluster: Handles, window: Window, epoch: int) -> None:
         self._cluster, self._window, self._epoch = cluster, window, epoch
         self._handle = cluster.journal(window.journal)
+        self._editor = Editor(self._handle, window.topics)
         self._result = Committed(window.journal)
 
     def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> Committed:
@@ -63,35 +65,29 @@ class Commit:
         Raises:
             StoreError: the store does not answer, or does not let us.
         """
-        try:
-            self._run(files, faults)
-        except (ProtocolError, CorruptObjectError, UsageError) as e:
-            self._result.errors.append(f"journal {self._window.journal}: {e}")
+        with self._editor.alone():
+            ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
+            self._handle.catch_up()
+            changes = [
+                (revision, {"added": rows, **self._spilled(revision, rows)}) for revision, rows in ordered.items()
+            ]
+            landed = self._editor.land(RECONCILE, self._epoch, changes)
+            for revision, rows in ordered.items():
+                self._count(revision, rows, {p: why for (r, p), why in landed.refused.items() if r == revision})
+            with self._handle.replica.lock:
+                left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
+            self._report(left)
+        self._result.errors += self._editor.errors
         return self._result
-
-    def _run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> None:
-        ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
-        self._handle.catch_up()
-        topics = []
-        for revision, rows in ordered.items():
-            indexes, removed = self._spilled(revision, rows)
-            of = self._window.topics[revision].topic_id
-            topics.append(EditedTopic.of(revision, of, added=rows, indexes=indexes, removed_indexes=removed))
-        refused = self._handle.land(Edit(RECONCILE, self._epoch, topics)) if topics else {}
-        for revision, rows in ordered.items():
-            self._count(revision, rows, {p: why for (r, p), why in refused.items() if r == revision})
-        with self._handle.replica.lock:
-            left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
-        self._report(left)
 
     # -- index objects ------------------------------------------------------------------------------------------------
 
-    def _spilled(self, revision: int, rows: Rows) -> IndexChange:
+    def _spilled(self, revision: int, rows: Rows) -> dict[str, Rows]:
         """What the commit does to index objects: for partitions that would have too many rows in the state."""
         with self._handle.replica.lock:
             due = list(self._full(revision, rows))
         c = self._cluster
-        return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))
+        return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))._asdict()
 
     def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
         """Each such partition, with its rows in the state and the new ones, and its index objects."""
@@ -136,24 +132,33 @@ class Commit:
         """Of the partitions that the journal has refused, those that an earlier try moved on, and those of which that is not
         known. One object shows it: the state names it or has dropped it, or an index object lists it."""
         with self._handle.replica.lock:
-            state = self._handle.state
-            names, topic, dropped = state.names(revision), state.topics.get(revision), state.dropped_of(revision)
-        live = NO_INDEX_ROWS if topic is None else topic.index
-        indexes = in_order(np.concatenate([live, index_rows(dropped[dropped["kind"] == INDEX_TREE])]))
-        landed = {int(row["partition"]) for row in rows if bytes(row["name"]) in names}
-        damage: dict[int, Exception] = {}
-        for partition in sorted(set(indexes["partition"].tolist()) & set(rows["partition"].tolist()) - landed):
-            p, mine = self._window.topics[revision].id(partition), of_partition(rows, partition)
-            try:
-                if self._is_listed(p, mine, of_partition(indexes, partition), of_partition(live, partition)):
-                    landed.add(partition)
-            except UNREADABLE as e:
-                damage[partition] = e
+            state, names = self._handle.state, self._handle.state.names(revision)
+            live = state.topic(revision).index
+            old = {p: of_partition(rows, p) for p in distinct(rows["partition"]).tolist()}
+            span = ((p, int(mine["base"][0]), int(mine["last"][-1])) for p, mine in old.items())
+            over = {p: state.indexes_over(revision, p, base, last) for p, base, last in span}
+        landed: set[int] = set()
+        damage: dict[int, L0gcError] = {}
+        for partition, mine in old.items():
+            wanted, p = {bytes(name) for name in mine["name"]}, self._window.topics[revision].id(partition)
+            if wanted & names:
+                landed.add(partition)
+                continue
+            for index in over[partition]:
+                try:
+                    listed = read_index(self._cluster.store, p, index.reshape(1))["name"]
+                except UNREADABLE as e:
+                    if not isinstance(e, ObjectNotFoundError) or bytes(index["name"]) in map(bytes, live["name"]):
+                        damage[partition] = e  # else vacuum has deleted it, after all that it lists
+                else:
+                    if any(bytes(name) in wanted for name in listed):
+                        landed.add(partition)
+                        break
+        damage = {partition: e for partition, e in damage.items() if partition not in landed}
         if not damage:
             return landed, set()
         with self._handle.replica.lock:
-            topic = self._handle.catch_up().topics.get(revision)
-        now = NO_INDEX_ROWS if topic is None else topic.index
+            now = self._handle.catch_up().topic(revision).index
         if live.tobytes() != now.tobytes():  # it may be gone because of that
             more, unknown = self._landed(revision, rows[np.isin(rows["partition"], list(damage))])
             return landed | more, unknown
@@ -162,24 +167,6 @@ class Commit:
             for partition, e in sorted(damage.items())
         ]
         return landed, set(damage)
-
-    def _is_listed(self, p: PartitionId, mine: Rows, indexes: Rows, live: Rows) -> bool:
-        """Whether any index object of the partition lists one of the objects. Raises if one that could is unreadable."""
-        names, named = ({bytes(name) for name in rows["name"]} for rows in (mine, live))
-        over = indexes[(indexes["base"] <= mine["last"][-1]) & (indexes["last"] >= mine["base"][0])]
-        damage: L0gcError | None = None
-        for at in range(len(over)):
-            try:
-                listed = read_index(self._cluster.store, p, over[at : at + 1])["name"]
-            except UNREADABLE as e:
-                if not isinstance(e, ObjectNotFoundError) or bytes(over["name"][at]) in named:
-                    damage = e  # else vacuum has deleted it, after all that it lists
-            else:
-                if any(bytes(name) in names for name in listed):
-                    return True
-        if damage is not None:
-            raise damage
-        return False
 
     def _report(self, faults: Iterable[Fault]) -> None:
         """Add what could not be lifted to the errors: each cause once, with the partitions that it holds."""

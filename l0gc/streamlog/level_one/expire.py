@@ -12,24 +12,32 @@ dropped objects stay until vacuum takes them. A partition whose list of L1 objec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import ClassVar, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, StoreError
+from l0gc.errors import L0gcError, ObjectNotFoundError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import UNLIMITED, Retention, Topic, by_journal
-from l0gc.streamlog.journal.entries import EXPIRE, Edit, EditedTopic
-from l0gc.streamlog.journal.rows import NO_L1_ROWS, NUMBER, OFFSET, START, Rows, places
+from l0gc.streamlog.journal.entries import EXPIRE
+from l0gc.streamlog.journal.rows import (
+    INDEX_TREE,
+    L1_OBJECT,
+    MAX_OFFSET,
+    NO_L1_ROWS,
+    NUMBER,
+    OFFSET,
+    START,
+    Rows,
+    places,
+)
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import UNREADABLE, IndexChange, cut_index, joined, read_index
+from l0gc.streamlog.level_one.edit import Editor
+from l0gc.streamlog.level_one.index import IndexChange, cut_index, joined, read_index
 from l0gc.watermark.publication import refuse_if_set_back
-
-T = TypeVar("T")
 
 _TRIES: Final = 4
 """How many times a partition is read anew because its L1 objects were merged or spilled."""
@@ -171,12 +179,13 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
     result = ExpireResult(dry_run=dry_run)
 
     def one(part: tuple[int, list[Topic]]) -> ExpireResult:
-        journal, of_journal = part
-        run = _JournalRun(cluster, journal, of_journal, wanted, dry_run, shown)
+        run = _JournalRun(cluster, *part, wanted, dry_run, shown)
         try:
-            run.run()
-        except (CorruptObjectError, ObjectNotFoundError, ProtocolError, StoreError) as e:
-            run.result.errors.append(f"journal {journal}: {e}")
+            with run.editor.alone():
+                run.run()
+        except StoreError as e:
+            run.editor.errors.append(f"journal {part[0]}: {e}")
+        run.result.errors += run.editor.errors
         return run.result
 
     for done in cluster.parallel.map(one, by_journal(topics).items()):
@@ -199,99 +208,75 @@ class _JournalRun:
     def __init__(
         self, cluster: Handles, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
     ) -> None:
-        self._cluster, self._topics, self._wanted, self._dry_run, self._shown = cluster, topics, wanted, dry_run, shown
-        self._handle = cluster.journal(journal)
-        self._unreadable: dict[PartitionId, L0gcError] = {}
+        self._cluster, self._wanted, self._dry_run, self._shown = cluster, wanted, dry_run, shown
+        self.editor = Editor(cluster.journal(journal), {t.revision: t for t in topics})
         self.result = ExpireResult()
 
     def run(self) -> None:
+        """Move them; a partition that has changed by the time its edit lands is looked at again."""
         for _ in range(_TRIES):
             self.result.lost = 0
-            self._unreadable.clear()
-            for topic in self._topics:
-                with self._handle.replica.lock:
-                    known = self._handle.catch_up().topics.get(topic.revision)
-                    if known is None or known.topic_id != topic.topic_id:
-                        continue
-                    known = replace(known, log_start=known.log_start.copy(), next_offsets=known.next_offsets.copy())
-                partitions, starts = self._wanted(topic, known, partial(self._read, topic))
-                if len(partitions):
-                    self.result.lost += self._move(topic, known, partitions, starts)
+            self.editor.unreadable.clear()
+            epoch = self._cluster.controller.epoch()
+            states = self.editor.states()
+            changes = {
+                r: change for r, known in states.items() if len((change := self._change(known, epoch))["starts"])
+            }
+            landed = self.editor.land(EXPIRE, epoch, changes.items(), dry_run=self._dry_run)
+            for revision, change in changes.items():
+                self._count(states[revision], change["starts"], landed.has(revision, change["starts"]["partition"]))
+            for kind, objects, size in ((L1_OBJECT, None, "bytes"), (INDEX_TREE, "rows", "row_bytes")):
+                gone = landed.dropped[landed.dropped["kind"] == kind]
+                self.result.l1_objects += len(gone) if objects is None else int(gone[objects].sum())
+                self.result.bytes += int(gone[size].sum())
             # An index object that is gone may have been replaced, and vacuumed, since the state was read.
-            gone = any(isinstance(e, ObjectNotFoundError) for e in self._unreadable.values())
-            if self._dry_run or not (self.result.lost or gone):
+            gone_index = any(isinstance(e, ObjectNotFoundError) for _, e in self.editor.unreadable)
+            if self._dry_run or not (self.result.lost or gone_index):
                 break
-        self.result.errors += [
-            left_out(p, e) for p, e in sorted(self._unreadable.items(), key=lambda item: item[0].path)
-        ]
+        self.result.errors += [left_out(p, e) for p, e in sorted(self.editor.unreadable, key=lambda item: item[0].path)]
 
-    def _read(self, topic: Topic, partition: int, index: Rows) -> Rows | None:
-        """See `Listed`."""
-        return self._attempt(topic.id(partition), lambda: read_index(self._cluster.store, topic.id(partition), index))
+    def _change(self, known: TopicState, epoch: int) -> dict[str, Rows]:
+        """Return the columns of the change that lets a topic's partitions begin where they are to.
 
-    def _attempt(self, p: PartitionId, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except UNREADABLE as e:
-            self._unreadable[p] = e
-            return None
-
-    def _move(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows) -> int:
-        """Let these partitions begin at `starts`; returns how many were refused because they have changed by then."""
-        change, dropped = self._cut(topic, known, partitions, starts)
-        readable = ~np.isin(partitions, [p.partition for p in self._unreadable if p.revision == topic.revision])
-        partitions, starts = partitions[readable], starts[readable]
-        if not len(partitions):
-            return 0
-        before = known.log_start[np.searchsorted(known.partitions, partitions)].copy()
-        refused = [] if self._dry_run else self._land(topic, partitions, starts, change, dropped)
-        moved = ~np.isin(partitions, refused)
-        self._count(topic, partitions[moved], before[moved], starts[moved], (known.l1, known.index, dropped))
-        return len(refused)
-
-    def _land(self, topic: Topic, partitions: Rows, starts: Rows, change: IndexChange, dropped: Rows) -> list[int]:
-        """Returns the partitions that were refused, and do not begin there, or further on, anyway."""
-        new = np.empty(len(partitions), START)
-        new["partition"], new["offset"] = partitions, starts
-        indexes = {"indexes": change.indexes, "removed_indexes": change.replaced}
-        edited = EditedTopic.of(topic.revision, topic.topic_id, removed=dropped, starts=new, **indexes)
-        refused = self._handle.land(Edit(EXPIRE, self._cluster.controller.epoch(), [edited]))
-        with self._handle.replica.lock:
-            begins = self._handle.state.topic(topic.revision).view
-            return [
-                p
-                for p, start in zip(partitions.tolist(), starts.tolist(), strict=True)
-                if (topic.revision, p) in refused and begins(p).log_start_offset < start
-            ]
-
-    def _cut(self, topic: Topic, known: TopicState, partitions: Rows, starts: Rows) -> tuple[IndexChange, Rows]:
-        """What happens to the index objects that the starts cut, and what L1 objects they no longer list."""
-        at, there = places(partitions, known.index["partition"])
-        start = starts[at]
-        rows = known.index[there & (known.index["base"] < start) & (known.index["last"] >= start)]
-        epoch = self._cluster.controller.epoch()
+        It cuts index objects, and names the L1 objects that these no longer list. Leaves out a partition of which an object
+        cannot be read.
+        """
+        topic, editor = self.editor.topics[known.revision], self.editor
         store, runtime = self._cluster.store, self._cluster.runtime
 
-        def one(row: Rows) -> tuple[IndexChange, Rows] | None:
+        def listed(partition: int, index: Rows) -> Rows | None:
+            p = topic.id(partition)
+            return editor.attempt(p, lambda: read_index(store, p, index))
+
+        partitions, starts = self._wanted(topic, known, listed)
+        if not len(partitions):
+            return {"starts": np.empty(0, START)}
+        at, there = places(partitions, known.index["partition"])
+        rows = known.index[there & (known.index["base"] < starts[at]) & (known.index["last"] >= starts[at])]
+
+        def cut(row: Rows) -> tuple[IndexChange, Rows] | None:
             p, index = topic.id(int(row["partition"])), np.array([row])
             begin = int(starts[np.searchsorted(partitions, row["partition"])])
-            return self._attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=self._dry_run))
+            return editor.attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=self._dry_run))
 
-        done = [found for found in self._cluster.parallel.map(one, list(rows)) if found is not None]
-        return joined([c for c, _ in done]), np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])
+        done = [found for found in self._cluster.parallel.map(cut, list(rows)) if found is not None]
+        readable = ~np.isin(partitions, [p.partition for p, _ in editor.unreadable if p.revision == topic.revision])
+        new = np.empty(int(readable.sum()), START)
+        new["partition"], new["offset"] = partitions[readable], starts[readable]
+        removed = np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])
+        return {"removed": removed, "starts": new, **joined(change for change, _ in done)._asdict()}
 
-    def _count(
-        self, topic: Topic, partitions: Rows, before: Rows, starts: Rows, lists: tuple[Rows, Rows, Rows]
-    ) -> None:
-        result = self.result
-        result.partitions += len(partitions)
-        result.records += int((starts - before).sum())
-        if len(partitions):
-            for rows in lists:
-                at, there = places(partitions, rows["partition"])
-                gone = rows[there & (rows["last"] < starts[at])]
-                result.l1_objects += int(gone["rows"].sum()) if rows is lists[1] else len(gone)
-                result.bytes += int(gone["bytes"].sum())
-        some = slice(0, max(0, self._shown - len(result.starts)))
-        for p, old, new in zip(*(c[some].tolist() for c in (partitions, before, starts)), strict=True):
-            result.starts.append(NewStart(topic.name, p, old, new))
+    def _count(self, before: TopicState, starts: Rows, moved: Rows) -> None:
+        """Count the partitions that begin at `starts` now, and those that do not, nor further on."""
+        with self.editor.handle.replica.lock:
+            topic = self.editor.handle.state.topic(before.revision)
+            begins = topic.values(topic.log_start, starts["partition"], MAX_OFFSET)
+        self.result.lost += int((~moved & (begins < starts["offset"])).sum())
+        starts = starts[moved]
+        previous = before.values(before.log_start, starts["partition"], 0)
+        self.result.partitions += len(starts)
+        self.result.records += int((starts["offset"] - previous).sum())
+        some = slice(0, max(0, self._shown - len(self.result.starts)))
+        name = self.editor.topics[before.revision].name
+        for (p, new), old in zip(starts[some].tolist(), previous[some].tolist(), strict=True):
+            self.result.starts.append(NewStart(name, p, old, new))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
@@ -27,9 +27,11 @@ from l0gc.keys import level_one
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
-from l0gc.streamlog.journal.entries import GIVE_UP, Edit, EditedTopic
+from l0gc.streamlog.journal.entries import GIVE_UP
+from l0gc.streamlog.journal.handle import LandedEdit
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, places
 from l0gc.streamlog.journal.topic import Extent, TopicState, l1_file
+from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, KEY_METADATA, L1_SCHEMA, PARTITION, seal_footer
 from l0gc.watermark.publication import refuse_if_set_back
@@ -141,7 +143,8 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
     """Select a partition's records from `first` to `last`. Raises as `give_up`."""
     if not 0 <= first <= last <= MAX_OFFSET:
         raise UsageError(f"{first}-{last} is not a range of offsets; use for example 20-29")
-    [(_, known)] = _known(cluster, topic.journal_of(partition), [topic])
+    states = cluster.journal(topic.journal_of(partition)).topics([topic])
+    known = states[0] if states else TopicState(topic.revision, topic.topic_id)
     view, where = known.view(partition), f"the records {first} to {last} of partition {topic.name}/{partition}"
     if last >= view.next_offset:
         raise NotFoundError(f"{where} do not all exist: its next one will have offset {view.next_offset}")
@@ -168,26 +171,17 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
 def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> list[_Lost]:
     """Select all unreconciled records that lie in some objects. Raises as `give_up`."""
 
+    by_revision = {topic.revision: topic for topic in topics}
+
     def look(part: tuple[int, list[Topic]]) -> list[_Lost]:
-        return [lost for topic, known in _known(cluster, *part) for lost in _of_topic(known, topic, keys)]
+        states = cluster.journal(part[0]).topics(part[1])
+        return [lost for known in states for lost in _of_topic(known, by_revision[known.revision], keys)]
 
     found = cluster.parallel.map(look, by_journal(topics).items())
     lost = [one for some in found for one in some]
     for key in sorted(keys - {e.key for one in lost for e in one.extents}):
         raise NotFoundError(f"no journal needs {key}: none of its records is unreconciled; nothing was given up")
     return lost
-
-
-def _known(cluster: Handles, journal: int, topics: Sequence[Topic]) -> list[tuple[Topic, TopicState]]:
-    """Return what a journal keeps of some topics; it does not change while it is read."""
-    handle = cluster.journal(journal)
-    with handle.replica.lock:
-        state = handle.catch_up()
-        known = [state.topics.get(topic.revision) for topic in topics]
-        return [
-            (t, TopicState(t.revision, t.topic_id) if k is None or k.topic_id != t.topic_id else replace(k))
-            for t, k in zip(topics, known, strict=True)
-        ]
 
 
 def _of_topic(known: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost]:
@@ -312,24 +306,22 @@ def hole_body(key: str, record: GiveUpRecord) -> bytes:
 def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:
     """Have the journals name the holes."""
     result = GiveUpResult()
-    of_journal: dict[int, dict[int, list[int]]] = {}
-    for n, one in enumerate(lost):
-        journal = one.topic.journal_of(one.partition)
-        of_journal.setdefault(journal, {}).setdefault(one.topic.revision, []).append(n)
-    for journal, topics in sorted(of_journal.items()):
-        edited = [
-            EditedTopic.of(revision, lost[some[0]].topic.topic_id, added=np.concatenate([rows[n] for n in some]))
-            for revision, some in topics.items()
-        ]
-        refused = cluster.journal(journal).land(Edit(GIVE_UP, epoch, edited))
-        for n in (n for some in topics.values() for n in some):
-            one, first, last = lost[n], int(rows[n]["base"][0]), int(rows[n]["last"][0])
-            why = refused.get((one.topic.revision, one.partition))
-            if why is not None:
+    of_journal: dict[int, list[tuple[_Lost, Rows]]] = {}
+    for one, row in zip(lost, rows, strict=True):
+        of_journal.setdefault(one.topic.journal_of(one.partition), []).append((one, row))
+    for journal, holes in sorted(of_journal.items()):
+        editor = Editor(cluster.journal(journal), {one.topic.revision: one.topic for one, _ in holes})
+        landed = LandedEdit()
+        with editor.alone():
+            landed = editor.land(GIVE_UP, epoch, ((one.topic.revision, {"added": row}) for one, row in holes))
+        for one, row in holes:
+            first, last = int(row["base"][0]), int(row["last"][0])
+            why = "; ".join(editor.errors) or landed.refused.get((one.topic.revision, one.partition))
+            if why:
                 result.errors.append(f"the records {first} to {last} of partition {one.name} were not given up: {why}")
                 continue
-            key = l1_key(one.topic.id(one.partition), l1_file(rows[n][0]))
             result.records += last - first + 1
             result.partitions += 1
+            key = l1_key(one.topic.id(one.partition), l1_file(row[0]))
             result.holes.append(Hole(one.topic.name, one.partition, first, last, key))
     return result

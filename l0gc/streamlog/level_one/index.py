@@ -56,7 +56,7 @@ class IndexChange(NamedTuple):
     """Index objects, durable, and those whose place they take; rows of `INDEX_ROW` by partition and offset."""
 
     indexes: Rows = NO_INDEX_ROWS
-    replaced: Rows = NO_INDEX_ROWS
+    removed_indexes: Rows = NO_INDEX_ROWS
 
 
 class _Index(msgspec.Struct, array_like=True, frozen=True):
@@ -137,22 +137,24 @@ def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
 # -- writing --------------------------------------------------------------------------------------------------------------
 
 
-def write_index(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime) -> Rows:
+def write_index(
+    store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime, *, dry_run: bool = False
+) -> Rows:
     """List L1 objects of a partition, in order of offset and without a gap, in as many index objects as it takes; these are
-    durable."""
-    written = [_write(store, p, rows[at : at + INDEX_ROWS], epoch, runtime) for at in range(0, len(rows), INDEX_ROWS)]
-    return np.concatenate(written) if written else NO_INDEX_ROWS
-
-
-def _write(store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime) -> Rows:
-    name = runtime.new_id()
-    key = level_one_index(p, epoch, name)
-    body = pack_sealed(key, _ENCODER.encode(_Index(p.path, packed.pack(rows))), _LIMIT)
-    store.put(key, body)
-    head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
-    span = p.partition, int(rows["base"][0]), int(rows["last"][-1])
-    holes = int(is_hole(rows).sum()), lost_records(rows)
-    return np.array([(*span, *sums(rows), *holes, *head, len(body), epoch, name_bytes(name))], INDEX_ROW)
+    durable, but for those of a dry run."""
+    written = [NO_INDEX_ROWS]
+    for some in (rows[at : at + INDEX_ROWS] for at in range(0, len(rows), INDEX_ROWS)):
+        name = runtime.new_id()
+        key = level_one_index(p, epoch, name)
+        body = pack_sealed(key, _ENCODER.encode(_Index(p.path, packed.pack(some))), _LIMIT)
+        if not dry_run:
+            store.put(key, body)
+        head = int(some["bytes"][0]), int(some["max_timestamp"][0])
+        span = p.partition, int(some["base"][0]), int(some["last"][-1])
+        holes = int(is_hole(some).sum()), lost_records(some)
+        row = (*span, *sums(some), *holes, *head, len(body), epoch, name_bytes(name))
+        written.append(np.array([row], INDEX_ROW))
+    return np.concatenate(written)
 
 
 def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Runtime) -> IndexChange:
@@ -208,6 +210,6 @@ def cut_index(
     cut = index[(index["base"] < start) & (index["last"] >= start)]
     rows = read_index(store, p, cut)
     below = rows["last"] < start
-    if dry_run or not below.any():
+    if not below.any():
         return IndexChange(), rows[below]
-    return IndexChange(write_index(store, p, rows[~below], epoch, runtime), cut), rows[below]
+    return IndexChange(write_index(store, p, rows[~below], epoch, runtime, dry_run=dry_run), cut), rows[below]

@@ -14,27 +14,25 @@ because of that does not count as damage.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, ProtocolError
 from l0gc.formatting import Outcome, count
 from l0gc.keys import PartitionId
 from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.journal.entries import MERGE, Edit, EditedTopic
-from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows
 from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule, merges_of
-from l0gc.streamlog.level_one.plan import Window, writers_of
-from l0gc.streamlog.level_one.waiting import few_at_once, judged, windows_of
+from l0gc.streamlog.level_one.plan import Window, few_at_once, judged, windows_of, writers_of
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
@@ -50,10 +48,6 @@ LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
 
 DEFAULT_RULE: Final = MergeRule()
-_DAMAGE: Final = (CorruptObjectError, ObjectNotFoundError)
-"""What is wrong with one partition, or one journal, while the rest goes on."""
-_Merged = Sequence[tuple[MergeGroup, Rows]]
-"""Merges of a partition, each with the row of its object."""
 _IN_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
 _COUNTED: Final = (*_IN_MERGED, "lost", "errors")
 """The fields that add up over journals and workers."""
@@ -189,34 +183,37 @@ class _ShareMerge:
 
     def __init__(self, cluster: Handles, share: Share) -> None:
         self._cluster, self._share, self._window = cluster, share, share.window
-        self._handle = cluster.passing_journal(share.window.journal)
+        self._editor = Editor(cluster.passing_journal(share.window.journal), share.window.topics)
         self._result = MergeResult()
         self._partitions: set[tuple[int, int]] = set()
 
     def run(self, *, dry_run: bool) -> MergeResult:
         """Count what there is to merge, or merge it, round by round."""
-        try:
+        with self._editor.alone():
             if dry_run:
                 for m in self._merges():
                     self._count(m, m.bytes)
             else:
                 self._merge_all()
-        except _DAMAGE as e:
-            self._report(e)
         self._result.partitions = len(self._partitions)
+        self._result.errors += self.errors()
         return self._result
 
     def is_due(self) -> bool:
         """Whether there is anything to merge, or to report."""
-        try:
-            return any(True for _ in self._merges()) or bool(self._result.errors)
-        except _DAMAGE:
-            return True
+        found = False
+        with self._editor.alone():
+            found = any(True for _ in self._merges())
+        return found or bool(self.errors())
+
+    def errors(self) -> list[str]:
+        """What is wrong with the journal, or with a partition."""
+        left = [f"partition {p}: {e}; its L1 objects stay as they are" for p, e in self._editor.unreadable]
+        return [*left, *self._editor.errors]
 
     def _merge_all(self) -> None:
-        from l0gc.streamlog.level_one.rewrite import (
-            rewrite,  # with Arrow, which asking whether a merge is due does without
-        )
+        # With Arrow, which asking whether a merge is due does without.
+        from l0gc.streamlog.level_one.rewrite import rewrite
 
         c = self._cluster
         found = self._merges()
@@ -234,96 +231,61 @@ class _ShareMerge:
         self._result.bytes += written
         self._result.bytes_read += m.bytes
 
-    def _report(self, error: Exception, p: PartitionId | None = None) -> None:
-        """Name what is wrong with a partition, or with the journal."""
-        what = f"journal {self._window.journal}: {error}"
-        self._result.errors.append(what if p is None else f"partition {p}: {error}; its L1 objects stay as they are")
-
     def _merges(self) -> Iterator[MergeGroup]:
         """What there is to merge now."""
-        for topic in _topics_of(self._handle, self._window):
-            revision = topic.revision
+        for revision, topic in self._editor.states().items():
             mine, read = functools.partial(self._share.has, revision), functools.partial(self._listed, revision)
             yield from merges_of(topic, self._share.rules[revision], mine, read)
 
     def _listed(self, revision: int, partition: int, index: Rows) -> Rows:
         """What index objects of a partition list; nothing if one cannot be read."""
         p = self._window.topics[revision].id(partition)
-        try:
-            return read_index(self._cluster.store, p, index)
-        except _DAMAGE as e:
-            self._report(e, p)
-            return NO_L1_ROWS
+        rows = self._editor.attempt(p, lambda: read_index(self._cluster.store, p, index))
+        return NO_L1_ROWS if rows is None else rows
 
     # -- the commit of a round ----------------------------------------------------------------------------------------
 
     def _commit(self, epoch: int, written: Sequence[Rewritten]) -> None:
         """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
-        known = {t.revision: t for t in _topics_of(self._handle, self._window)}
-        merges: dict[tuple[int, int], _Merged] = {}
-        changes: dict[int, list[dict[str, Rows]]] = {}
-        for p, merged, change in self._parts(epoch, known, written):
-            merges[p.revision, p.partition] = merged
-            changes.setdefault(p.revision, []).append(change)
-        topics = []
-        for revision, of_topic in changes.items():
-            columns = {name: np.concatenate([c[name] for c in of_topic]) for name in of_topic[0]}
-            topics.append(EditedTopic.of(revision, self._window.topics[revision].topic_id, **columns))
-        if not topics:
-            return
-        try:
-            refused = self._handle.land(Edit(MERGE, epoch, topics))
-        except ProtocolError as e:  # whether it landed, the next run will see
-            self._report(e)
-            return
-        for place, of_partition in merges.items():
-            if place in refused:
-                self._result.lost += len(of_partition)
-                continue
-            for m, row in of_partition:
-                self._count(m, int(row["bytes"][0]))
-
-    def _parts(
-        self, epoch: int, known: Mapping[int, TopicState], written: Sequence[Rewritten]
-    ) -> Iterator[tuple[PartitionId, _Merged, dict[str, Rows]]]:
-        """What there is to commit, partition by partition."""
+        states = self._editor.states()
         by_partition: dict[tuple[int, int], list[Rewritten]] = {}
         for r in written:
             by_partition.setdefault((r.merge.revision, r.merge.partition), []).append(r)
-        for (revision, partition), found in sorted(by_partition.items()):
-            p = self._window.topics[revision].id(partition)
-            try:
-                left = [r for r in found if self._is_named(p, known.get(revision), r.merge)]
-                self._result.lost += len(found) - len(left)
-                for r in left:
-                    if r.error is not None:
-                        self._report(r.error, p)
-                done = [(r.merge, r.row) for r in left if r.row is not None]
-                if done:
-                    yield p, done, self._change(p, known[revision], epoch, done)
-            except _DAMAGE as e:
-                self._report(e, p)
+        merges: dict[tuple[int, int], list[Rewritten]] = {}
+        changes: list[tuple[int, dict[str, Rows]]] = []
+        for (revision, partition), of_partition in sorted(by_partition.items()):
+            p, topic = self._window.topics[revision].id(partition), states.get(revision)
+            found = self._editor.attempt(p, functools.partial(self._change, p, topic, epoch, of_partition))
+            if found is not None:
+                merges[revision, partition] = found[0]
+                changes.append((revision, found[1]))
+        refused = self._editor.land(MERGE, epoch, changes).refused
+        for place, done in merges.items():
+            if place in refused:
+                self._result.lost += len(done)
+                continue
+            for r in done:
+                self._count(r.merge, int(r.row["bytes"][0]))
 
-    def _change(self, p: PartitionId, topic: TopicState, epoch: int, done: _Merged) -> dict[str, Rows]:
-        replaced = np.concatenate([merge.sources for merge, _ in done])
-        files = np.concatenate([row for _, row in done])
+    def _change(
+        self, p: PartitionId, topic: TopicState | None, epoch: int, written: Sequence[Rewritten]
+    ) -> tuple[list[Rewritten], dict[str, Rows]] | None:
+        """Return the merges of a partition that are to be committed, and the columns of the change; None without any."""
+        left = [] if topic is None else [r for r in written if self._is_named(p, topic, r.merge)]
+        self._result.lost += len(written) - len(left)
+        self._editor.unreadable += [(p, r.error) for r in left if r.error is not None]
+        done = [r for r in left if r.error is None]
+        if topic is None or not done:
+            return None
+        replaced = np.concatenate([r.merge.sources for r in done])
+        files = np.concatenate([r.row for r in done])
         c = self._cluster
         indexes = replace_in_index(c.store, p, topic, replaced, files, epoch, c.runtime)
-        return {"added": files, "removed": replaced, "indexes": indexes.indexes, "removed_indexes": indexes.replaced}
+        return done, {"added": files, "removed": replaced, **indexes._asdict()}
 
-    def _is_named(self, p: PartitionId, topic: TopicState | None, m: MergeGroup) -> bool:
+    def _is_named(self, p: PartitionId, topic: TopicState, m: MergeGroup) -> bool:
         """Whether the journal still names the objects of a merge."""
-        if topic is None:
-            return False
         index = topic.index_of(p.partition)
         listed = (index["last"] >= m.sources["base"][0]) & (index["base"] <= m.sources["last"][-1])
         named = [topic.l1_of(p.partition)["name"], read_index(self._cluster.store, p, index[listed])["name"]]
         return bool(np.isin(m.sources["name"], np.concatenate(named)).all())
-
-
-def _topics_of(handle: JournalHandle, window: Window) -> list[TopicState]:
-    """The topics of a window as the journal has them now; they do not change while they are read."""
-    with handle.replica.lock:
-        state = handle.catch_up()
-        found = ((state.topics.get(revision), wanted) for revision, wanted in sorted(window.topics.items()))
-        return [replace(t) for t, wanted in found if t is not None and t.topic_id == wanted.topic_id]

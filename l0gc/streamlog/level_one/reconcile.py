@@ -35,12 +35,14 @@ from l0gc.streamlog.level_one.plan import (
     Round,
     Window,
     choose_steps,
+    judged,
     make_round,
+    plan_journal,
     still_unreconciled,
     unreconciled,
+    windows_of,
 )
 from l0gc.streamlog.level_one.read import StillNeeded, read_rows
-from l0gc.streamlog.level_one.waiting import judged, plan_journal, windows_of
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 

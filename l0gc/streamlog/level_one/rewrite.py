@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, headers_of
-from l0gc.streamlog.journal.rows import L1_ROW, Rows
+from l0gc.streamlog.journal.rows import L1_ROW, NO_L1_ROWS, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import MergeGroup
@@ -47,7 +47,7 @@ class Rewritten:
     """The outcome of a merge: `row` of `L1_ROW` is its object, durable and checked; or `error` is why it failed."""
 
     merge: MergeGroup
-    row: Rows | None = None
+    row: Rows = field(default_factory=NO_L1_ROWS.copy)
     error: L0gcError | None = None
 
 
@@ -176,7 +176,7 @@ def _check_columns(source: Opened) -> None:
 
 def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:
     """The same, if the store gives back what was read from the sources."""
-    if done.row is None:
+    if done.error is not None:
         return done
     merge, file = done.merge, l1_file(done.row[0])
     wanted = _whole(topics[merge.revision].id(merge.partition), file)

@@ -24,7 +24,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
-from l0gc.streamlog.level_one.waiting import has_work
+from l0gc.streamlog.level_one.plan import has_work
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects

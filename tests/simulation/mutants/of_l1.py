@@ -115,8 +115,8 @@ def replaced_index_removed(
 ) -> IndexChange:
     """Whoever writes an index object anew removes the one whose place it takes."""
     change = _spill(store, p, rows, index, epoch, runtime)
-    if len(change.replaced):
-        store.delete([index_key(p, row) for row in change.replaced])
+    if len(change.removed_indexes):
+        store.delete([index_key(p, row) for row in change.removed_indexes])
     return change
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import l0gc.collect.gc_steps
-import l0gc.streamlog.level_one.waiting
+import l0gc.streamlog.level_one.plan
 import l0gc.watermark.publication
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage_look import JournalLook
@@ -23,7 +23,7 @@ _TEST = "tests/streamlog/test_set_back_journal.py"
 _TEST_PUBLICATION = "tests/watermark/test_publication.py"
 
 _PUBLICATION = "l0gc.watermark.publication"
-_WAITING = "l0gc.streamlog.level_one.waiting"
+_WAITING = "l0gc.streamlog.level_one.plan"
 _STEPS = "l0gc.collect.gc_steps"
 _check_set_back = l0gc.watermark.publication.check_set_back
 _keep = JournalLook._keep
@@ -124,7 +124,7 @@ def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary,
 
 @mutant(
     38,
-    "l0gc/streamlog/level_one/waiting.py::judged",
+    "l0gc/streamlog/level_one/plan.py::judged",
     "a journal that could not be read when it was to be judged takes part later",
     f"{_TEST}::test_what_nobody_could_judge_is_left_out_though_it_can_be_read_later",
     simulated=False,

@@ -26,7 +26,7 @@ def lifted(partitions: int = 2, objects: int = 3) -> tuple[Handles, Topic, Journ
         assert handle.append([of_topic(topic, epoch, records, key=f"o{n}")]).error is None
         upto = dict.fromkeys(range(partitions), 10 * n + 9)
         entry = reconciled(handle.state, upto, revision=topic.revision, epoch=epoch)
-        assert handle.land(entry) == {}
+        assert handle.land(entry).refused == {}
     return cluster, topic, handle
 
 
@@ -53,13 +53,13 @@ def test_of_two_merges_at_once_the_first_lands_and_the_other_loses_that_partitio
     other = another(cluster)
     other.catch_up()
     first, second = merge_of(topic, handle, 0), merge_of(topic, other, 0, 1, name=2000)
-    assert handle.land(first) == {}
-    assert list(other.land(second)) == [(topic.revision, 0)]
+    assert handle.land(first).refused == {}
+    assert list(other.land(second).refused) == [(topic.revision, 0)]
     assert [f.name for f in other.state.topic(topic.revision).files(0)] == [name_of(1000), name_of(29)]
     assert [f.name for f in other.state.topic(topic.revision).files(1)] == [name_of(2001), name_of(29)]
     assert len(handle.catch_up().dropped) == 4
     offset = handle.replica.offset
-    assert len(handle.land(second)) == 2
+    assert len(handle.land(second).refused) == 2
     assert handle.replica.offset == offset  # nothing was left to append
 
 
@@ -67,21 +67,21 @@ def test_a_merge_of_a_topic_that_was_deleted_is_refused_partition_by_partition()
     _, topic, handle = lifted()
     entry = merge_of(topic, handle, 0, 1)
     handle.close(topic.revision)
-    assert sorted(handle.land(entry)) == [(topic.revision, 0), (topic.revision, 1)]
+    assert sorted(handle.land(entry).refused) == [(topic.revision, 0), (topic.revision, 1)]
 
 
 def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_reported() -> None:
     _, topic, handle = lifted()
-    assert handle.land(expiry(topic, {0: 15, 1: 10})) == {}
+    assert handle.land(expiry(topic, {0: 15, 1: 10})).refused == {}
     offset = handle.replica.offset
-    again = handle.land(expiry(topic, {0: 15, 1: 5}))
+    again = handle.land(expiry(topic, {0: 15, 1: 5})).refused
     assert set(again.values()) == {"it begins at record 15 already", "it begins at record 10 already"}
     assert handle.replica.offset == offset
-    (why,) = handle.land(expiry(topic, {0: 31, 1: 12})).values()
+    (why,) = handle.land(expiry(topic, {0: 31, 1: 12})).refused.values()
     assert "the next one will be 30" in why
     views = [handle.state.topic(topic.revision).view(p).log_start_offset for p in (0, 1)]
     assert views == [15, 12]
-    assert handle.land(expiry(topic, {0: 20}, "another topic")) == {(topic.revision, 0): ANOTHER_TOPIC}
+    assert handle.land(expiry(topic, {0: 20}, "another topic")).refused == {(topic.revision, 0): ANOTHER_TOPIC}
 
 
 def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
@@ -93,12 +93,12 @@ def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
     epoch = cluster.controller.advance()
     assert handle.fence_l1(epoch) == epoch
     assert handle.fence_l1(epoch - 1) == epoch
-    assert "run it again" in other.land(merge)[topic.revision, 0]
+    assert "run it again" in other.land(merge).refused[topic.revision, 0]
     assert other.append([of_topic(topic, epoch, {0: 1}, key="late")]).error is None
     stale = reconciled(other.state, {0: 30}, revision=topic.revision, epoch=epoch - 1)
-    assert "run it again" in other.land(stale)[topic.revision, 0]
+    assert "run it again" in other.land(stale).refused[topic.revision, 0]
     fresh = reconciled(other.state, {0: 30}, revision=topic.revision, epoch=epoch)
-    assert other.land(fresh) == {}
+    assert other.land(fresh).refused == {}
     with pytest.raises(SafetyError):
         handle.fence_l1(epoch + 1)
 
@@ -108,17 +108,17 @@ def test_what_is_dropped_counts_from_the_epoch_of_now_however_old_the_run_and_th
     cluster, topic, handle = lifted()
     merge = merge_of(topic, handle, 0)
     epochs = [cluster.controller.advance() for _ in range(3)]
-    assert handle.land(merge) == {}
+    assert handle.land(merge).refused == {}
     assert handle.state.dropped["dropped_epoch"].tolist() == [epochs[-1], epochs[-1]]
     assert handle.state.max_applied_epoch < epochs[0]
     later = cluster.controller.advance()
-    assert handle.land(expiry(topic, {1: 10})) == {}
+    assert handle.land(expiry(topic, {1: 10})).refused == {}
     assert handle.state.dropped["dropped_epoch"].tolist() == [epochs[-1], epochs[-1], later]
 
 
 def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, topic, handle = lifted()
-    assert handle.land(merge_of(topic, handle, 0)) == {}
+    assert handle.land(merge_of(topic, handle, 0)).refused == {}
     names = [bytes(n) for n in handle.state.dropped["name"]]
     other = another(cluster)
     monkeypatch.setattr(journal_handle, "ENTRY_BYTES", NAME.itemsize)

@@ -23,8 +23,8 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.give_up import GiveUpRecord, GiveUpResult, give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, read_footer
+from l0gc.streamlog.level_one.plan import has_work
 from l0gc.streamlog.level_one.reconcile import reconcile as reconcile_run
-from l0gc.streamlog.level_one.waiting import has_work
 from l0gc.streamlog.reader import Record, read_topic
 from l0gc.streamlog.topics import delete_topic, describe_topic
 from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory

@@ -152,7 +152,7 @@ def test_the_newest_index_object_is_replaced_until_it_is_full(monkeypatch: pytes
 
 def applied(index: Rows, change: IndexChange) -> Rows:
     """A partition's index objects after a change."""
-    kept = index[~np.isin(index["base"], change.replaced["base"])]
+    kept = index[~np.isin(index["base"], change.removed_indexes["base"])]
     return in_order(np.concatenate([kept, change.indexes]))
 
 
@@ -179,7 +179,7 @@ def test_an_index_object_that_cannot_be_read_does_not_stop_who_writes_on(how: st
     elif how == "withheld":
         store.fault = failing(AccessDeniedError(f"{bad} was archived"), "get", bad)
     change = spill(store, P, rows(40, 70), old, 5, RUNTIME)
-    assert (change.indexes["rows"].tolist(), len(change.replaced)) == ([70 - KEPT_ROWS], 0)
+    assert (change.indexes["rows"].tolist(), len(change.removed_indexes)) == ([70 - KEPT_ROWS], 0)
     index = applied(old, change)
     with pytest.raises(error, match=name_text(old["name"][0])):
         read_index(store, P, index)
@@ -223,7 +223,7 @@ def test_a_merge_writes_the_index_objects_anew_that_list_what_it_replaces() -> N
     for first, last, old, left in cases:
         files = merged(first, last)
         change = replace_in_index(store, P, topic, rows(first, last - first + 1), files, 6, RUNTIME)
-        assert change.replaced.tolist() == topic.index[old].tolist()
+        assert change.removed_indexes.tolist() == topic.index[old].tolist()
         expected = [files if isinstance(n, tuple) else rows(n, 1) for n in left]
         found = read_index(store, P, change.indexes)
         assert found.tolist() == [row for some in expected for row in some.tolist()]
@@ -251,7 +251,7 @@ def test_an_expiry_cuts_the_index_object_in_which_it_begins(start: int, left: in
     assert len(gone) == dropped
     assert change.indexes["rows"].tolist() == ([] if left is None else [left])
     assert (gone["last"] < start).all()
-    assert len(change.replaced) == len(change.indexes)
+    assert len(change.removed_indexes) == len(change.indexes)
 
 
 def test_a_dropped_index_object_can_be_read_as_long_as_it_is_there() -> None:

@@ -14,7 +14,7 @@ import pytest
 from l0gc.errors import AppendOutcomeUnknownError, NotFoundError, StoreUnreachableError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import Edit
-from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one import merge as runs
 from l0gc.streamlog.level_one import parquet, rewrite, write
@@ -22,7 +22,7 @@ from l0gc.streamlog.level_one.index import index_key, l1_key
 from l0gc.streamlog.level_one.merge import MergeResult, merge_due
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
-from l0gc.streamlog.level_one.waiting import windows_of
+from l0gc.streamlog.level_one.plan import windows_of
 from l0gc.streamlog.reader import read_topic
 from tests.support.ingest import CrashError
 from tests.support.l1_files import l1_body
@@ -376,11 +376,11 @@ def test_a_commit_of_which_nobody_knows_whether_it_landed_is_reported_and_the_ot
     before = content(a)
     land = JournalHandle.land
 
-    def unknown(self: JournalHandle, entry: Edit) -> dict[tuple[int, int], str]:
-        refused = land(self, entry)
+    def unknown(self: JournalHandle, entry: Edit, *, dry_run: bool) -> LandedEdit:
+        landed = land(self, entry, dry_run=dry_run)
         if self.journal == 0:
             raise AppendOutcomeUnknownError("nobody knows")
-        return refused
+        return landed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JournalHandle, "land", unknown)

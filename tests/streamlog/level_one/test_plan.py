@@ -286,7 +286,9 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
         RECONCILE,
         5,
         [
-            EditedTopic.of(r, f"id-{r}", added=f, indexes=indexes[r].indexes, removed_indexes=indexes[r].replaced)
+            EditedTopic.of(
+                r, f"id-{r}", added=f, indexes=indexes[r].indexes, removed_indexes=indexes[r].removed_indexes
+            )
             for r, f in files.items()
         ],
     )

@@ -13,9 +13,8 @@ from l0gc.errors import NotFoundError, StoreError
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.plan import Round
+from l0gc.streamlog.level_one.plan import Round, has_work, waiting_bytes
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
-from l0gc.streamlog.level_one.waiting import has_work, waiting_bytes
 from tests.support.journal import lowest_of
 from tests.support.memory_store import Call, another_process, memory_cluster, store_of
 from tests.support.merge import PARTITIONS, a_cluster

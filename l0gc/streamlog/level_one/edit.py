@@ -1,0 +1,76 @@
+"""What a run changes in one journal's lists of L1 objects: the flow *select, write, land* that all four kinds of edit share.
+
+A kind selects partitions by the state that `states` returns, writes what it adds, and lands it. What makes it safe: what an
+edit names is durable before, whether it still fits is decided where it lands, partition by partition (`journal/edits.py`),
+and nothing is deleted here. What a run writes for a partition that refuses it is an orphan, for vacuum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, UsageError
+from l0gc.keys import PartitionId
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.entries import Edit, EditedTopic, Kind
+from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
+from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.index import UNREADABLE
+
+T = TypeVar("T")
+
+
+class Editor:
+    """Edits the lists of some topics in one journal.
+
+    Attributes:
+        errors: what went wrong with the journal, which ends its part of the run and no other.
+        unreadable: objects that could not be read, with their partitions, which are left as they are.
+    """
+
+    def __init__(self, handle: JournalHandle, topics: Mapping[int, Topic]) -> None:
+        self.handle, self.topics = handle, topics
+        self.errors: list[str] = []
+        self.unreadable: list[tuple[PartitionId, L0gcError]] = []
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep what goes wrong with the journal among the errors. Raises `StoreError`."""
+        try:
+            yield
+        except (CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError) as e:
+            self.errors.append(f"journal {self.handle.journal}: {e}")
+
+    def states(self) -> dict[int, TopicState]:
+        """Return what the journal keeps of the topics now, by revision, as copies."""
+        return {known.revision: known for known in self.handle.topics(self.topics.values())}
+
+    def attempt(self, p: PartitionId, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns; None if an object of the partition cannot be read, which is kept."""
+        try:
+            return read()
+        except UNREADABLE as e:
+            self.unreadable.append((p, e))
+            return None
+
+    def land(
+        self, kind: Kind, epoch: int, changes: Iterable[tuple[int, Mapping[str, Rows]]], *, dry_run: bool = False
+    ) -> LandedEdit:
+        """Land the columns of some partitions' changes, given with their topics' revisions, as one edit."""
+        of_topic: dict[int, list[Mapping[str, Rows]]] = {}
+        for revision, columns in changes:
+            of_topic.setdefault(revision, []).append(columns)
+        topics = [
+            EditedTopic.of(revision, self.topics[revision].topic_id, **_joined(some))
+            for revision, some in sorted(of_topic.items())
+        ]
+        return self.handle.land(Edit(kind, epoch, topics), dry_run=dry_run) if topics else LandedEdit()
+
+
+def _joined(changes: Sequence[Mapping[str, Rows]]) -> dict[str, Rows]:
+    return {name: np.concatenate([c[name] for c in changes]) for name in changes[0]}
