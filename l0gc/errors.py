@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
+from l0gc.redaction import without_secrets
+
 _NAMED: Final = 3
 
 
@@ -32,6 +34,10 @@ class L0gcError(Exception):
 
     exit_code: ClassVar[int] = 1
     result: object = None
+
+    def __str__(self) -> str:
+        """Return the message; what it repeats of others holds no secret."""
+        return without_secrets(super().__str__())
 
 
 # -- 2: what the caller requested cannot be meant ----------------------------------------------------------------------

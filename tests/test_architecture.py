@@ -30,6 +30,7 @@ LEVELS: list[set[str]] = [
         "formatting",
         "keys",
         "operations",
+        "redaction",
         "runtime",
         "settings",
     },

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from l0gc.cli.logs import without_secret
 from l0gc.cli.options import common_options, settings_file
 from l0gc.cli.output import Output
 from l0gc.errors import UsageError
+from l0gc.redaction import without_secrets
 from l0gc.settings import FileSettings, Settings, default_file
 
 
@@ -94,7 +94,7 @@ def show_command(settings: Settings) -> None:
     file, first = settings_file(context)
     names = [f.name for f in fields(Settings)]
     values = {n: getattr(settings, n) for n in names}
-    shown = {n: without_secret(v) if isinstance(v, str) else v for n, v in values.items()}
+    shown = {n: without_secrets(v) if isinstance(v, str) else v for n, v in values.items()}
     rows = [(n, v, _source(context, n, file, first)) for n, v in shown.items()]
     width = max(len(name) for name, _, _ in rows)
     out.result(

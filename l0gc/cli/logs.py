@@ -1,14 +1,13 @@
 """What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
 
 Only l0gc's own loggers are shown. Those of the libraries below stay as they are at every `-v`: botocore's would write down
-signed requests, and py4j's a traceback when Ctrl-C finds it at work. A user and a password inside a URL are hidden,
-whichever library wrote them into a message, and what a terminal would act on is escaped.
+signed requests, and py4j's a traceback when Ctrl-C finds it at work. Secrets are removed (`l0gc/redaction.py`), whichever
+library wrote them into a message, and what a terminal would act on is escaped.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped, is_utf8, json_text
 from l0gc.errors import UsageError
 from l0gc.events import NOTE, event
+from l0gc.redaction import without_secrets
 from l0gc.settings import Settings
 
 TEXT: Final = "text"
@@ -31,21 +31,15 @@ FORMATS: Final = (TEXT, JSON)
 _LEVELS: Final = {logging.DEBUG: "debug", logging.INFO: "info", NOTE: "note", logging.WARNING: "warning"}
 _ROOT: Final = logging.getLogger("l0gc")
 _log: Final = logging.getLogger(__name__)
-_USER: Final = re.compile(r"//[^/\s]*@")
 _running: ContextVar[bool] = ContextVar("running", default=False)
 
 
-def without_secret(text: str) -> str:
-    """A URL may carry a user and a password; both are hidden."""
-    return _USER.sub("//***@", text)
-
-
-def _without_secrets(value: Any) -> Any:
+def _cleared(value: Any) -> Any:
     if isinstance(value, str):
-        return without_secret(value if is_utf8(value) else escaped(value))
+        return without_secrets(value if is_utf8(value) else escaped(value))
     if isinstance(value, dict):
-        return {k: _without_secrets(v) for k, v in value.items()}
-    return [_without_secrets(v) for v in value] if isinstance(value, list) else value
+        return {k: _cleared(v) for k, v in value.items()}
+    return [_cleared(v) for v in value] if isinstance(value, list) else value
 
 
 class LogHandler(logging.Handler):
@@ -65,7 +59,7 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format_name == TEXT
-        line = escaped(without_secret(f"l0gc: {record.getMessage()}")) if text else self._json(record)
+        line = escaped(without_secrets(f"l0gc: {record.getMessage()}")) if text else self._json(record)
         with suppress(OSError):  # its reader has gone, or the disk is full; the work continues
             click.echo(line, err=True)
 
@@ -80,7 +74,7 @@ class LogHandler(logging.Handler):
             **getattr(record, "fields", {}),
         }
         # Each text alone: in the line, a URL in one and an @ in the next would look like one secret.
-        return json_text(_without_secrets(msgspec.to_builtins(row, enc_hook=str)))
+        return json_text(_cleared(msgspec.to_builtins(row, enc_hook=str)))
 
 
 HANDLER: Final = LogHandler()

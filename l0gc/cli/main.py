@@ -20,6 +20,7 @@ from l0gc.cli import logs, signals
 from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
 from l0gc.cli.terminal import escaped
 from l0gc.errors import L0gcError, OutputFailedError, suggestion
+from l0gc.redaction import without_secrets
 
 SETUP: Final = "The cluster"
 RECORDS: Final = "Records"
@@ -143,7 +144,7 @@ def main() -> None:
     except (click.exceptions.Abort, KeyboardInterrupt) as e:
         code = _fail("stopped: running the command again is safe", exit_code_of(e))
     except click.ClickException as e:
-        e.message = escaped(e.message)  # type: ignore[misc]  # it is about to be shown, and to nobody else
+        e.message = escaped(without_secrets(e.message))  # type: ignore[misc]  # it is about to be shown, and to nobody else
         if logs.HANDLER.format_name == logs.JSON:
             code = _fail(e.format_message(), e.exit_code)
         else:
@@ -234,7 +235,7 @@ def _fail(message: str, code: int, *, trace: bool = False) -> int:
     if trace and logs.HANDLER.format_name == logs.JSON:
         fields["traceback"] = traceback.format_exc()
     elif trace:
-        for line in logs.without_secret(traceback.format_exc()).splitlines():
+        for line in without_secrets(traceback.format_exc()).splitlines():
             click.echo(escaped(line), err=True)
     logs.error(message, code, **fields)
     return code

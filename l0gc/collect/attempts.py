@@ -27,6 +27,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import ATTEMPTS, GC_NOTE
+from l0gc.redaction import without_secrets
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
@@ -123,4 +124,4 @@ def _outcome(error: BaseException | None) -> tuple[int, str]:
         return error.exit_code, str(error)[:_LONGEST]
     if isinstance(error, KeyboardInterrupt):
         return _STOPPED, "it was stopped"
-    return 1, f"unexpected {type(error).__name__}: {error}"[:_LONGEST]
+    return 1, without_secrets(f"unexpected {type(error).__name__}: {error}")[:_LONGEST]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,20 @@ ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 """The variables that name them, the first one first. boto3 reads some of these on its own, obstore others."""
 
+_ODD: Final = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
     """The first of these variables that is set, and not empty."""
     return next((value for name in names if (value := environment.get(name))), None)
+
+
+def _refuse_odd(name: str, value: str) -> None:
+    """Raise `UsageError` if a value ends with a newline, for example; it is not repeated."""
+    if _ODD.search(value):
+        what = "ends with a newline" if value.endswith("\n") else "has a space at an end, or a control character in it"
+        raise UsageError(f"{name} {what}: set it without that")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,13 @@ class StoreConfig:
         """Parse `s3://bucket[/prefix]`.
 
         Raises:
-            UsageError: the URL is of another form, or it or the endpoint holds credentials.
+            UsageError: the URL is of another form, or it or the endpoint holds credentials; or one of botocore's variables
+                has a newline at its end, for example.
         """
+        for name, value in os.environ.items():
+            if name.startswith("AWS_"):
+                _refuse_odd(name, value)
+        _refuse_odd("the endpoint", endpoint_url or "")
         for name, given in (("URL", url), ("endpoint", endpoint_url or "")):
             if "@" in given:  # not repeated: what stands before it may be a secret
                 raise UsageError(

@@ -43,6 +43,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
+from l0gc.redaction import keep_secrets_of, without_secrets
 from l0gc.storage.bulk import Bulk, FullKeys
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import (
@@ -131,6 +132,7 @@ class S3Store:
                     s3={"addressing_style": "path"} if self.config.endpoint_url else None,
                 ),
             )
+        keep_secrets_of(self.session.get_credentials())
         self._refuse_an_endpoint_of_its_own(client.meta.endpoint_url)
         events = client.meta.events
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
@@ -457,7 +459,7 @@ class S3Store:
             DeleteFailure(
                 key := e.get("Key", "")[cut:],
                 e.get("Code", ""),
-                e.get("Message", ""),
+                without_secrets(e.get("Message", "")),
                 "" if key in plain else e.get("VersionId", ""),  # a store may call the object as it is `null`
             )
             for e in r.get("Errors", [])

@@ -15,6 +15,7 @@ from l0gc.cli.options import common_options
 from l0gc.errors import UsageError
 from l0gc.events import NOTE, event
 from l0gc.keys import CONTROLLER_LOG
+from l0gc.redaction import without_secrets
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import Ended, ended_here, l0gc
@@ -90,7 +91,7 @@ def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
     line = handler._json(record)
     assert line.count("***@") == 2
     assert "hush" not in line
-    assert logs.without_secret("to http://ann:hu@sh@host/x") == "to http://***@host/x"
+    assert without_secrets("to http://ann:hu@sh@host/x") == "to http://***@host/x"
 
 
 def test_an_event_is_whole_where_one_text_has_a_url_and_the_next_an_at(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """PyIceberg's configuration: `.pyiceberg.yaml`, and variables that begin with PYICEBERG_.
 
 Most of PyIceberg reads it when it is imported, and fails then if the file is not right. So it is read here before that, with
-a sentence about what is wrong. If it has no endpoint or keys for S3, l0gc adds its own.
+a sentence about what is wrong. If it has no endpoint for S3, l0gc adds what it has: its keys and its token together, or
+none of them where the configuration says who reads the warehouse.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 from pyiceberg.utils import config
 
 from l0gc.errors import NotFoundError, UsageError
+from l0gc.redaction import is_secret, keep_secrets
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.s3 import S3Store
 
+_IDENTITIES = ("profile-name", "role-arn", "anonymous", "signer")
+"""What names the identity that reads the warehouse, besides keys."""
 _WRONG = (config.strictyaml.YAMLError, AttributeError, ValueError)  # type: ignore[attr-defined]
 
 
@@ -39,7 +43,15 @@ def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
             f"PyIceberg has no catalog {name!r}; name it in .pyiceberg.yaml, or set "
             f"PYICEBERG_CATALOG__{name.upper()}__URI"
         )
-    return known if "s3.endpoint" in known else _access(store) | known
+    keep_secrets(known)
+    if "s3.endpoint" in known:
+        return known
+    own = _access(store)
+    if any(
+        is_secret(key) or key.rpartition(".")[2] in _IDENTITIES for key in known if key.startswith(("s3.", "client."))
+    ):
+        own = {key: value for key, value in own.items() if not is_secret(key)}
+    return own | known
 
 
 def _access(store: ObjectStore) -> dict[str, str]:
