@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -28,17 +29,56 @@ from l0gc.inspect.causes import (
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
 from l0gc.inspect.overview import Overview
 from l0gc.inspect.reading import read_journals, read_overview
-from l0gc.keys import L1_DATA
+from l0gc.keys import (
+    ATTEMPTS,
+    CONTROLLER_LOG,
+    FORMAT,
+    GC_NOTE,
+    JOURNALS,
+    PAUSED,
+    PUBLISHED_WATERMARK,
+    RUNS,
+    SCANS,
+    L1Key,
+    parse_level_one,
+)
 from l0gc.storage.objectstore import if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.journal.rows import name_bytes
 from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.streamlog.level_one.index import UNREADABLE, files_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,7})")
 SHOWN: Final = 10
 RESTORE: Final = "restore the named object from a version or a backup"
+
+_VITAL: Final = "no command works without it"
+_IN_TIME: Final = "housekeep deletes it once a checkpoint covers it"
+_OLD: Final = "l0gc itself ends or replaces it"
+_OWN: Final = (
+    (FORMAT, "the cluster's id and the version of its layout", _VITAL),
+    (PUBLISHED_WATERMARK, "the published M", _VITAL),
+    (rf"{CONTROLLER_LOG}log/0*(\d+)", "entry {0} of the controller log", _IN_TIME),
+    (rf"{JOURNALS}0*(\d+)/log/0*(\d+)", "entry {1} of the log of journal {0}", _IN_TIME),
+    (rf"{CONTROLLER_LOG}checkpoint/0*(\d+)", "a checkpoint of the controller log, as of entry {0}", _IN_TIME),
+    (rf"{JOURNALS}0*(\d+)/checkpoint/0*(\d+)", "a checkpoint of journal {0}, as of entry {1}", _IN_TIME),
+    (rf"{CONTROLLER_LOG}boundary.json", "the boundary below which the controller log was truncated", _VITAL),
+    (rf"{JOURNALS}0*(\d+)/boundary.json", "the boundary below which the log of journal {0} was truncated", _VITAL),
+    (rf"{SCANS}.+", "a scan snapshot, which compute-watermark wrote", _OLD),
+    (
+        rf"{RUNS}([^/]+)/.+",
+        "a part of the record of run {0}",
+        "l0gc undelete needs it until vacuum deletes it",
+    ),
+    (GC_NOTE, "the note of what gc did last", _OLD),
+    (PAUSED, "the pause of all deletion", "l0gc resume ends it"),
+    (rf"{ATTEMPTS}.+", "the record of a command's last attempt", _OLD),
+    (r"l0gc/probe/.+", "left over from a probe of the store", "l0gc doctor writes such objects and deletes them"),
+)
+"""The keys of the bucket's layout outside of L0 and L1 (docs/format.md): the pattern, what it is, and what ends it."""
 
 
 class Explanation(msgspec.Struct, Outcome):
@@ -84,7 +124,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
             raise NotFoundError(
                 f"no object {key!r} exists, and that is not an L0 key of this cluster ({o.layout.template})"
             )
-        return _foreign(o, key)
+        return _not_l0(cluster, o, key)
     e = _explanation(o, key, parsed.epoch)
     if not there:
         e.explanation.append("There is no such object: it was deleted, or never written.")
@@ -157,18 +197,47 @@ def _refused(e: Explanation, o: Overview) -> Explanation:
     return e
 
 
-def _foreign(o: Overview, key: str) -> Explanation:
+def _not_l0(cluster: Handles, o: Overview, key: str) -> Explanation:
+    """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one."""
     e = _explanation(o, key)
-    e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
-    what = "It is not an L0 key of this cluster, so no sweep ever deletes it."
-    if key.startswith(("l0gc/", "level_one/")):
-        what = "It is not an L0 object: no sweep ever lists it."
-    e.explanation.append(what)
-    if key.startswith(L1_DATA):
-        e.next = "nothing: a vacuum deletes it once no journal names it and no pin keeps it"
-        e.explanation += [f"Table {t.sentence}." for t in o.tables if t.overdue or t.l1_bytes]
-        e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
+    for pattern, what, advice in _OWN:
+        if m := re.fullmatch(pattern, key):
+            e.verdict, e.next = "own", f"nothing: never remove it by hand; {advice}"
+            e.explanation.append(f"This is {what.format(*m.groups())}.")
+            return e
+    l1 = parse_level_one(key)
+    if l1 is None:
+        e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
+        e.explanation.append("It is not a key of this cluster, so no command ever deletes it.")
+        return e
+    e.verdict, e.epoch = "own", l1.epoch
+    e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
+    records = f"the L1 object with the records {l1.base} to {l1.last}" if l1.base >= 0 else "an index object"
+    e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
+    e.explanation.append(_who_names(cluster, o, key, l1))
+    e.explanation += [f"Table {t.sentence}." for t in o.tables if t.overdue or t.l1_bytes]
+    e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
     return e
+
+
+def _who_names(cluster: Handles, o: Overview, key: str, l1: L1Key) -> str:
+    """Return, in a sentence, whether a journal names an L1 or index object."""
+    name = name_bytes(l1.name)
+    for journal, state in o.logs.states():
+        if name in state.dropped_of(l1.revision)["name"].tolist():
+            return (
+                f"Journal {journal} has dropped it: it was replaced, or its records expired; readers may still need it."
+            )
+        topic = state.topic(l1.revision)
+        if name in topic.index["name"].tolist():
+            return f"Journal {journal} names it: it lists L1 objects that readers need."
+        try:
+            files = files_of(cluster.store, l1.id, state, max(l1.base, 0))
+            if any(f.name == l1.name for f in takewhile(lambda f: f.base_offset <= l1.base, files)):
+                return f"Journal {journal} names it: its records are live."
+        except UNREADABLE as error:
+            return f"Whether a journal names it cannot be read: {error}."
+    return "No journal that could be read names it: it is what a run left, or what a run is about to commit."
 
 
 def _needed(

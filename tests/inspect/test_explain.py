@@ -8,8 +8,9 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
-from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, GC_NOTE, L1_DATA, PAUSED, RUNS, journal_log
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.pins import create_pin
 from l0gc.watermark.source import IDLE, UNRECONCILED
@@ -117,14 +118,48 @@ def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Ha
 
 def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Handles, str]) -> None:
     cluster, _ = needed
-    cluster.store.put("level_zero/data/README", b"x")
-    assert explain_key(cluster, "level_zero/data/README").verdict == "foreign"
-    assert explain_key(cluster, f"{CONTROLLER_LOG}log/{0:020}").explanation == [
-        "It is not an L0 object: no sweep ever lists it."
-    ]
+    for key in ("level_zero/data/README", "level_one/data/README", "l0gc/README", f"{CONTROLLER_LOG}log/README"):
+        cluster.store.put(key, b"x")
+        assert explain_key(cluster, key).verdict == "foreign"
     for unknown in ("nonsense", "", "level_zero/data/"):
         with pytest.raises(NotFoundError):
             explain_key(cluster, unknown)
+
+
+def test_every_key_that_l0gc_writes_is_named_and_none_is_said_to_be_removable(needed: tuple[Handles, str]) -> None:
+    cluster, l0 = needed
+    lift(cluster)
+    compute_and_publish(cluster)
+    records = (
+        f"{RUNS}20260101T000000Z-1/run.json",
+        GC_NOTE,
+        PAUSED,
+        f"{ATTEMPTS}merge.json",
+        "l0gc/probe/1/condition-1",
+    )
+    for key in (*records, f"{journal_log(3)}boundary.json", f"{CONTROLLER_LOG}checkpoint/{7:020}"):
+        cluster.store.put(key, b"x")
+    said = {key: explain_key(cluster, key) for key in store_of(cluster).objects if key != l0}
+    for key, e in said.items():
+        assert (e.verdict, e.next.startswith("nothing: never remove it by hand; ")) == ("own", True), key
+    assert said[f"{CONTROLLER_LOG}log/{1:020}"].explanation == ["This is entry 1 of the controller log."]
+    assert said[f"{journal_log(0)}log/{0:020}"].explanation == ["This is entry 0 of the log of journal 0."]
+    assert said[records[0]].explanation == ["This is a part of the record of run 20260101T000000Z-1."]
+
+
+def test_an_l1_object_is_live_dropped_or_left_over(needed: tuple[Handles, str]) -> None:
+    cluster, _ = needed
+    lift(cluster)
+    (key,) = (k for k in store_of(cluster).objects if k.startswith(f"{L1_DATA}events-1/00001/"))
+    assert explain_key(cluster, key).explanation == [
+        "This is the L1 object with the records 0 to 2 of partition events/1, revision 1 of the topic.",
+        "Journal 0 names it: its records are live.",
+    ]
+    other = f"{key[: -len('.parquet') - 36]}{cluster.runtime.new_id()}.parquet"
+    cluster.store.put(other, b"x")
+    assert explain_key(cluster, other).explanation[1].startswith("No journal that could be read names it")
+    delete_records(cluster, "events", 1, before_offset=3)
+    assert explain_key(cluster, key).explanation[1].startswith("Journal 0 has dropped it")
 
 
 def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journals_is_not_missing(
