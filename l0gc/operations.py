@@ -90,58 +90,74 @@ def texts_of(kind: type) -> dict[str, str]:
     return found
 
 
-class Sweep(Operation, frozen=True, kw_only=True):
-    """Delete the L0 objects that M allows.
+class Deletion(Operation, frozen=True, kw_only=True):
+    """What runs that delete have in common.
 
     Attributes:
         dry_run: Delete nothing, and report the numbers that the run would have.
-        min_age_s: Leave objects that are younger than this.
         max_objects: Delete no more objects than this.
         max_rate: Delete no more objects a second than this.
+        record: False to keep no run record: nothing can then be shown or undeleted.
+        record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
+    """
+
+    dry_run: bool = False
+    max_objects: Count | None = None
+    max_rate: Rate | None = None
+    record: bool = True
+    record_dir: Path | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is to delete all that may go."""
+        return not self.dry_run
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether it has a limit, or a record, that only one process can keep."""
+        return self.max_objects is not None or self.record_dir is not None or not self.record
+
+
+class Sweep(Deletion, frozen=True, kw_only=True):
+    """Delete the L0 objects that M allows.
+
+    Attributes:
+        min_age_s: Leave objects that are younger than this.
         max_delete_ratio: Stop before deleting more than this share of the bucket, for example 0.5.
         shards: Sweep these shards only, from the first to the last, for example 000-249.
         up_to: Delete nothing above this epoch: try a low one before M.
         purge_versions: Remove every version of what is deleted, for good.
-        record: False to keep no run record: nothing can then be shown or undeleted.
-        record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
     """
 
-    dry_run: bool = False
     min_age_s: Seconds = 0
-    max_objects: Count | None = None
-    max_rate: Rate | None = None
     max_delete_ratio: Share | None = None
     shards: tuple[int, int] | None = None
     up_to: Number | None = None
     purge_versions: bool = False
-    record: bool = True
-    record_dir: Path | None = None
+
+    @property
+    def whole(self) -> bool:
+        return super().whole and self.shards is None and self.up_to is None
+
+    @property
+    def in_one_process(self) -> bool:
+        return super().in_one_process or self.max_delete_ratio is not None
 
 
-class Vacuum(Operation, frozen=True, kw_only=True):
+class Vacuum(Deletion, frozen=True, kw_only=True):
     """Delete what else is garbage.
 
     Attributes:
-        dry_run: Delete nothing, and report the numbers that the run would have.
         l1_grace_s: How long readers may go on with L1 objects that were merged or dropped.
         orphan_age_s: Refuse what runs stamped so long ago and have not committed, and delete it.
         orphans: False to leave out the listing that finds orphans.
         keep_runs_s: Remove records of runs that are older than this.
-        max_objects: Delete no more objects than this.
-        max_rate: Delete no more objects a second than this.
-        record: False to keep no run record: nothing can then be shown or undeleted.
-        record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
     """
 
-    dry_run: bool = False
     l1_grace_s: Seconds = HOUR_S
     orphan_age_s: Seconds = DAY_S
     orphans: bool = True
     keep_runs_s: Seconds = 30 * DAY_S
-    max_objects: Count | None = None
-    max_rate: Rate | None = None
-    record: bool = True
-    record_dir: Path | None = None
 
 
 class Housekeep(Operation, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import journal_log
-from l0gc.operations import Housekeep
+from l0gc.operations import Housekeep, Sweep
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult
 from l0gc.watermark.source import ClusterHandle
@@ -123,8 +123,8 @@ def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_r
     handles = loaded()
     bounds = [0, 0]
 
-    def bounded(cluster: ClusterHandle, wanted: Removal) -> Removal:
-        plan = plan_sweep(cluster, wanted)
+    def bounded(cluster: ClusterHandle, options: Sweep, name: str) -> Removal[Sweep]:
+        plan = plan_sweep(cluster, options, name)
         return msgspec.structs.replace(plan, bound=bounds.pop()) if bounds else plan
 
     monkeypatch.setattr("l0gc.collect.sweep.plan_sweep", bounded)

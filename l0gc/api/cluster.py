@@ -18,7 +18,7 @@ from l0gc.api.gc import Around, Due, GcResult, GcStep, play
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, records_of
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, recorded_attempt
-from l0gc.collect.plan import ONE_PROCESS, Removal
+from l0gc.collect.plan import ONE_PROCESS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError, L0gcError, StoppedError, UsageError
@@ -474,16 +474,20 @@ class Cluster:
         from l0gc.collect.remover import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import SweepRun
 
-        handles, wanted = self.handles(), Removal.of(Sweep(**options), run_id)
+        handles, wanted = self.handles(), Sweep(**options)
         work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
-        plan = wanted
-        with recorded_attempt(handles, "sweep", whole=lambda: plan.whole):
+        result: SweepResult | None = None
+
+        def whole() -> bool:
+            return wanted.whole and (result is None or result.bound == result.watermark)
+
+        with recorded_attempt(handles, "sweep", whole=whole):
             with (
                 self._workers(spark, work, progress) as (workers, why),
                 ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,
             ):
-                result = SweepRun(handles, wanted, workers, stop=stop, deleters=deleters).run(reason=why, gone=gone)
-            plan = result.plan
+                run = SweepRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
+                result = run.run(reason=why, gone=gone)
             return checked(result)
 
     def vacuum(
@@ -505,7 +509,7 @@ class Cluster:
         from l0gc.collect.vacuum import VacuumRun
         from l0gc.streamlog.garbage import JournalGarbage
 
-        handles, wanted = self.handles(), Removal.of(Vacuum(**options), run_id)
+        handles, wanted = self.handles(), Vacuum(**options)
         with recorded_attempt(handles, "vacuum", whole=wanted.whole):
             source = None if handles.identity().external_log else JournalGarbage(handles)
 
@@ -518,8 +522,8 @@ class Cluster:
             limits = ONE_PROCESS if wanted.in_one_process else ""
             work = Work(named, "objects in L1", OBJECTS_FOR_SPARK, limits=limits, needed=lambda: source is not None)
             with self._workers(spark, work, progress) as (workers, _), ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
-                result = VacuumRun(handles, wanted, workers, stop=stop, deleters=deleters).run(source)
-            return checked(result)
+                run = VacuumRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
+                return checked(run.run(source))
 
     def gc(
         self,

@@ -265,7 +265,7 @@ class Due:
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""
         if (
-            result.plan.shards is None
+            result.plan.options.shards is None
             and result.eligible == result.deleted
             and not result.stopped
             and not result.paused

@@ -56,27 +56,27 @@ class ComputeWatermarkKeywords(TypedDict, total=False):
 
 class SweepKeywords(TypedDict, total=False):
     dry_run: bool
-    min_age_s: float
     max_objects: int | None
     max_rate: float | None
+    record: bool
+    record_dir: Path | None
+    min_age_s: float
     max_delete_ratio: float | None
     shards: tuple[int, int] | None
     up_to: int | None
     purge_versions: bool
-    record: bool
-    record_dir: Path | None
 
 
 class VacuumKeywords(TypedDict, total=False):
     dry_run: bool
-    l1_grace_s: float
-    orphan_age_s: float
-    orphans: bool
-    keep_runs_s: float
     max_objects: int | None
     max_rate: float | None
     record: bool
     record_dir: Path | None
+    l1_grace_s: float
+    orphan_age_s: float
+    orphans: bool
+    keep_runs_s: float
 
 
 class GcKeywords(TypedDict, total=False):

@@ -114,7 +114,7 @@ def swept(r: SweepResult) -> list[str]:
     if r.throttled:
         waited = f"{r.backpressure_seconds:.1f} s were spent waiting for it"
         lines.append(f"the store asked to slow down {count(r.throttled, 'time')}; {waited}")
-    if not plan.purge_versions and r.deleted:
+    if not plan.by_version and r.deleted:
         lines += bytes_that_stay(plan, " or l0gc sweep --purge-versions")
     if r.versioning == UNKNOWN:
         lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
@@ -159,7 +159,7 @@ def vacuumed(r: VacuumResult) -> list[str]:
     return lines
 
 
-def bytes_that_stay(plan: Removal, or_what: str = "") -> list[str]:
+def bytes_that_stay(plan: Removal[Any], or_what: str = "") -> list[str]:
     """Which bytes stay after a run that deleted from a bucket that keeps, or kept, versions.
 
     Args:
@@ -167,8 +167,9 @@ def bytes_that_stay(plan: Removal, or_what: str = "") -> list[str]:
         or_what: what removes the bytes, next to a lifecycle rule.
     """
     undelete = ""
-    if plan.record and not plan.dry_run:
-        place = f" --record-dir {plan.record_dir}" if plan.record_dir is not None else ""
+    options = plan.options
+    if options.record and not options.dry_run:
+        place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
         undelete = f"; l0gc undelete --run {plan.run_id}{place} brings them back until then"
     return {
         ENABLED: [f"the bucket keeps versions: the bytes stay until a lifecycle rule{or_what} removes them{undelete}"],

@@ -18,6 +18,7 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.scan import Deletable
 from l0gc.formatting import Outcome
 from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, RUNS, SCANS, KeyLayout
+from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import ObjectStore
 
 LEVEL_ZERO: Final = "l0"
@@ -47,7 +48,7 @@ class GarbageKind(NamedTuple):
     places: tuple[str, ...]
     command: str = VACUUM
     listed: bool = False
-    old: Callable[[ObjectStore, Removal], Iterator[list[Deletable]]] | None = None
+    old: Callable[[ObjectStore, Removal[Vacuum]], Iterator[list[Deletable]]] | None = None
     recorded: bool = True
 
 

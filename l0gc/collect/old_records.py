@@ -16,6 +16,7 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.runs import run_of, started_ms
 from l0gc.collect.scan import Deletable
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
+from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import ListedPage, ObjectStore
 from l0gc.watermark.scans import old_scans
 
@@ -23,12 +24,12 @@ KEEP_RUNS: Final = 10_000
 """The most runs whose records are kept."""
 
 
-def old_run_records(store: ObjectStore, plan: Removal, keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
+def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
     """The records of runs that are older than the plan keeps them, and of all but the `keep` newest.
 
     An attempt of a step that this l0gc does not have expires by the same age.
     """
-    before_ms = plan.started_ms - plan.keep_runs_ms
+    before_ms = plan.started_ms - int(1000 * plan.options.keep_runs_s)
     known = {attempt_key(step) for step in STEPS}
     for page in store.scan(ATTEMPTS):
         yield _those(page, lambda key, modified_ms: key not in known and modified_ms < before_ms)
@@ -46,7 +47,7 @@ def old_run_records(store: ObjectStore, plan: Removal, keep: int = KEEP_RUNS) ->
             return  # names sort by time
 
 
-def old_scan_snapshots(store: ObjectStore, plan: Removal) -> Iterator[list[Deletable]]:
+def old_scan_snapshots(store: ObjectStore, plan: Removal[Vacuum]) -> Iterator[list[Deletable]]:
     """The snapshots that `old_scans` names."""
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], plan.started_ms))

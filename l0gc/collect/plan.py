@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import Final, Self
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -19,10 +18,12 @@ from l0gc.collect.pause import describe_pause, paused_error, read_pause
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
-from l0gc.operations import Sweep, Vacuum
+from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
 from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_of
 from l0gc.watermark.source import ClusterHandle
+
+D = TypeVar("D", bound=Deletion)
 
 UNKNOWN: Final = "unknown"
 _WHATEVER_ITS_AGE: Final = 1 << 62
@@ -30,54 +31,21 @@ ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-r
 """The options that only one process can keep."""
 
 
-class Removal(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that deletes. It holds no secret, so it can be sent to executors.
-
-    The first three groups of fields are the options of `l0gc/operations.py`; `plan_sweep` and `plan_vacuum` set the last.
+class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
+    """A run that deletes: its options, and what `plan_sweep` or `plan_vacuum` saw. It holds no secret, so it can be sent to
+    executors.
 
     Attributes:
-        dry_run: delete nothing; the result is that of the run.
-        max_objects: delete no more than this many.
-        max_rate: delete no more than this many a second.
-        record: False for no run record at all.
-        record_dir: a folder of this machine that the run record goes to, for a store that takes no more writes.
-        run_id: the run's name, see `run_id`; empty for a new one.
-
-        min_age_ms: a sweep leaves objects younger than this for now.
-        shards: the first and the last shard to sweep.
-        up_to: a sweep deletes nothing above this epoch, which is at most M.
-        max_delete_ratio: a sweep stops before it deletes more than this share of what the last scan counted.
-        purge_versions: a sweep removes every version and delete marker of eligible keys for good.
-
-        l1_grace_ms: a vacuum leaves dropped objects so long for readers.
-        orphan_age_ms: objects stamped so long ago that no journal names are orphans.
-        orphans: False to leave out the listing that finds orphans.
-        keep_runs_ms: the records of runs are kept so long.
-
+        run_id: the run's name, see `run_id`.
         watermark: M, to be shown. What a sweep may delete is decided by `bound` alone: no object above it.
         older_than_ms: a sweep deletes only what was changed at this time or before.
+        by_version: whether a sweep deletes every version and delete marker, for good; a bucket that never kept any has none.
         expected, counted: what the last scan saw as eligible and in all, -1 without one.
         paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
     """
 
-    dry_run: bool = False
-    max_objects: int | None = None
-    max_rate: float | None = None
-    record: bool = True
-    record_dir: Path | None = None
+    options: D
     run_id: str = ""
-
-    min_age_ms: int = 0
-    shards: tuple[int, int] | None = None
-    up_to: int | None = None
-    max_delete_ratio: float | None = None
-    purge_versions: bool = False
-
-    l1_grace_ms: int = int(1000 * Vacuum().l1_grace_s)
-    orphan_age_ms: int = int(1000 * Vacuum().orphan_age_s)
-    orphans: bool = True
-    keep_runs_ms: int = int(1000 * Vacuum().keep_runs_s)
-
     started_ms: int = -1
     watermark: int = NO_WATERMARK
     bound: int = NO_WATERMARK
@@ -88,34 +56,16 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     first_shard: int = 0
     end_shard: int = 0
     versioning: str = OFF
+    by_version: bool = False
     ratio_limit: int | None = None
     expected: int = -1
     counted: int = -1
     paused: str = ""
 
-    @classmethod
-    def of(cls, wanted: Sweep | Vacuum, run_id: str = "") -> Self:
-        """Describe the run that is wanted: each option by its name, lengths of time in milliseconds."""
-        options = msgspec.structs.asdict(wanted)
-        for name in [n for n in options if n.endswith("_s")]:
-            options[f"{name.removesuffix('_s')}_ms"] = int(1000 * options.pop(name))
-        return cls(**options, run_id=run_id)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the run is to delete all that may go. Of a sweep that is planned, its bound decides."""
-        return not self.dry_run and self.shards is None and self.up_to is None and self.bound == self.watermark
-
-    @property
-    def in_one_process(self) -> bool:
-        """Whether it has a limit, or a record, that only one process can keep."""
-        counted = self.max_objects is not None or self.max_delete_ratio is not None
-        return counted or self.record_dir is not None or not self.record
-
     @property
     def limit(self) -> int | None:
         """The most objects that the run may delete, for whichever reason."""
-        limits = [n for n in (self.max_objects, self.ratio_limit) if n is not None]
+        limits = [n for n in (self.options.max_objects, self.ratio_limit) if n is not None]
         return min(limits) if limits else None
 
     @property
@@ -127,11 +77,6 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     def keeps_history(self) -> bool:
         """Whether version ids may matter: those of the delete markers that are made, or of the versions that go."""
         return self.versioning != OFF
-
-    @property
-    def by_version(self) -> bool:
-        """Whether versions go, for good; a bucket that never kept any has none but the objects."""
-        return self.purge_versions and self.keeps_history
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
         """The shards in at most `n` ranges, each from its first shard to the one after its last.
@@ -146,7 +91,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
         return [(cuts[i], cuts[i + 1]) for i in range(n)]
 
 
-def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
+def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Removal[Sweep]:
     """Look at the cluster, and decide what a sweep may delete.
 
     Raises:
@@ -157,37 +102,39 @@ def plan_sweep(cluster: ClusterHandle, wanted: Removal) -> Removal:
     """
     look = _Look(cluster)
     judged = refuse_if_set_back(cluster, keep=False, by_m=True)
-    plan, published, layout = look.planned(wanted, judged), judged.published, judged.identity.layout
-    first, last = wanted.shards or (0, layout.shards - 1)
+    plan, published, layout = look.planned(options, name, judged), judged.published, judged.identity.layout
+    first, last = options.shards or (0, layout.shards - 1)
     if not 0 <= first <= last < layout.shards:
         raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
-    bound = plan.watermark if wanted.up_to is None else wanted.up_to
+    bound = plan.watermark if options.up_to is None else options.up_to
     if bound > plan.watermark:
         why = f"is above M = {plan.watermark}" if plan.watermark > NO_WATERMARK else "needs an M, and none is published"
         raise SafetyError(f"--up-to {bound} {why}; l0gc compute-watermark publishes the M that is possible now")
+    versioning = look.versioning() if bound > NO_WATERMARK else OFF
     return msgspec.structs.replace(
         plan,
         bound=bound,
-        older_than_ms=plan.started_ms - wanted.min_age_ms if wanted.min_age_ms else _WHATEVER_ITS_AGE,
+        older_than_ms=plan.started_ms - int(1000 * options.min_age_s) if options.min_age_s else _WHATEVER_ITS_AGE,
         first_shard=first,
         end_shard=last + 1,
-        versioning=look.versioning() if bound > NO_WATERMARK else OFF,
-        ratio_limit=_ratio_limit(published, wanted.max_delete_ratio),
+        versioning=versioning,
+        by_version=options.purge_versions and versioning != OFF,
+        ratio_limit=_ratio_limit(published, options.max_delete_ratio),
         expected=published.eligible_objects if published is not None and bound == plan.watermark else -1,
         counted=published.listed_objects if published is not None else -1,
     )
 
 
-def plan_vacuum(cluster: ClusterHandle, wanted: Removal) -> Removal:
-    """Look at the cluster. Versions stay, for `l0gc undelete`, and the share of the bucket is a sweep's limit.
+def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Removal[Vacuum]:
+    """Look at the cluster. Versions stay, for `l0gc undelete`.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
         PausedError: an operator has paused deletions, and this is not a dry run.
     """
     look = _Look(cluster)
-    plan = look.planned(wanted, refuse_if_set_back(cluster))
-    return msgspec.structs.replace(plan, purge_versions=False, max_delete_ratio=None, versioning=look.versioning())
+    plan = look.planned(options, name, refuse_if_set_back(cluster))
+    return msgspec.structs.replace(plan, versioning=look.versioning())
 
 
 class _Look:
@@ -198,15 +145,15 @@ class _Look:
         self._pause = cluster.parallel.begin(partial(read_pause, cluster.store))
         self.versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
 
-    def planned(self, wanted: Removal, judged: Judged) -> Removal:
+    def planned(self, options: D, name: str, judged: Judged) -> Removal[D]:
         """The plan, but for what one kind of run decides. Raises `PausedError`."""
         cluster, pause = self._cluster, self._pause()
-        if pause is not None and not wanted.dry_run:
+        if pause is not None and not options.dry_run:
             raise paused_error(describe_pause(pause))
         now_ms = cluster.now_ms()
-        return msgspec.structs.replace(
-            wanted,
-            run_id=wanted.run_id or run_id(now_ms, cluster.runtime.new_id()),
+        return Removal(
+            options=options,
+            run_id=name or run_id(now_ms, cluster.runtime.new_id()),
             started_ms=now_ms,
             watermark=watermark_of(judged.published),
             bound=watermark_of(judged.published),

@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -67,7 +67,7 @@ class Remover:
         self,
         store: ObjectStore,
         runtime: Runtime,
-        plan: Removal,
+        plan: Removal[Any],
         *,
         worker: str,
         deleters: Executor,
@@ -83,10 +83,10 @@ class Remover:
         self.progress = progress
         self.gone: Callable[[Sequence[Deletable]], None] = lambda objects: None
         self._budget = budget or Budget(plan.limit)
-        self.pacer = pacer or Pacer(runtime, plan.max_rate, self.stop)
-        self._pause = None if plan.dry_run else PauseWatch(store, runtime.clock, self.stop)
+        self.pacer = pacer or Pacer(runtime, plan.options.max_rate, self.stop)
+        self._pause = None if plan.options.dry_run else PauseWatch(store, runtime.clock, self.stop)
         self._deleter: Deleter | DryDeleter = DryDeleter()
-        if not plan.dry_run:
+        if not plan.options.dry_run:
             self._deleter = Deleter(
                 store, runtime, self.pacer, self.stop, pause=self._pause, keep_history=plan.keeps_history
             )
@@ -107,7 +107,7 @@ class Remover:
 
     def begin_again(self) -> None:
         """Count anew, for a scan that begins again. What was deleted is not listed any more, so it stays in the numbers."""
-        done = Tally(list_requests=self.tally.list_requests) if self.plan.dry_run else self.tally
+        done = Tally(list_requests=self.tally.list_requests) if self.plan.options.dry_run else self.tally
         self.tally = msgspec.structs.replace(
             done, listed=done.objects, eligible=done.objects, held_by_age=0, unparsable=0, unparsable_samples=[],
             failed=0, failures=[], limited=False,

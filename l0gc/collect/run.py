@@ -24,13 +24,14 @@ import msgspec
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import paused_error
-from l0gc.collect.plan import ONE_PROCESS, Removal
+from l0gc.collect.plan import ONE_PROCESS, D, Removal
 from l0gc.collect.record import FolderRecords, Records, Removed, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
 from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome
+from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import InlineExecutor
@@ -65,7 +66,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         ["plan", "list_requests", "list_errors", "highest_deleted_epoch", "delete_requests", "delete_errors", "limited"]
     )
 
-    plan: Removal
+    plan: Removal[Sweep] | Removal[Vacuum]
     engine: str = LOCAL
     stopped: bool = False
     seconds: float = 0.0
@@ -78,7 +79,7 @@ class RunResult(Tally, Outcome, kw_only=True):
     @property
     def dry_run(self) -> bool:
         """Whether it deleted nothing."""
-        return self.plan.dry_run
+        return self.plan.options.dry_run
 
     @property
     def versioning(self) -> str:
@@ -103,7 +104,7 @@ class RunResult(Tally, Outcome, kw_only=True):
     @property
     def problem(self) -> L0gcError | None:
         """What kept the run from deleting all that it was to delete."""
-        if self.paused and not self.plan.dry_run:
+        if self.paused and not self.dry_run:
             return paused_error(self.paused)
         if self.stopped:
             return StoppedError(
@@ -133,44 +134,48 @@ class RunResult(Tally, Outcome, kw_only=True):
             bound=plan.bound,
             cluster_epoch=plan.cluster_epoch,
             versioning=plan.versioning,
-            purge_versions=plan.purge_versions,
+            purge_versions=plan.by_version,
             first_shard=plan.first_shard,
             end_shard=plan.end_shard,
             kinds=self.kinds,
         )
 
 
-class RemovalRun(Generic[R]):
+class RemovalRun(Generic[D, R]):
     """A run that deletes.
 
     Args:
         workers: where it runs; by default in this process.
+        run_id: its name; by default a new one.
         stop: set it, and the run finishes its requests in flight, records them, and returns. Whatever ends it sets it, too.
         deleters: where the DELETE requests of this process run; by default in the thread that scans.
     """
 
+    operation: type[D]
+
     def __init__(
         self,
         cluster: ClusterHandle,
-        wanted: Removal | None = None,
+        options: D | None = None,
         workers: Workers[Any] | None = None,
         *,
+        run_id: str = "",
         stop: threading.Event | None = None,
         deleters: Executor | None = None,
     ) -> None:
-        self._cluster, self._wanted = cluster, wanted or Removal()
+        self._cluster, self._options, self._run_id = cluster, options or self.operation(), run_id
         self._workers: Workers[Any] = workers or LocalWorkers(cluster)
         self._deleters = deleters or InlineExecutor()
-        self._records = sink_of(cluster.store, self._wanted)
+        self._records = sink_of(cluster.store, self._options)
         self.stop = stop or threading.Event()
         self._removers: dict[str, Remover] = {}
         self._began = cluster.runtime.clock.monotonic()
 
-    def _begin(self, plan: Removal) -> None:
-        if self._workers.engine != LOCAL and plan.in_one_process:
+    def _begin(self, plan: Removal[D]) -> None:
+        if self._workers.engine != LOCAL and self._options.in_one_process:
             raise UsageError(f"{ONE_PROCESS} need one process: use --engine local")
         self._plan = plan
-        self._pacer, self._budget = Pacer(self._cluster.runtime, plan.max_rate, self.stop), Budget(plan.limit)
+        self._pacer, self._budget = Pacer(self._cluster.runtime, self._options.max_rate, self.stop), Budget(plan.limit)
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
         """This process's remover of a kind. They share pace and limit.
@@ -241,9 +246,10 @@ class RemovalRun(Generic[R]):
             with remover.finishing():
                 self._workers.map(lambda place, part: find(place, remover, part), parts)
             return
-        plan, done = self._plan, dict[str, Tally]()
-        if plan.max_rate is not None:
-            plan = msgspec.structs.replace(plan, max_rate=plan.max_rate / len(parts))
+        plan, rate, done = self._plan, self._options.max_rate, dict[str, Tally]()
+        if rate is not None:
+            options = msgspec.structs.replace(self._options, max_rate=rate / len(parts))
+            plan = msgspec.structs.replace(plan, options=options)
         try:
             with _cancelling(self._workers, self.stop):
                 if not self.stop.is_set():
@@ -277,25 +283,25 @@ class RemovalRun(Generic[R]):
         remover.count(Tally(listed=more, eligible=more, objects=more, bytes=more_bytes))
 
 
-def sink_of(store: ObjectStore, wanted: Removal) -> Records | None:
+def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
     """Where the record of a run goes; None for a run that keeps none, as a dry run does.
 
     Raises:
         UsageError: both a folder and no record are wanted, or the folder cannot be written to.
     """
-    if wanted.record_dir is not None and not wanted.record:
+    if options.record_dir is not None and not options.record:
         raise UsageError(
             "--record-dir keeps the run record in a folder, and --no-record keeps none: give one of the two"
         )
-    folder = FolderRecords.created(wanted.record_dir) if wanted.record_dir is not None else None
-    if wanted.dry_run or not wanted.record:
+    folder = FolderRecords.created(options.record_dir) if options.record_dir is not None else None
+    if options.dry_run or not options.record:
         return None
     return folder or store
 
 
-def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -> tuple[str, Tally]:
+def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Place, part: A) -> tuple[str, Tally]:
     """One part, on an executor: what its segments are called, and what it came to."""
-    store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.max_rate)
+    store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
     with ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
@@ -305,7 +311,7 @@ def _elsewhere(find: Find[A], plan: Removal, kind: str, place: Place, part: A) -
             msgspec.structs.replace(plan, started_ms=store.now_ms()),  # it may have waited for hours
             worker=worker,
             deleters=deleters,
-            records=sink_of(store, plan),
+            records=sink_of(store, plan.options),
             pacer=pacer,
         )
         with remover.finishing():

@@ -23,6 +23,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError, SafetyError, StoreError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, Place
@@ -65,6 +66,7 @@ class SweepResult(RunResult, kw_only=True):
         ["objects", "unparsable_samples", "unknown", "unknown_folders", "uploads_note"]
     )
 
+    plan: Removal[Sweep]
     uploads_note: str = ""
     """Why not all uploads were listed, where the store or the credentials did not allow it."""
     engine_reason: str = ""
@@ -119,8 +121,10 @@ class SweepResult(RunResult, kw_only=True):
         )
 
 
-class SweepRun(RemovalRun[SweepResult]):
+class SweepRun(RemovalRun[Sweep, SweepResult]):
     """One run."""
+
+    operation = Sweep
 
     def run(
         self,
@@ -142,7 +146,7 @@ class SweepRun(RemovalRun[SweepResult]):
             StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; what was deleted until
                 then is on record.
         """
-        plan = plan_sweep(self._cluster, self._wanted)
+        plan = plan_sweep(self._cluster, self._options, self._run_id)
         result = SweepResult(plan=plan, paused=plan.paused, engine=self._workers.engine, engine_reason=reason)
         self._begin(plan)
         if plan.bound == NO_WATERMARK:
@@ -162,15 +166,15 @@ class SweepRun(RemovalRun[SweepResult]):
                 self._abort_uploads(plan, result, remover.tally)
         return result
 
-    def _parts(self, plan: Removal, ranges: int | None, *, in_order: bool) -> list[Ranges]:
+    def _parts(self, plan: Removal[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
         """The shards in parts; in key order a limit is used up by the same objects in a dry run and in the run."""
         workers = self._workers
         if workers.engine != LOCAL:
             # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
-            return [[r] for r in plan.ranges(workers.slots if plan.max_rate is None else workers.cores)]
+            return [[r] for r in plan.ranges(workers.slots if plan.options.max_rate is None else workers.cores)]
         return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
-    def _abort_uploads(self, plan: Removal, result: SweepResult, tally: Tally) -> None:
+    def _abort_uploads(self, plan: Removal[Sweep], result: SweepResult, tally: Tally) -> None:
         """Abort the unfinished uploads of keys that may go; a dry run only counts them."""
         store, layout = self._cluster.store, plan.layout
         tally.list_requests += 1  # for the first page, also if it is empty
@@ -188,7 +192,7 @@ class SweepRun(RemovalRun[SweepResult]):
                         or upload.initiated_ms > plan.older_than_ms
                     ):
                         continue
-                    if not plan.dry_run:
+                    if not plan.options.dry_run:
                         store.abort(upload)
                     tally.uploads_aborted += 1
         except StoreError as e:

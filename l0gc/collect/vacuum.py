@@ -17,12 +17,13 @@ from l0gc.collect.dropped_l1 import DroppedRemoval
 from l0gc.collect.garbage import KINDS, Amounts, GarbageSource
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
-from l0gc.collect.plan import plan_vacuum
+from l0gc.collect.plan import Removal, plan_vacuum
 from l0gc.collect.record import Removed
 from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
+from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.workers import LOCAL
 
@@ -64,6 +65,7 @@ class VacuumResult(RunResult, kw_only=True):
     command: ClassVar[str] = VACUUM
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"eligible", "held_by_age", "uploads_aborted"}
 
+    plan: Removal[Vacuum]
     deleted: dict[str, Removed] = msgspec.field(default_factory=lambda: dict.fromkeys(KINDS, Removed()))
     fence: int | None = None
     l1: Amounts = msgspec.field(default_factory=Amounts)
@@ -109,8 +111,10 @@ class VacuumResult(RunResult, kw_only=True):
         return PartialFailureError(f"{'; '.join(found)}. The rest is done; run l0gc vacuum again")
 
 
-class VacuumRun(RemovalRun[VacuumResult]):
+class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
     """One run."""
+
+    operation = Vacuum
 
     def run(self, source: GarbageSource | None) -> VacuumResult:
         """Vacuum.
@@ -124,7 +128,7 @@ class VacuumRun(RemovalRun[VacuumResult]):
             EpochRegressionError: a journal knows what the controller does not (hazard 10).
             StoreError: the store failed; what was deleted until then is on record.
         """
-        plan = plan_vacuum(self._cluster, self._wanted)
+        plan = plan_vacuum(self._cluster, self._options, self._run_id)
         result = VacuumResult(plan=plan, paused=plan.paused, engine=self._workers.engine)
         self._begin(plan)
         with self._recording(result):
@@ -138,21 +142,21 @@ class VacuumRun(RemovalRun[VacuumResult]):
         return result
 
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
-        plan = result.plan
+        plan = self._plan
         source.refresh()
-        removal = DroppedRemoval(source, self._remover, self.stop, dry_run=plan.dry_run)
-        removal.run(plan.started_ms, plan.l1_grace_ms, plan.cluster_epoch)
+        removal = DroppedRemoval(source, self._remover, self.stop, dry_run=plan.options.dry_run)
+        removal.run(plan.started_ms, int(1000 * plan.options.l1_grace_s), plan.cluster_epoch)
         result.l1 = source.amounts()
         if result.l1.oldest_dropped_ms is not None:
             result.oldest_dropped_age_s = max(0, plan.started_ms - result.l1.oldest_dropped_ms) / 1000
-        if plan.orphans and not self._ended:
+        if plan.options.orphans and not self._ended:
             self._vacuum_orphans(source, result)
         result.broken, result.damaged = source.broken, source.damaged
 
     def _vacuum_orphans(self, source: GarbageSource, result: VacuumResult) -> None:
-        plan, workers = result.plan, self._workers
-        before_ms, dropped_before_ms = plan.started_ms - plan.orphan_age_ms, plan.started_ms - plan.l1_grace_ms
-        fence = source.fence(before_ms, dropped_before_ms, dry_run=plan.dry_run)
+        plan, workers = self._plan, self._workers
+        ago = [plan.started_ms - int(1000 * s) for s in (plan.options.orphan_age_s, plan.options.l1_grace_s)]
+        fence = source.fence(*ago, dry_run=plan.options.dry_run)
         if fence <= 0:
             return  # nothing is stamped below it
         result.fence = fence
@@ -164,7 +168,7 @@ class VacuumRun(RemovalRun[VacuumResult]):
             self._spread(name, find, source.parts(folder, parts))
             if self._ended:
                 return
-        if not plan.dry_run:
+        if not plan.options.dry_run:
             found = [self._remover(name).tally for name in orphans]
             known = all(t.failed <= len(t.failures) for t in found)
             source.scanned(fence, [f.key for t in found for f in t.failures] if known else None)

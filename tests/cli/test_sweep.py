@@ -18,6 +18,7 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import UsageError
+from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
 from tests.collect.test_local import a_cluster
 
@@ -54,31 +55,31 @@ def refuse(command: str, option: str, value: str) -> None:
     ("limit", "limited"), [({}, False), ({"max_objects": 1}, True), ({"max_delete_ratio": 0.0}, True)]
 )
 def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, Any], limited: bool) -> None:
-    unlimited = Removal(max_rate=100.0)
+    unlimited = Sweep(max_rate=100.0)
     assert msgspec.structs.replace(unlimited, **limit).in_one_process == limited
 
 
 @pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"record": False}])
 def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
-    assert Removal(**elsewhere).in_one_process
+    assert Sweep(**elsewhere).in_one_process
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Removal(), "; l0gc undelete --run RUN brings them back until then"),
+        (Sweep(), "; l0gc undelete --run RUN brings them back until then"),
         (
-            Removal(record_dir=Path("/some/dir")),
+            Sweep(record_dir=Path("/some/dir")),
             "; l0gc undelete --run RUN --record-dir /some/dir brings them back",
         ),
-        (Removal(record=False), "removes them"),
-        (Removal(dry_run=True), "removes them"),  # there is no such run
+        (Sweep(record=False), "removes them"),
+        (Sweep(dry_run=True), "removes them"),  # there is no such run
     ],
 )
-def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Removal, said: str) -> None:
+def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Sweep, said: str) -> None:
     cluster = a_cluster()
-    result = SweepRun(cluster, Removal(dry_run=options.dry_run)).run()
-    result.plan = msgspec.structs.replace(options, versioning=ENABLED, run_id="RUN")
+    result = SweepRun(cluster, Sweep(dry_run=options.dry_run)).run()
+    result.plan = Removal(options=options, versioning=ENABLED, run_id="RUN")
     (line,) = [line for line in swept(result) if "keeps versions" in line]
     assert said in line
     assert ("undelete" in line) == (options.record and not options.dry_run)
@@ -103,7 +104,7 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: s
 )
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_a_vacuum_says_of_versions_is_true_of_the_bucket(versioning: str, said: str, *, dry_run: bool) -> None:
-    plan = Removal(run_id="RUN", watermark=3, cluster_epoch=5, started_ms=0, dry_run=dry_run, versioning=versioning)
+    plan = Removal(options=Vacuum(dry_run=dry_run), run_id="RUN", started_ms=0, versioning=versioning)
     result = VacuumResult(plan=plan, objects=2)
     lines = [line for line in vacuumed(result) if "version" in line]
     assert len(lines) == bool(said)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from l0gc.collect.pause import Pause, clear_pause, describe_pause, read_pause, set_pause
-from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_HAND
 from l0gc.collect.runs import list_runs
@@ -15,6 +14,7 @@ from l0gc.collect.scan import Tally
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
 from tests.collect.test_local import (
     a_cluster,
@@ -223,5 +223,5 @@ def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
 def test_a_limit_and_a_pause_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
-    result = SweepRun(cluster, Removal(max_objects=20)).run(1)
+    result = SweepRun(cluster, Sweep(max_objects=20)).run(1)
     assert (result.deleted, result.paused, result.stopped) == (20, "", False)

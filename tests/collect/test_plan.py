@@ -12,6 +12,7 @@ from l0gc.collect.record import read_summary
 from l0gc.collect.runs import started_ms
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import SafetyError, StoreError, UsageError
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero
@@ -23,7 +24,7 @@ def test_shards_that_there_are_not_are_refused() -> None:
     cluster = a_cluster()
     for shards in [(0, 4), (4, 4), (3, 2)]:
         with pytest.raises(UsageError, match="are not within 0-3"):
-            plan_sweep(cluster, Removal(shards=shards))
+            plan_sweep(cluster, Sweep(shards=shards))
 
 
 @pytest.mark.parametrize("shards", [(0, 0), (1, 2), (3, 3), (0, 3)])
@@ -32,7 +33,7 @@ def test_only_the_shards_that_were_requested_are_swept(shards: tuple[int, int]) 
     layout = cluster.controller.layout()
     before = level_zero(cluster)
     inside = {k for k in expected_garbage(cluster, 4) if (p := layout.parse(k)) and shards[0] <= p.shard <= shards[1]}
-    result = SweepRun(cluster, Removal(shards=shards)).run(3)
+    result = SweepRun(cluster, Sweep(shards=shards)).run(3)
     assert before - level_zero(cluster) == inside
     assert result.deleted == len(inside)
 
@@ -54,19 +55,19 @@ def test_the_ranges_cover_the_shards_once(first: int, more: int, n: int) -> None
     assert all(a < b for a, b in ranges)
 
 
-def a_plan(**changes: object) -> Removal:
-    plan = plan_sweep(a_cluster(), Removal())
+def a_plan(**changes: object) -> Removal[Sweep]:
+    plan = plan_sweep(a_cluster(), Sweep())
     return msgspec.structs.replace(plan, **changes)
 
 
 def test_a_plan_may_be_sent_to_another_process() -> None:
-    plan = a_plan(max_rate=1.5, versioning="enabled")
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Removal) == plan
+    plan = a_plan(ratio_limit=7, versioning="enabled")
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Removal[Sweep]) == plan
 
 
 def test_a_run_is_named_by_the_stores_clock() -> None:
     cluster = a_cluster()
-    plan = plan_sweep(cluster, Removal())
+    plan = plan_sweep(cluster, Sweep())
     assert started_ms(plan.run_id) == plan.started_ms // 1000 * 1000 == store_of(cluster).clock.ms // 1000 * 1000
 
 
@@ -100,15 +101,15 @@ def test_nothing_above_the_bound_goes_and_the_run_says_up_to_where_it_went(up_to
     uploads = [UnfinishedUpload(layout.format(0, epoch, name_of(epoch)), str(epoch), 0) for epoch in range(EPOCHS)]
     store.unfinished = list(uploads)
     before, garbage = level_zero(cluster), expected_garbage(cluster, up_to)
-    dry = SweepRun(cluster, Removal(up_to=up_to, dry_run=True)).run()
-    result = SweepRun(cluster, Removal(up_to=up_to)).run()
+    dry = SweepRun(cluster, Sweep(up_to=up_to, dry_run=True)).run()
+    result = SweepRun(cluster, Sweep(up_to=up_to)).run()
     assert before - level_zero(cluster) == garbage
     assert (result.deleted, result.eligible, result.uploads_aborted) == (len(garbage), len(garbage), up_to + 1)
     assert (dry.deleted, dry.uploads_aborted) == (result.deleted, up_to + 1)
     assert store.unfinished == uploads[up_to + 1 :]
     summary = read_summary(store, result.run_id)
     assert (result.watermark, result.bound) == (summary.watermark, summary.bound) == (4, up_to)
-    assert result.plan.whole is False
+    assert result.plan.options.whole is False
 
 
 @pytest.mark.parametrize(("watermark", "why"), [(4, "--up-to 5 is above M = 4"), (None, "needs an M")])
@@ -116,7 +117,7 @@ def test_a_bound_above_m_is_refused(watermark: int | None, why: str) -> None:
     cluster = a_cluster(watermark=watermark)
     before = dict(store_of(cluster).objects)
     with pytest.raises(SafetyError, match=why):
-        SweepRun(cluster, Removal(up_to=5)).run()
+        SweepRun(cluster, Sweep(up_to=5)).run()
     assert store_of(cluster).objects == before
 
 
@@ -134,7 +135,7 @@ def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: 
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_id=state.cluster_id))
     before = level_zero(cluster)
-    options = Removal(max_delete_ratio=ratio)
+    options = Sweep(max_delete_ratio=ratio)
     dry = SweepRun(cluster, msgspec.structs.replace(options, dry_run=True)).run(3)
     result = SweepRun(cluster, options).run(3)
     assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
@@ -145,7 +146,7 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(SafetyError, match="did not count the bucket"):
-        SweepRun(cluster, Removal(max_delete_ratio=0.5)).run()
+        SweepRun(cluster, Sweep(max_delete_ratio=0.5)).run()
     assert level_zero(cluster) == before
 
 
@@ -153,7 +154,7 @@ def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
     cluster = a_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
-    result = SweepRun(cluster, Removal(max_objects=5, max_delete_ratio=0.5)).run()
+    result = SweepRun(cluster, Sweep(max_objects=5, max_delete_ratio=0.5)).run()
     assert (result.deleted, result.over_ratio) == (5, False)
 
 

@@ -25,6 +25,7 @@ from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
+from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import a_cluster, expected_garbage, level_zero, pages_of
@@ -192,7 +193,7 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
         runs.append(SweepRun(cluster).run(1).plan)
     store.page_size = 3
-    plan = Removal(started_ms=runs[2].started_ms - 1, keep_runs_ms=0)
+    plan = Removal(options=Vacuum(keep_runs_s=0), started_ms=runs[2].started_ms - 1)
     old = {o.key for batch in old_run_records(store, plan) for o in batch}
     left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign | old}
     assert left == {r.run_id for r in runs[2:]}

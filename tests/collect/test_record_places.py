@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import l0gc.collect.remover
-from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, PLANNED, FolderRecords, read_segment
 from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, ObjectNotFoundError, StoreError, UsageError
 from l0gc.keys import RUNS
+from l0gc.operations import Sweep
 from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import a_cluster, expected_garbage, level_zero
 from tests.support.memory_store import Call, failing, store_of
@@ -37,7 +37,7 @@ def test_a_full_store_is_not_swept_without_a_record_and_the_error_says_the_way_o
 def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> None:
     cluster = a_full_cluster()
     before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
-    result = SweepRun(cluster, Removal(record_dir=tmp_path / "deep" / "records")).run()
+    result = SweepRun(cluster, Sweep(record_dir=tmp_path / "deep" / "records")).run()
     assert (result.deleted, level_zero(cluster)) == (len(garbage), before - garbage)
     assert not [k for k in store_of(cluster).objects if k.startswith(RUNS)]
     records = FolderRecords(tmp_path / "deep" / "records")
@@ -54,7 +54,7 @@ def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> No
 def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
     cluster = a_full_cluster()
     garbage = expected_garbage(cluster, 4)
-    assert SweepRun(cluster, Removal(record=False)).run().deleted == len(garbage)
+    assert SweepRun(cluster, Sweep(record=False)).run().deleted == len(garbage)
     assert level_zero(cluster) & garbage == set()
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_what_is_deleted_is_in_the_folder_before_and_the_bucket_shows_what_a_kil
 
     store_of(cluster).fault = fault
     with pytest.raises(KeyboardInterrupt):
-        SweepRun(cluster, Removal(record_dir=tmp_path)).run(1)
+        SweepRun(cluster, Sweep(record_dir=tmp_path)).run(1)
     store_of(cluster).fault = lambda call: None
     (run,), _ = list_runs(records, 5)
     assert run.summary is None
@@ -89,9 +89,9 @@ def test_a_folder_is_tried_out_before_the_sweep(tmp_path: Path) -> None:
     cluster = a_cluster()
     before = level_zero(cluster)
     with pytest.raises(UsageError, match=r"--record-dir .*file/below cannot be written to"):
-        SweepRun(cluster, Removal(record_dir=tmp_path / "file" / "below"))
+        SweepRun(cluster, Sweep(record_dir=tmp_path / "file" / "below"))
     with pytest.raises(UsageError, match="give one of the two"):
-        SweepRun(cluster, Removal(record_dir=tmp_path, record=False))
+        SweepRun(cluster, Sweep(record_dir=tmp_path, record=False))
     assert level_zero(cluster) == before
 
 

@@ -17,6 +17,7 @@ from l0gc.collect.remover import OBJECT_BYTES, SEGMENT_BYTES, SEGMENTS_IN_HAND, 
 from l0gc.collect.scan import Deletable
 from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import PAUSED
+from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import Stored
 from l0gc.storage.parallel import InlineExecutor
@@ -67,7 +68,7 @@ def removed_from(store: Bucket, seconds: float, segment: int, max_rate: float | 
     clock = store._clock
     runtime = Runtime(clock, random.Random(1))
     remover = Remover(
-        cast(Any, store), runtime, Removal(started_ms=0, max_rate=max_rate), worker="l0",
+        cast(Any, store), runtime, Removal(options=Sweep(max_rate=max_rate), started_ms=0), worker="l0",
         deleters=VirtualThreads(clock), records=cast(Any, store),
     )  # fmt: skip
     objects = [Deletable(f"level_zero/data/000/{1:018}/{n:036}", 1, 1) for n in range(segment)]
@@ -126,7 +127,7 @@ def test_a_pause_ends_it_before_any_other_segment_is_on_record(segment: int, max
 def test_segments_of_long_keys_are_smaller() -> None:
     store = Bucket(VirtualClock(), 20_000, 0.01)
     remover = Remover(
-        cast(Any, store), Runtime(store._clock, random.Random(1)), Removal(started_ms=0), worker="l0",
+        cast(Any, store), Runtime(store._clock, random.Random(1)), Removal(options=Sweep(), started_ms=0), worker="l0",
         deleters=InlineExecutor(), records=cast(Any, store),
     )  # fmt: skip
     with remover.finishing():

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.plan import Removal, run_id
+from l0gc.collect.plan import run_id
 from l0gc.collect.record import Removed, read_summary
 from l0gc.collect.runs import show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import AccessDeniedError, ObjectNotFoundError, UsageError
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -33,13 +34,13 @@ Made = tuple[MemoryStore, Callable[[], Any]]
 def a_sweep() -> Made:
     store = MemoryStore()
     cluster = swept_cluster(store)
-    return store, lambda: SweepRun(cluster, Removal(run_id=RUN)).run()
+    return store, lambda: SweepRun(cluster, run_id=RUN).run()
 
 
 def a_vacuum() -> Made:
     cluster, store = vacuumed_cluster()
     source = planted(store)
-    return store, lambda: VacuumRun(cluster, Removal(run_id=RUN)).run(source)
+    return store, lambda: VacuumRun(cluster, run_id=RUN).run(source)
 
 
 def ended_by(e: BaseException, run: Made) -> MemoryStore:
@@ -130,7 +131,7 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
     cluster = swept_cluster()
     store = store_of(cluster)
     before = dict(store.objects)
-    dry = SweepRun(cluster, Removal(dry_run=True), Elsewhere(cluster)).run()
+    dry = SweepRun(cluster, Sweep(dry_run=True), Elsewhere(cluster)).run()
     assert store.objects == before
     assert dry.deleted == SweepRun(cluster, workers=Elsewhere(cluster)).run().deleted == 60
 
@@ -140,7 +141,7 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
 )
 @pytest.mark.parametrize("kind", [SweepRun, VacuumRun])
 def test_what_one_process_must_keep_is_refused_elsewhere(
-    kind: type[SweepRun | VacuumRun], limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Any, limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cluster = swept_cluster(watermark=None)
@@ -150,7 +151,7 @@ def test_what_one_process_must_keep_is_refused_elsewhere(
     if kind is VacuumRun and "max_delete_ratio" in limit:
         return  # it has no such limit
     with pytest.raises(UsageError, match="need one process: use --engine local"):
-        kind(cluster, Removal(**limit), Elsewhere(cluster)).run(None)
+        kind(cluster, kind.operation(**limit), Elsewhere(cluster)).run(None)
     assert store_of(cluster).objects == before
 
 
@@ -174,9 +175,9 @@ def test_a_rate_is_shared_out_among_as_many_tasks_as_run_at_once() -> None:
 
     class Telling(Elsewhere):
         def do(self, work: Any, part: Any) -> Any:
-            rates.append(work.args[1].max_rate)
+            rates.append(work.args[1].options.max_rate)
             return super().do(work, part)
 
     cluster = swept_cluster()
-    SweepRun(cluster, Removal(max_rate=1e6), Telling(cluster)).run()
+    SweepRun(cluster, Sweep(max_rate=1e6), Telling(cluster)).run()
     assert rates == [5e5, 5e5]

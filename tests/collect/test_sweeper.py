@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.collect.plan import Removal, plan_sweep
+from l0gc.collect.plan import plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Remover
 from l0gc.collect.scan import Tally
 from l0gc.collect.sweep import SweepRun, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Parallel, Threads
 from l0gc.storage.workers import LocalWorkers
@@ -115,7 +116,7 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     stuck = {k for k in garbage if int(k.rsplit("/", 1)[1][:8], 16) in locked}
     with pytest.MonkeyPatch.context() as patch:
         pages_of(patch, page, segment)
-        dry = SweepRun(cluster, Removal(dry_run=True)).run(ranges)
+        dry = SweepRun(cluster, Sweep(dry_run=True)).run(ranges)
         assert level_zero(cluster) == before
         result = swept_by_many(cluster, ranges=ranges) if threads else SweepRun(cluster).run(ranges)
     assert level_zero(cluster) == before - garbage | stuck
@@ -170,7 +171,7 @@ def test_ranges_are_scanned_at_once_and_one_after_another_where_the_order_of_key
                 return super().map(fn, items)
 
         cluster = a_cluster(objects=0)
-        SweepRun(cluster, Removal(**wanted), LocalWorkers(by_threads(cluster, Telling()))).run()
+        SweepRun(cluster, Sweep(**wanted), LocalWorkers(by_threads(cluster, Telling()))).run()
         return max(told)
 
     assert (ranges(), ranges(max_objects=5)) == (4, 1)
@@ -314,7 +315,7 @@ def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tallies_of_workers_add_up() -> None:
     cluster = a_cluster()
-    plan = plan_sweep(cluster, Removal())
+    plan = plan_sweep(cluster, Sweep())
     total = Tally()
     with ThreadPoolExecutor(2) as deleters:
         for n, span in enumerate(plan.ranges(4)):
@@ -348,13 +349,13 @@ def with_uploads(cluster: Handles) -> dict[str, UnfinishedUpload]:
 @pytest.mark.parametrize(
     ("options", "aborted"),
     [
-        (Removal(), {"old", "young"}),
-        (Removal(min_age_ms=50_000), {"old"}),
-        (Removal(shards=(1, 3)), {"young"}),
-        (Removal(dry_run=True), set()),
+        (Sweep(), {"old", "young"}),
+        (Sweep(min_age_s=50), {"old"}),
+        (Sweep(shards=(1, 3)), {"young"}),
+        (Sweep(dry_run=True), set()),
     ],
 )
-def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Removal, aborted: set[str]) -> None:
+def test_only_uploads_of_l0_keys_at_or_below_m_are_aborted(options: Sweep, aborted: set[str]) -> None:
     cluster = a_cluster()
     uploads = with_uploads(cluster)
     result = SweepRun(cluster, options).run()

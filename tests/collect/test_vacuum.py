@@ -23,6 +23,7 @@ from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
+from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
@@ -32,7 +33,7 @@ from tests.support.l0_buckets import Backwards
 from tests.support.memory_store import MemoryStore, memory_cluster, publish_m
 
 HOUR_MS = 3_600_000
-KEEP_RUNS_MS = Removal().keep_runs_ms
+KEEP_RUNS_MS = int(1000 * Vacuum().keep_runs_s)
 
 
 def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handles, MemoryStore]:
@@ -43,7 +44,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handle
     return cluster, store
 
 
-def vacuum(cluster: Handles, source: FakeGarbage | None, options: Removal | None = None) -> VacuumResult:
+def vacuum(cluster: Handles, source: FakeGarbage | None, options: Vacuum | None = None) -> VacuumResult:
     return VacuumRun(cluster, options).run(source)
 
 
@@ -92,7 +93,7 @@ def test_a_dry_run_says_of_every_kind_what_the_run_that_follows_deletes() -> Non
     cluster, store = a_cluster()
     source = planted(store)
     before = dict(store.objects)
-    dry = vacuum(cluster, source, Removal(dry_run=True))
+    dry = vacuum(cluster, source, Vacuum(dry_run=True))
     assert store.objects == before
     assert (source.fences, source.purged_keys) == ([], [])
     done = vacuum(cluster, source)
@@ -292,9 +293,9 @@ def test_units_that_cannot_be_read_are_reported_after_the_rest() -> None:
 def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
     cluster, store = a_cluster()
     source = planted(store)
-    dry = vacuum(cluster, source, Removal(dry_run=True, max_objects=most))
+    dry = vacuum(cluster, source, Vacuum(dry_run=True, max_objects=most))
     before = len(store.objects)
-    done = vacuum(cluster, source, Removal(max_objects=most, record=False))
+    done = vacuum(cluster, source, Vacuum(max_objects=most, record=False))
     assert dry.deleted == done.deleted
     assert before - len(store.objects) == sum(counts(done).values()) == most
     assert ("scanned" in source.events) == (most > 6)
@@ -307,7 +308,7 @@ def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:
     before = dict(store.objects)
     with pytest.raises(PausedError):
         vacuum(cluster, source)
-    dry = vacuum(cluster, source, Removal(dry_run=True))
+    dry = vacuum(cluster, source, Vacuum(dry_run=True))
     assert (store.objects, counts(dry)) == (before, EVERY_KIND)
     assert dry.paused is not None
 
@@ -371,7 +372,7 @@ def test_run_records_go_by_age_and_by_number_and_never_those_of_this_run() -> No
     put(store, f"{RUNS}foreign")
 
     def old(before: int, keep: int, this: str = "") -> list[str]:
-        plan = Removal(started_ms=1_700_000_000_000 + 1000 * before, keep_runs_ms=0, run_id=this)
+        plan = Removal(options=Vacuum(keep_runs_s=0), started_ms=1_700_000_000_000 + 1000 * before, run_id=this)
         batches = old_run_records(store, plan, keep)
         return [o.key.split("/")[2] for batch in batches for o in batch]
 

@@ -24,7 +24,6 @@ import l0gc.streamlog.level_one.parquet
 import l0gc.streamlog.level_one.rewrite
 import l0gc.streamlog.reader
 from l0gc import columns
-from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import (
     CorruptObjectError,
@@ -35,6 +34,7 @@ from l0gc.errors import (
     SafetyError,
     UsageError,
 )
+from l0gc.operations import Vacuum
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
@@ -221,12 +221,12 @@ class Vacuumer(Actor):
     patient = False
 
     def act(self, cluster: Handles, local: Local) -> Local:
-        options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=False)
+        options = Vacuum(l1_grace_s=0, orphan_age_s=0, record=False)
         vacuum(cluster, options)
         return Local("")
 
 
-def vacuum(cluster: Handles, options: Removal) -> None:
+def vacuum(cluster: Handles, options: Vacuum) -> None:
     done = VacuumRun(cluster, options).run(JournalGarbage(cluster))
     if done.problem is not None:
         raise BrokenError(str(done.problem))

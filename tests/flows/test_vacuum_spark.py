@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.support.fake_s3 import BUCKET, FakeS3
-from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import VacuumRun
+from l0gc.operations import Vacuum
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
@@ -59,7 +59,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
     with FakeS3(served) as server, Threads(8) as threads:
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
         cluster = Handles(store, parallel=threads)
-        options = Removal(l1_grace_ms=0, orphan_age_ms=0)
+        options = Vacuum(l1_grace_s=0, orphan_age_s=0)
         workers = SparkWorkers(spark, ClusterAddress(store.config))
         gc.collect()
         tracemalloc.start()

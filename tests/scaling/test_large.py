@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 
 from l0gc.collect.attempts import recorded_attempt
-from l0gc.collect.plan import Removal, run_id
+from l0gc.collect.plan import run_id
 from l0gc.collect.sweep import SweepResult, SweepRun
+from l0gc.operations import Sweep
 from l0gc.storage.workers import LOCAL, LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
@@ -47,7 +48,7 @@ def run_sweep(cluster: Handles, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
     with recorded_attempt(cluster, "sweep", whole=not dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
-        return SweepRun(cluster, Removal(dry_run=dry_run, run_id=name)).run()
+        return SweepRun(cluster, Sweep(dry_run=dry_run), run_id=name).run()
 
 
 @pytest.mark.parametrize(

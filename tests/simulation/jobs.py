@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
+from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -200,7 +200,7 @@ def vacuumer(world: World, process: Process) -> None:
 
 
 def vacuum(cluster: Handles, grace_ms: int, orphan_age_ms: int) -> None:
-    options = Removal(l1_grace_ms=grace_ms, orphan_age_ms=orphan_age_ms)
+    options = Vacuum(l1_grace_s=grace_ms / 1000, orphan_age_s=orphan_age_ms / 1000)
     VacuumRun(cluster, options).run(JournalGarbage(cluster))
 
 
@@ -270,7 +270,7 @@ def sweeper(world: World, process: Process) -> None:
 
 def sweep(cluster: Handles, min_age_ms: int = 0) -> int:
     """How many objects went."""
-    return SweepRun(cluster, Removal(min_age_ms=min_age_ms)).run(2).deleted
+    return SweepRun(cluster, Sweep(min_age_s=min_age_ms / 1000)).run(2).deleted
 
 
 @repeated

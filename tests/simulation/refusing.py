@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AmbiguousWriteError, L0gcError, StoreError
+from l0gc.operations import Sweep
 from l0gc.streamlog.housekeep import housekeep
 from tests.simulation import actors, jobs
 from tests.simulation.actors import Body
@@ -63,7 +63,7 @@ def full(world: World) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 kept = {"record": False} if world.random.random() < 0.5 else {"record_dir": Path(folder)}
                 try:
-                    SweepRun(world.cluster(process), Removal(**kept)).run(2)
+                    SweepRun(world.cluster(process), Sweep(**kept)).run(2)
                 except StoreError as e:
                     raise world.violation(f"a full store could not be swept: {e}") from e
                 except L0gcError as e:  # refused for safety, as anywhere

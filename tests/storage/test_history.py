@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, FAILED, PLANNED, RecordedObject, RunRecord
 from l0gc.collect.runs import show_run, undelete
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout
+from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
@@ -203,21 +203,21 @@ def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothin
     held = len(versions(any_store))
     plain = SweepRun(cluster).run(1)
     assert plain.deleted == 0
-    dry = SweepRun(cluster, Removal(purge_versions=True, dry_run=True)).run(1)
+    dry = SweepRun(cluster, Sweep(purge_versions=True, dry_run=True)).run(1)
     assert len(versions(any_store)) == held
-    result = SweepRun(cluster, Removal(purge_versions=True)).run(1)
+    result = SweepRun(cluster, Sweep(purge_versions=True)).run(1)
     assert versions(any_store) == kept
     assert result.deleted == dry.deleted == result.eligible == 2 * len(garbage_of(before)) + 1
     with pytest.raises(UsageError, match="removed versions for good"):
         undelete(cluster, result.run_id)
     assert show_run(cluster, result.run_id).by_status == {DELETED: result.deleted}
-    assert SweepRun(cluster, Removal(purge_versions=True)).run(1).deleted == 0
+    assert SweepRun(cluster, Sweep(purge_versions=True)).run(1).deleted == 0
 
 
 def test_a_purge_of_a_bucket_that_keeps_no_versions_is_a_plain_sweep(any_store: S3Store) -> None:
     cluster = a_cluster(any_store)
     before = there(any_store)
-    result = SweepRun(cluster, Removal(purge_versions=True)).run(1)
+    result = SweepRun(cluster, Sweep(purge_versions=True)).run(1)
     assert there(any_store) == before - garbage_of(before)
     assert result.deleted == len(garbage_of(before))
     with pytest.raises(UsageError, match="kept no versions"):
@@ -295,7 +295,7 @@ def test_what_is_locked_is_reported_by_key_and_stays(moto_store: S3Store) -> Non
         Bucket=moto_store.config.bucket, Key=f"a/prefix/{locked}", LegalHold={"Status": "ON"}
     )
     before = there(moto_store)
-    result = SweepRun(cluster, Removal(purge_versions=True)).run(1)
+    result = SweepRun(cluster, Sweep(purge_versions=True)).run(1)
     assert [f.key for f in result.failures] == [locked]
     assert result.delete_requests == 1
     assert there(moto_store) == before - garbage_of(before) | {locked}
@@ -313,7 +313,7 @@ def test_unfinished_uploads_below_m_are_aborted_and_the_others_go_on(any_store: 
             "level_zero/data/000/x", "level_one/data/x"]  # fmt: skip
     for key in keys:
         any_store.client.create_multipart_upload(Bucket=any_store.config.bucket, Key=f"{any_store.config.prefix}{key}")
-    dry = SweepRun(cluster, Removal(dry_run=True)).run(1)
+    dry = SweepRun(cluster, Sweep(dry_run=True)).run(1)
     assert dry.uploads_aborted == 2
     result = SweepRun(cluster).run(1)
     assert (result.uploads_aborted, result.uploads_note) == (2, "")
@@ -333,7 +333,7 @@ def test_aborting_what_is_gone_is_no_error(any_store: S3Store) -> None:
 def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> None:
     cluster = a_cluster(any_store, "Enabled")
     swept = SweepRun(cluster).run(1)
-    SweepRun(cluster, Removal(purge_versions=True)).run(1)
+    SweepRun(cluster, Sweep(purge_versions=True)).run(1)
     back = undelete(cluster, swept.run_id)
     assert (back.restored, back.gone, back.failures) == (0, swept.deleted, [])
     assert str(back.problem) == f"{swept.deleted} objects of run {swept.run_id} did not come back"
@@ -342,15 +342,15 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
 def swept_and_taken_back(store: S3Store) -> tuple[Handles, SweepResult]:
     """A versioned bucket whose garbage is back; the run is named so that later ones sort after it."""
     cluster = a_cluster(store, "Enabled")
-    first = SweepRun(cluster, Removal(run_id="20260101T000000Z-0123abcd")).run(1)
+    first = SweepRun(cluster, run_id="20260101T000000Z-0123abcd").run(1)
     undelete(cluster, first.run_id)
     return cluster, first
 
 
 def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(any_store)
-    some = SweepRun(cluster, Removal(max_objects=3)).run(1)
-    rest = SweepRun(cluster, Removal(run_id="20990101T000000Z-0123abcd")).run(1)
+    some = SweepRun(cluster, Sweep(max_objects=3)).run(1)
+    rest = SweepRun(cluster, run_id="20990101T000000Z-0123abcd").run(1)
     back = undelete(cluster, first.run_id)
     assert (back.restored, back.already, back.gone, back.failures) == (0, 0, 0, [])
     assert back.again == {some.run_id: some.deleted, rest.run_id: rest.deleted}
@@ -364,7 +364,7 @@ def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3S
 def test_what_a_later_run_removed_for_good_is_gone(any_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(any_store)
     SweepRun(cluster).run(1)
-    SweepRun(cluster, Removal(run_id="20990101T000000Z-0123abcd", purge_versions=True)).run(1)
+    SweepRun(cluster, Sweep(purge_versions=True), run_id="20990101T000000Z-0123abcd").run(1)
     back = undelete(cluster, first.run_id)
     assert (back.restored, back.gone, back.again) == (0, first.deleted, {})
 

@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
-from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index, parse_level_one
+from l0gc.operations import HOUR_S, Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Handles
@@ -27,7 +27,7 @@ from tests.support.reconcile import begin, lifted, named, put, reconcile, spill_
 from tests.support.vacuum import NOW, tick, vacuum
 
 UUID = "01234567-89ab-4cde-8f01-23456789abcd"
-HOUR_MS = 3_600_000
+HOUR_MS = 1000 * HOUR_S
 
 
 class World:
@@ -65,7 +65,7 @@ class World:
     def l1(self, prefix: str = "level_one/") -> set[str]:
         return {k for k in self.store.objects if k.startswith(prefix)}
 
-    def vacuum(self, options: Removal = NOW, cluster: Handles | None = None) -> VacuumResult:
+    def vacuum(self, options: Vacuum = NOW, cluster: Handles | None = None) -> VacuumResult:
         return vacuum(cluster or self.cluster, options)
 
     def whole(self) -> None:
@@ -93,7 +93,7 @@ def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_n
     assert counts(w.vacuum()) == {}  # its epoch is the newest one
     w.tick()
     assert killed.keys <= w.l1()
-    dry = w.vacuum(Removal(dry_run=True, l1_grace_ms=0, orphan_age_ms=0))
+    dry = w.vacuum(Vacuum(dry_run=True, l1_grace_s=0, orphan_age_s=0))
     assert killed.keys <= w.l1()
     done = w.vacuum()
     assert counts(dry) == counts(done) == {ORPHANED_L1: 2}
@@ -150,7 +150,7 @@ def test_the_age_of_orphans_is_that_of_their_epoch(w: World) -> None:
     w.upload()
     killed = begin(w.cluster)
     w.tick(3)
-    age = Removal(orphan_age_ms=2 * HOUR_MS)
+    age = Vacuum(orphan_age_s=2 * HOUR_S)
     assert counts(w.vacuum(age)) == {}
     w.store.clock.ms += 3 * HOUR_MS
     assert counts(w.vacuum(age)) == {ORPHANED_L1: len(killed.keys)}
@@ -221,7 +221,7 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
     assert counts(w.vacuum(cluster=restored)) == {}  # two epochs have to pass
     for _ in range(2):
         restored.controller.advance()
-    assert counts(w.vacuum(Removal(l1_grace_ms=HOUR_MS), cluster=restored)) == {}
+    assert counts(w.vacuum(Vacuum(l1_grace_s=HOUR_S), cluster=restored)) == {}
     assert lost <= w.l1()  # the grace holds for them, too
     done = w.vacuum(cluster=restored)
     assert not lost & w.l1()
@@ -279,7 +279,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
     before = w.l1()
     w.merge()
     merged = w.l1() - before
-    grace = Removal(l1_grace_ms=HOUR_MS)
+    grace = Vacuum(l1_grace_s=HOUR_S)
     w.store.clock.ms += HOUR_MS + 1
     assert counts(w.vacuum(grace)) == {}  # no two epochs later
     w.tick(2)
@@ -291,7 +291,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
     w.lift(4)
     w.merge()
     w.tick(3)
-    assert counts(w.vacuum(Removal(l1_grace_ms=HOUR_MS))) == {}  # no hour later
+    assert counts(w.vacuum(Vacuum(l1_grace_s=HOUR_S))) == {}  # no hour later
 
 
 def test_a_run_killed_before_its_journal_knew_is_done_again(w: World, monkeypatch: pytest.MonkeyPatch) -> None:

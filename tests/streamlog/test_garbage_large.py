@@ -11,8 +11,8 @@ import tracemalloc
 
 import pytest
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import VacuumRun
+from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.elsewhere import Elsewhere
@@ -33,7 +33,7 @@ MOST_MIB = 24
 )
 def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, elsewhere: bool) -> None:
     cluster, store = a_cluster(partitions)
-    options = Removal(l1_grace_ms=0, orphan_age_ms=0, record=elsewhere)
+    options = Vacuum(l1_grace_s=0, orphan_age_s=0, record=elsewhere)
     workers = Elsewhere(cluster) if elsewhere else None
     store.requests.clear()
     gc.collect()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import AccessDeniedError, L0gcError, SetBackError
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
+from l0gc.operations import Vacuum
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.memory_store import once
@@ -77,7 +77,7 @@ def test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan(place: Place) -> 
     before = place.objects()
     cluster = place.process()
     with pytest.raises(SetBackError, match="journal 0"):
-        VacuumRun(cluster, Removal()).run(JournalGarbage(cluster))
+        VacuumRun(cluster, Vacuum()).run(JournalGarbage(cluster))
     assert place.objects() == before
     place.restore(JOURNALS, newest)
     place.check()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from l0gc.collect.plan import Removal
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
+from l0gc.operations import Vacuum
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from tests.support.memory_store import store_of
 
-NOW: Final = Removal(l1_grace_ms=0, orphan_age_ms=0)
+NOW: Final = Vacuum(l1_grace_s=0, orphan_age_s=0)
 
 
-def vacuum(cluster: Handles, options: Removal = NOW) -> VacuumResult:
+def vacuum(cluster: Handles, options: Vacuum = NOW) -> VacuumResult:
     return VacuumRun(cluster, options).run(JournalGarbage(cluster))
 
 
