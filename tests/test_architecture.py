@@ -501,7 +501,6 @@ SMALL = {
     "__init__.py": "what `import l0gc` gives, and nothing that takes time",
     "__main__.py": "a fixed name",
     "cli/entry.py": "before click is imported",
-    "collect/old_records.py": "the kinds of garbage that expire by age",
     "decoding.py": "what every part that reads JSON needs",
     "embedded/bound_exec.py": "a program of its own, run without l0gc",
     "epoch.py": "what every part needs",

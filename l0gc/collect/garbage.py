@@ -2,7 +2,7 @@
 
 The collector does not depend on journals. It sees a `GarbageSource`, whose units are the journals, and asks a `KeyFacts`
 about each key of a listing: what the key's own unit recorded after the fence. `dropped_l1.py`, `orphans.py` and
-`old_records.py` decide what may be deleted, a module for each kind.
+`runs.py` decide what may be deleted, a module for each kind.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 import msgspec
 
 from l0gc.collect.gc_steps import SWEEP, VACUUM
-from l0gc.collect.old_records import old_run_records, old_scan_snapshots
 from l0gc.collect.plan import Removal
+from l0gc.collect.runs import old_run_records, old_scan_snapshots
 from l0gc.collect.scan import Deletable
 from l0gc.formatting import Outcome
 from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, RUNS, SCANS, KeyLayout

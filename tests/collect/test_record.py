@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from l0gc.collect.old_records import old_run_records
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import (
     DELETED,
@@ -20,7 +19,7 @@ from l0gc.collect.record import (
     folder,
     read_segment,
 )
-from l0gc.collect.runs import list_runs, show_run
+from l0gc.collect.runs import list_runs, old_run_records, show_run
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError

@@ -13,12 +13,11 @@ import l0gc.collect.remover
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, DroppedBatch, Fact
 from l0gc.collect.gc_steps import VACUUM
-from l0gc.collect.old_records import old_run_records
 from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import read_summary
-from l0gc.collect.runs import list_runs, show_run
+from l0gc.collect.runs import list_runs, old_run_records, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
