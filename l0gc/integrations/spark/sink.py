@@ -17,7 +17,9 @@ the driver before it, and a run that begins is an entry of the controller, that 
 checkpoint, or without the newest files of it, gives the number of a batch that has landed to other rows. To skip them would
 lose them, to land them would repeat others. So with the number a journal keeps how many rows the whole batch had and their
 digest (`stage.py`). The same number with the same rows has landed; with other rows it is an error, and so is a number below
-the newest, since Spark replays only the last batch.
+the newest, since Spark replays only the last batch. Partitions are not part of that: a replay may choose them anew. It must
+not do so while some journals lack their part, or a row would land twice and another never. So a journal also keeps in how
+many places the batch's rows were, and a digest of which row was where.
 
 **Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
 refuses it; then it is written again at a fresh epoch, from what was staged, and offered again. If it has been swept by then,
@@ -27,7 +29,9 @@ epoch that M may have passed.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -105,30 +109,44 @@ class BatchId:
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """How many rows a whole batch has, and their digest."""
+    """How many rows a whole batch has, and their digest.
+
+    Attributes:
+        places: for how many topics' journals it has rows, and a digest of which rows are for which. Empty in what an older
+            version landed, whose digest covers the partition that a row names.
+    """
 
     count: int
     digest: str
+    places: str = ""
 
     @classmethod
     def of(cls, objects: Sequence[StagedObject]) -> BatchRows:
         """The rows of objects of which nothing has landed."""
+        parts: Counter[tuple[int, int]] = Counter()
+        for o in objects:
+            for journal, part in o.left.items():
+                parts[journal, part.extents.revision] += o.digests[journal]
         records = sum(part.records for o in objects for part in o.left.values())
-        return cls(records, f"{sum(o.digest for o in objects) % (1 << 64):016x}")
+        placed = hashlib.sha256(repr([(at, n % (1 << 64)) for at, n in sorted(parts.items())]).encode()).hexdigest()
+        return cls(records, f"{parts.total() % (1 << 64):016x}", f"{len(parts)}/{placed[:16]}")
 
     def __str__(self) -> str:
         return f"{count(self.count, 'row')} (digest {self.digest})"
 
 
-def has_landed(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> bool:
-    """Whether a journal has what these rows have for it; `progress` is how far the batch's input got there.
+def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
+    """The batch of which a journal has its part, which has these rows, perhaps in other places; None if it has none of it.
+
+    Args:
+        progress: how far the batch's input got there.
 
     Raises:
         BatchMismatchError: other rows have landed under the batch's number, or a later batch has.
         ProtocolError: a part of the batch has landed.
     """
     if progress is None:
-        return False
+        return None
     newest, objects = (progress.landed >> PLACES) - 1, progress.landed & ((1 << PLACES) - 1)
     if objects and newest + 1 == batch.number:
         raise ProtocolError(
@@ -136,19 +154,27 @@ def has_landed(batch: BatchId, rows: BatchRows, journal: int, progress: InputPro
             "which takes batches whole: something else writes under this producer's name"
         )
     if newest < batch.number:
-        return False
-    there = BatchRows(progress.rows, progress.digest)
+        return None
+    digest, _, places = progress.digest.partition("/")
+    there = BatchRows(progress.rows, digest, places)
     if newest > batch.number:
         raise BatchMismatchError(
             f"batch {batch.number} of producer {batch.producer!r}, with {rows}, is older than batch {newest}, which landed "
             f"in journal {journal} with {there}: the query's checkpoint went back, or another driver runs it; {_REMEDY}"
         )
-    if there != rows:
+    if (there.count, there.digest) != (rows.count, rows.digest):
         raise BatchMismatchError(
             f"batch {batch.number} of producer {batch.producer!r} landed in journal {journal} with {there}, and comes again "
             f"with {rows}: the query's checkpoint went back, or the query gives other rows when it is repeated; {_REMEDY}"
         )
-    return True
+    return there
+
+
+def _moved(batch: BatchId) -> BatchMismatchError:
+    return BatchMismatchError(
+        f"a part of batch {batch.number} of producer {batch.producer!r} has landed, and its rows come again for other "
+        f"journals of the topic: have the column partition follow from the row; {_REMEDY}"
+    )
 
 
 def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics: Iterable[str]) -> set[tuple[int, int]]:
@@ -165,14 +191,15 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
         The journals, with a topic's revision, that have what the batch has for them.
 
     Raises:
-        BatchMismatchError, ProtocolError: see `has_landed`; nothing of the batch was offered to any journal.
+        BatchMismatchError, ProtocolError: see `landed_rows`; also if a part has landed, and rows are in other places now.
+            Nothing of the batch was offered to any journal.
         CorruptObjectError: a journal of one of its topics cannot be read.
     """
     named = {*topics, batch.topic}
     known = cluster.controller.snapshot().topics.values()
     asked = [t for t in known if batch.any_topic or t.name in named]
     fresh = {j for t in asked if t.name in named for j in t.journals}
-    landed = set[tuple[int, int]]()
+    landed: dict[tuple[int, int], BatchRows] = {}
 
     def ask(journal: int) -> None:
         handle = cluster.journal(journal)
@@ -181,16 +208,21 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
                 handle.catch_up()
             for topic in asked:
                 if journal in topic.journals:
-                    there = progress_of(handle.state.producers, batch.input_of(topic.revision))
-                    if has_landed(batch, rows, journal, there):
-                        landed.add((journal, topic.revision))
+                    progress = progress_of(handle.state.producers, batch.input_of(topic.revision))
+                    if (there := landed_rows(batch, rows, journal, progress)) is not None:
+                        landed[journal, topic.revision] = there
         except CorruptObjectError as e:
             if journal in fresh:
                 raise
             _log.warning("whether journal %d has other rows of batch %d is not known: %s", journal, batch.number, e)
 
     cluster.parallel.map(ask, sorted({j for t in asked for j in t.journals}))
-    return landed
+    places = {there.places for there in landed.values()}
+    if places <= {"", rows.places}:
+        return set(landed)
+    if len(places) > 1 or len(landed) < int(places.pop().partition("/")[0]):
+        raise _moved(batch)
+    return {(j, t.revision) for t in asked for j in t.journals}  # all of it landed, wherever its rows were
 
 
 def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | None = None) -> UploadResult:
@@ -259,7 +291,10 @@ class _BatchAppender(Appender):
 
         def is_there() -> bool:
             journal.catch_up()
-            return has_landed(batch, self._rows, number, progress_of(journal.state.producers, input_id))
+            there = landed_rows(batch, self._rows, number, progress_of(journal.state.producers, input_id))
+            if there is not None and there.places not in ("", self._rows.places):
+                raise _moved(batch)
+            return there is not None
 
         if is_there():
             return None
@@ -271,9 +306,10 @@ class _BatchAppender(Appender):
         ends = [begin + n for n in range(1, len(objects))] + [(batch.number + 1) << PLACES]
         starts = [landed_of(journal.state.producers, producer.producer_id, input_id), *ends]
         identity = producer.producer_id, producer.epoch, producer.run
+        digest = f"{self._rows.digest}/{self._rows.places}"
         offers = []
         for sequence, (o, start, end) in enumerate(zip(objects, starts, ends, strict=False), first):
-            span = InputSpan(input_id, start, end, self._rows.count, self._rows.digest)
+            span = InputSpan(input_id, start, end, self._rows.count, digest)
             offers.append(o.placeholder(number, ProducerBatch(*identity, sequence, [span])))
         appended = journal.append(offers)
         if any(o.bases is None for o in appended.landed) and not is_there():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -54,16 +54,15 @@ _PADS: Final = pa.BinaryArray.from_buffers(
     pa.binary(), 8, [None, pa.py_buffer(np.cumsum(np.arange(-1, 8)).astype(np.int32) + 1), pa.py_buffer(bytes(28))]
 )
 """What fills a value up to whole words. `pa.array` would import pandas."""
-_HELD: Final = ("key", "value", "partition", "named")
-"""The columns of rows that wait: `named` has the partition that a row names, -1 where it names none. `create_time` and
-`headers` follow where the rows have them."""
+_HELD: Final = ("key", "value", "partition")
+"""The columns of rows that wait. `create_time` and `headers` follow where the rows have them."""
 
 
 @dataclass(slots=True)
 class StagedObject(WrittenObject):
-    """An L0 object that a task has written, and the digest of its rows."""
+    """An L0 object that a task has written, and the digest of the rows that it has for each journal."""
 
-    digest: int = 0
+    digests: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -155,9 +154,8 @@ class Stager:
             raise UsageError(
                 f"{what} of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
             )
-        named = self._named(topic, batch)
-        placed = [columns.numbers(n) for n in (self._partitions(topic, named, keys), named)]
-        rows = pa.RecordBatch.from_arrays([keys, value, *placed, *more.values()], names=[*_HELD, *more])
+        partitions = columns.numbers(self._partitions(topic, self._named(topic, batch), keys))
+        rows = pa.RecordBatch.from_arrays([keys, value, partitions, *more.values()], names=[*_HELD, *more])
         ends = np.cumsum(sizes + RECORD_OVERHEAD + _lengths(keys))
         first, before = 0, 0
         while first < rows.num_rows:
@@ -211,13 +209,18 @@ class Stager:
         topic, rows = held.topic, pa.concat_batches(held.rows)
         order = np.argsort(_numbers(rows, "partition"), kind="stable")
         rows = rows.take(columns.numbers(order))
+        partitions = _numbers(rows, "partition")
         values, keys = rows.column("value").to_pylist(), rows.column("key").to_pylist()
         times, headers = _times(rows), _column(rows, "headers")
         sizes = _lengths(rows.column("value"))
-        packed = pack_records(topic, Records(_numbers(rows, "partition"), sizes, values, keys, times, headers))
+        packed = pack_records(topic, Records(partitions, sizes, values, keys, times, headers))
         o = write_object(self._cluster, topic, packed)
-        parts_of = (rows.slice(at, _DIGESTED) for at in range(0, len(values), _DIGESTED))
-        return StagedObject(o.object, o.topic, o.left, digest=sum(_digest(topic.name, p) for p in parts_of))
+        digests: dict[int, int] = {}
+        for run in topic.runs():
+            first, end = np.searchsorted(partitions, (run.first, run.first + run.count)).tolist()
+            parts = (rows.slice(at, min(_DIGESTED, end - at)) for at in range(first, end, _DIGESTED))
+            digests[run.journal] = sum(_digest(topic.name, p) for p in parts)
+        return StagedObject(o.object, o.topic, o.left, digests=digests)
 
 
 def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -245,8 +248,7 @@ def _times(rows: pa.RecordBatch) -> Rows | None:
 
 
 def _digest(topic: str, rows: pa.RecordBatch) -> int:
-    of_record = rows.column("value"), rows.column("key"), _numbers(rows, "named")
-    return digest_of(topic, *of_record, _times(rows), _column(rows, "headers"))
+    return digest_of(topic, rows.column("value"), rows.column("key"), _times(rows), _column(rows, "headers"))
 
 
 def _numbers(rows: pa.RecordBatch, name: str) -> Rows:
@@ -277,7 +279,6 @@ def digest_of(
     topic: str,
     values: pa.Array,
     keys: pa.Array,
-    named: Rows,
     times: Rows | None = None,
     headers: pa.Array | None = None,
 ) -> int:
@@ -285,15 +286,17 @@ def digest_of(
     landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
 
     It is the sum of a hash of each row, modulo 2^64: the same rows have the same digest, in whatever order they come and
-    however they are cut into tasks and objects. A row's hash covers its topic, value and key, the partition that it
-    names, its create time and its headers, but not the partition that it was dealt to, which may differ in a replay. A
-    function that is called for each row would cost a third of what the rest of a task's work costs.
+    however they are cut into tasks and objects. A row's hash covers its topic, value, key,
+    create time and headers, but not its partition, which a replay may choose anew: the column may be `rand()`. A function
+    that is called for each row would cost a third of what the rest of a task's work costs.
 
     Args:
-        named: the partition that each row names, -1 where it names none.
         times, headers: without them, or where a row has none, its hash is that of a version that knew none.
     """
-    hashes = _hashes(np.uint64(zlib.crc32(topic.encode()) << 32 | len(topic)) + named.astype(np.uint64), values, keys)
+    seed = (
+        zlib.crc32(topic.encode()) << 32 | len(topic)
+    ) - 1  # as a version had it that covered the partition, for none
+    hashes = _hashes(np.full(len(values), seed, np.uint64), values, keys)
     if times is not None:
         hashes += np.where(times == NO_TIME, np.uint64(0), _mixed(times.astype(np.uint64) + np.uint64(1)))
     if headers is not None:

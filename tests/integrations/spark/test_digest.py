@@ -11,15 +11,13 @@ import pyarrow as pa
 import pytest
 
 from l0gc.integrations.spark.stage import digest_of
-from l0gc.streamlog.journal.rows import Rows
 
-Row = tuple[bytes, bytes | None, int]
+Row = tuple[bytes, bytes | None]
 
 
 def of(rows: Sequence[Row], topic: str = "events") -> int:
-    values, keys, named = zip(*rows, strict=True) if rows else ((), (), ())
-    given: Rows = np.array(named, np.int64)
-    return digest_of(topic, pa.array(values, pa.binary()), pa.array(keys, pa.binary()), given)
+    values, keys = zip(*rows, strict=True) if rows else ((), ())
+    return digest_of(topic, pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
 
 
 def some(chance: random.Random, count: int) -> list[Row]:
@@ -27,7 +25,6 @@ def some(chance: random.Random, count: int) -> list[Row]:
         (
             chance.randbytes(chance.choice([0, 1, 7, 8, 9, 40])),
             chance.choice([None, b"", b"k", chance.randbytes(9)]),
-            chance.choice([-1, -1, 0, 3]),
         )
         for _ in range(count)
     ]
@@ -35,7 +32,7 @@ def some(chance: random.Random, count: int) -> list[Row]:
 
 def test_the_digests_of_parts_add_up_to_that_of_the_whole_in_any_order_and_cut() -> None:
     chance = random.Random(1)
-    rows = [*some(chance, 300), (chance.randbytes(1000), None, -1)]
+    rows = [*some(chance, 300), (chance.randbytes(1000), None)]
     whole = of(rows)
     for _ in range(20):
         chance.shuffle(rows)
@@ -48,37 +45,36 @@ def test_the_digests_of_parts_add_up_to_that_of_the_whole_in_any_order_and_cut()
 @pytest.mark.parametrize(
     "other",
     [
-        [(b"ac", b"k", -1), (b"cd", None, 2)],
-        [(b"ab", b"l", -1), (b"cd", None, 2)],
-        [(b"ab", b"k", 0), (b"cd", None, 2)],
-        [(b"ab", b"k", -1), (b"cd", b"", 2)],
-        [(b"ab", None, -1), (b"cd", b"k", 2)],  # keys change places
-        [(b"abk", b"", -1), (b"cd", None, 2)],
-        [(b"ab\0", b"k", -1), (b"cd", None, 2)],
-        [(b"ad", b"k", -1), (b"cb", None, 2)],  # as many of each byte
-        [(b"ab", b"k", -1), (b"ab", b"k", -1)],
-        [(b"ab", b"k", -1)],
+        [(b"ac", b"k"), (b"cd", None)],
+        [(b"ab", b"l"), (b"cd", None)],
+        [(b"ab", b"k"), (b"cd", b"")],
+        [(b"ab", None), (b"cd", b"k")],  # keys change places
+        [(b"abk", b""), (b"cd", None)],
+        [(b"ab\0", b"k"), (b"cd", None)],
+        [(b"ad", b"k"), (b"cb", None)],  # as many of each byte
+        [(b"ab", b"k"), (b"ab", b"k")],
+        [(b"ab", b"k")],
     ],
 )
 def test_any_other_row_makes_another_digest(other: list[Row]) -> None:
-    assert of(other) != of([(b"ab", b"k", -1), (b"cd", None, 2)])
+    assert of(other) != of([(b"ab", b"k"), (b"cd", None)])
 
 
 def test_the_digest_covers_the_topic() -> None:
-    assert of([(b"a", None, -1)], "events") != of([(b"a", None, -1)], "event")
+    assert of([(b"a", None)], "events") != of([(b"a", None)], "event")
 
 
 def test_one_changed_or_moved_byte_anywhere_makes_another_digest() -> None:
     chance = random.Random(2)
-    rows = [(chance.randbytes(24), None, -1) for _ in range(50)]
+    rows = [(chance.randbytes(24), None) for _ in range(50)]
     seen = {of(rows)}
     for row in range(len(rows)):
         value = rows[row][0]
         for at in range(24):
             changed = bytearray(value)
             changed[at] ^= 1 << chance.randrange(8)
-            seen.add(of([*rows[:row], (bytes(changed), None, -1), *rows[row + 1 :]]))
-        seen.add(of([*rows[:row], (value[8:] + value[:8], None, -1), *rows[row + 1 :]]))
+            seen.add(of([*rows[:row], (bytes(changed), None), *rows[row + 1 :]]))
+        seen.add(of([*rows[:row], (value[8:] + value[:8], None), *rows[row + 1 :]]))
     assert len(seen) == 1 + 50 * 25
 
 
@@ -87,10 +83,10 @@ def test_a_null_key_counts_as_none_whatever_its_bytes() -> None:
     null = np.packbits([0, 1], bitorder="little")
     keys = pa.BinaryArray.from_buffers(pa.binary(), 2, [pa.py_buffer(x) for x in (null, offsets, data)])
     values = pa.array([b"1", b"2"], pa.binary())
-    assert digest_of("events", values, keys, np.full(2, -1, np.int64)) == of([(b"1", None, -1), (b"2", b"ab", -1)])
+    assert digest_of("events", values, keys) == of([(b"1", None), (b"2", b"ab")])
 
 
 def test_a_column_that_is_a_slice_counts_as_its_rows() -> None:
-    rows: list[Row] = [(b"%d" % n, b"k%d" % n, -1) for n in range(9)]
+    rows: list[Row] = [(b"%d" % n, b"k%d" % n) for n in range(9)]
     values, keys = (pa.array([r[c] for r in rows], pa.binary()).slice(2, 5) for c in (0, 1))
-    assert digest_of("events", values, keys, np.full(5, -1, np.int64)) == of(rows[2:7])
+    assert digest_of("events", values, keys) == of(rows[2:7])

@@ -46,6 +46,42 @@ def there(cluster: Handles, topic: str = "events") -> list[bytes]:
     return sorted(v for of_partition in stored_values(cluster, topic) for v in of_partition)
 
 
+@pytest.mark.parametrize("partitions", [[3, 0, 1], [3, 3, 3], [0, 0, 0], [None, None, None]])
+def test_rows_that_come_again_with_other_partitions_have_landed_once_all_of_them_have(
+    partitions: list[int | None],
+) -> None:
+    """As with a column `partition` that is `rand()`; Kafka's sink would go on, too."""
+    for first in ([0, 1, 3], [1, 1, 0]):  # in both journals, and in one
+        cluster = topic_in_memory(4, 2)
+        land(cluster, 1, [1, 2, 3], first)
+        assert land(cluster, 1, [1, 2, 3], partitions).skipped == 3
+        assert land(cluster, 2, [4], [0]).records == 1
+        assert there(cluster) == of(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("partitions", [[3, 0], [0, 0], [3, 3]])
+def test_a_batch_of_which_a_part_has_landed_is_not_completed_by_rows_in_other_journals(
+    partitions: list[int | None],
+) -> None:
+    """One of them would be there twice, or never."""
+    cluster = topic_in_memory(4, 2)
+    with pytest.raises(EOFError), dying_after(1):
+        land(cluster, 0, [1, 2], [0, 3])
+    with pytest.raises(BatchMismatchError, match=f"a part of batch 0 .* other journals of the topic.*{REMEDY}"):
+        land(cluster, 0, [1, 2], partitions)
+    assert len(there(cluster)) == 1
+    land(cluster, 0, [1, 2], [1, 2])
+    assert there(cluster) == of(1, 2)
+
+
+def test_rows_that_another_driver_lands_in_other_journals_at_the_same_time_are_an_error() -> None:
+    cluster = topic_in_memory(4, 2)
+    slow, fast = another_process(cluster, 3), another_process(cluster, 4)
+    mine, other = message(slow, 1, [1, 2], [0, 3]), message(fast, 1, [1, 2], [0, 0])
+    with pytest.raises(BatchMismatchError, match="a part of batch 1"), overtaken_by(lambda: commit(fast, [other], 1)):
+        commit(slow, [mine], 1)
+
+
 def of(*values: int) -> list[bytes]:
     return sorted(b"%d" % v for v in values)
 
@@ -72,7 +108,6 @@ def test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and
     ("values", "partitions"),
     [
         ([2, 9], [0, 3]),  # as many rows, and another one among them
-        ([2, 3], [0, 1]),  # the same rows in another partition, that they name
         ([2], [0]),
         ([4, 5], [3, 3]),
         ([], []),
