@@ -63,7 +63,12 @@ class FileSettings:
 def default_file() -> Path:
     """Where the settings file is, if nobody names another: `~/.config/l0gc/config.toml`."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "l0gc" / "config.toml"
+    return Path(os.path.expanduser(folder)) / "l0gc" / "config.toml"  # noqa: PTH111 - a user may have no home
+
+
+def has_default_file() -> bool:
+    """Whether it is there and can be read. Nobody named it, so one that cannot be read does not end a command."""
+    return os.access(default_file(), os.R_OK)
 
 
 def load_settings(path: str | None, context: str | None = None) -> FileSettings:
@@ -76,7 +81,7 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
         UsageError: the file cannot be read, names a setting or a context that does not exist, or gives a setting what it
             cannot be.
     """
-    path = path or (str(default_file()) if default_file().is_file() else "")
+    path = path or (str(default_file()) if has_default_file() else "")
     if not path:
         if context is not None:
             raise UsageError(

@@ -506,7 +506,6 @@ SMALL = {
     "epoch.py": "what every part needs",
     "events.py": "what every part that takes long needs",
     "spark/__init__.py": "what a Spark program registers with",
-    "spark/master.py": "what is asked before pyspark is imported",
 }
 """Files under 60 lines, and why each is a thought of its own."""
 

@@ -74,7 +74,7 @@ def choose_engine(wanted: str, *, cluster: bool, java: bool, work: Work) -> tupl
         return LOCAL, work.uncounted or f"nobody counted the {work.unit}"
     many = size >= least
     if many and not cluster and not java:
-        why = f"{size:,} {work.unit}: Spark would be faster, but needs Java 17 or newer, which is not here"
+        why = f"{size:,} {work.unit}: Spark would be faster, but needs Java 17 or newer and a user with a name"
         _log.warning("%s", why, extra=event("no_java"))
         return LOCAL, why
     return (SPARK if many else LOCAL), f"{size:,} {work.unit}, {'at least' if many else 'fewer than'} {least:,}"
@@ -132,11 +132,11 @@ class Engine:
 
     def choose(self, work: Work) -> tuple[str, str]:
         """LOCAL or SPARK for a piece of work, and why; see `choose_engine`."""
-        from l0gc.spark.master import has_java, is_local
+        from l0gc.spark.master import has_java, has_user, is_local
 
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
         cluster = submitted or (self._master is not None and not is_local(self._master))
-        kind, why = choose_engine(self._wanted, cluster=cluster, java=has_java(), work=work)
+        kind, why = choose_engine(self._wanted, cluster=cluster, java=has_java() and has_user(), work=work)
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
     @contextmanager

@@ -26,7 +26,7 @@ from l0gc.cli.output import Output, is_coloured, taking_results, writing_stdout
 from l0gc.cli.signals import heeding
 from l0gc.errors import L0gcError, UsageError
 from l0gc.formatting import count, size
-from l0gc.settings import Settings, default_file
+from l0gc.settings import Settings, has_default_file
 
 _TOPIC = "flights"
 _PARTITIONS = 8
@@ -65,7 +65,7 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
     heard: list[int] = []  # from the second signal on they have no effect, since it is already ending
     with heeding(lambda number, frame: heard.append(number)), SeaweedFS(directory, port) as server:
         exports = server.environment() | {"L0GC_URL": settings.url or URL}
-        if default_file().is_file():
+        if has_default_file():
             exports["L0GC_CONFIG"] = os.devnull  # its profile and endpoint are not this server's
         out.result(
             {"endpoint_url": server.endpoint_url, "directory": directory, "pid": server.pid, "environment": exports},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ from click.shell_completion import CompletionItem
 from l0gc import __version__
 from l0gc.cli import logs, signals
 from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
-from l0gc.cli.terminal import escaped
+from l0gc.cli.terminal import UNENCODABLE, escaped
 from l0gc.errors import L0gcError, OutputFailedError, suggestion
 from l0gc.redaction import without_secrets
 
@@ -134,6 +135,9 @@ def main() -> None:
     """Run a command and exit with its code."""
     signals.listen()
     _open_what_is_closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=UNENCODABLE)
     # Arrow's own allocator keeps freed memory for each thread: 40 MiB of an upload. Read when pyarrow is first imported.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for a kind of work that l0gc has not

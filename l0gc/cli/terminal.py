@@ -10,6 +10,7 @@ Not here: `l0gc read` and `completion`, whose output is data for another program
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Any, Final
 
@@ -63,5 +64,19 @@ def json_escaped(text: str) -> str:
 
 
 def _in_json(m: re.Match[str]) -> str:
-    units = m[0].encode("utf-16-be", "surrogatepass")
+    return _units(m[0])
+
+
+def _units(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _replaced(e: UnicodeError) -> tuple[str, int]:
+    assert isinstance(e, UnicodeEncodeError)
+    return _units(e.object[e.start : e.end]), e.end
+
+
+UNENCODABLE: Final = "l0gc.unencodable"
+r"""How stdout and stderr take what their encoding lacks (Latin-1, C): as `\u20ac`, which is the same value in JSON, too."""
+codecs.register_error(UNENCODABLE, _replaced)

@@ -6,6 +6,7 @@ Spark tries a standalone master for a minute before it gives up; one connection 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -24,6 +25,14 @@ def has_java() -> bool:
     """Whether a Java is here that Spark would take."""
     home = os.environ.get("JAVA_HOME")
     return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None
+
+
+def has_user() -> bool:
+    """Whether this process's user has a name: Java and Hadoop end without one, as OpenShift starts containers."""
+    try:
+        return bool(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:
+        return False
 
 
 def is_local(master: str) -> bool:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from l0gc.errors import L0gcError, UsageError
 from l0gc.spark.gateway import PYTHON, start_java, without_zips
-from l0gc.spark.master import STANDALONE, check_master, has_java, is_local
+from l0gc.spark.master import STANDALONE, check_master, has_java, has_user, is_local
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
@@ -41,13 +41,19 @@ def get_session(
         verbose: let Spark log warnings to stderr.
 
     Raises:
-        L0gcError: Java 17 or newer was not found, or no standalone master answers at that URL.
+        L0gcError: Java 17 or newer was not found, this process's user has no name, or no standalone master answers at that
+            URL.
         UsageError: the session cannot be started with these settings.
     """
     if not has_java():
         raise L0gcError(
             "Spark needs Java 17 or newer, but found none: install it (apt-get install openjdk-17-jre-headless) "
             "or set JAVA_HOME; --engine local does the work in this process, without Java"
+        )
+    if not has_user():
+        raise L0gcError(
+            f"Spark needs a name for the user {os.geteuid()}, but /etc/passwd has none: add a line there (for example "
+            f"l0gc:x:{os.geteuid()}:0::/tmp:/bin/sh); --engine local does the work in this process, without it"
         )
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"l0gc {app}")

@@ -6,10 +6,12 @@ time is what the record says, by the clock of whoever wrote it. The log's time, 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +27,9 @@ _STRING: Final = msgspec.json.Decoder(str)
 _TIMES: Final = "--timestamp-field"
 _NO_TIME: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 """What a record raises whose field is not a time."""
+_ESCAPES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
 _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What a record raises if it is not a JSON object with the field."""
 
@@ -98,9 +103,10 @@ def by_field(field: str, partitions: int) -> Partitioner:
                     texts = False  # the field has other values than texts, or a record has to be named
             values: list[bytes] = []
             try:
-                for record in map(as_json.decode, records):
-                    of_values[bytes(record.key)]
-                    values.append(bytes(record.key))
+                for record in records:
+                    key = bytes(_decoded(as_json, record).key)
+                    of_values[key]
+                    values.append(key)
             except _UNPLACED as e:
                 line = f"{name} line {before + len(values) + 1}"
                 return of_values.place(values)._replace(
@@ -130,7 +136,7 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
             error = placed.error
             try:
                 for record in records[: len(placed.partitions)]:
-                    times.append(_milliseconds(decoder.decode(record).time))
+                    times.append(_milliseconds(_decoded(decoder, record).time))
             except _NO_TIME as e:
                 at = len(times)
                 line = f"{name} line {before + at + 1}"
@@ -145,6 +151,28 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
         return timed
 
     return Partitioner(f"{spread.describe} timestamp={field}", start)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], record: bytes) -> Any:
+    """Decode a record; half of a surrogate pair in another field, as Python's `json` writes it, does not matter.
+
+    msgspec refuses it wherever it is. So it is decoded with another character in its place, and with yet another one: if
+    that makes a difference, it is in the field that is wanted.
+    """
+    try:
+        return decoder.decode(record)
+    except msgspec.DecodeError:
+        one, other = (_ESCAPES.sub(partial(_whole, half), record) for half in (rb"\ufffd", rb"\ufffe"))
+        if one == record:
+            raise
+    found = decoder.decode(one)
+    if found != decoder.decode(other):
+        raise UnicodeError("the field holds half of a surrogate pair, which is not text")
+    return found
+
+
+def _whole(half: bytes, escape: re.Match[bytes]) -> bytes:
+    return half if escape[1] else escape[0]
 
 
 def _milliseconds(time: Any) -> int:

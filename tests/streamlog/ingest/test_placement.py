@@ -45,6 +45,8 @@ def test_fixed_goes_to_one_partition_which_must_exist() -> None:
         (b'{"user":17}', b"17"),
         (b'{"user":null}', b"null"),
         (b'{"user":["a",1]}', b'["a",1]'),
+        (b'{"user":"ada","said":"\\ud83d"}', b"ada"),
+        (b'{"said":["\\ud83d\\ude00 \\\\ud83d \\udE00 \\ud83d"],"user":17.50}', b"17.50"),
     ],
 )
 def test_a_field_becomes_the_key_and_decides_the_partition(record: bytes, key: bytes) -> None:
@@ -79,6 +81,10 @@ def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.
         (b'{"user":"ada"', "day-1 line 3 is not a JSON object"),
         (b'{"user":"\xff"}', "day-1 line 3 is not a JSON object"),
         (b'{"user":"\\ud800"}', "day-1 line 3 is not a JSON object"),
+        (
+            b'{"user":"ada \\ude00","said":"\\ud83d"}',
+            "day-1 line 3 is not a JSON object .the field holds half of a surr",
+        ),
         (b'{"user":"\\x"}', "day-1 line 3 is not a JSON object"),
         (b'{"n":' + b"[" * 100_000 + b"]" * 100_000 + b',"user":"ada"}', "day-1 line 3 is not a JSON object"),
     ],

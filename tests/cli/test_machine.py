@@ -1,0 +1,111 @@
+"""The machine around a command: a user without a name and without a home, a stdout of another encoding."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from l0gc.cli.main import main
+from l0gc.errors import L0gcError
+from l0gc.settings import FileSettings, default_file, load_settings
+from l0gc.spark.master import has_user
+from l0gc.spark.session import get_session
+from l0gc.storage.s3 import S3Store
+from tests.support.cli import BIN, founded, l0gc
+
+NOBODY = 54321
+"""A user that no /etc/passwd has, as OpenShift chooses them."""
+as_nobody = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user"
+)
+
+
+def nameless(
+    *args: str, caps: str = "+dac_override,+dac_read_search", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user without a name and a home, who may read what root may."""
+    change = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}"]
+    kept = {k: v for k, v in os.environ.items() if k not in {"HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME"}}
+    return subprocess.run(
+        [*change, *args], env=kept | environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@as_nobody
+@pytest.mark.weed
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_user_without_a_name_and_a_home_runs_commands(store: S3Store, tmp_path: Path) -> None:
+    founded()
+    (tmp_path / "records").write_text("one\n")
+    for command in (
+        ["upload", "events", str(tmp_path / "records")],
+        ["gc", "--housekeep-barrier", "--engine", "local"],
+        ["pause", "--why", "a test"],
+        ["resume"],
+        ["config", "show"],
+        ["doctor"],
+    ):
+        ended = nameless(*BIN, *command)
+        assert (ended.returncode, "unexpected" in ended.stderr) == (0, False), ended.stderr
+    spark = nameless(*BIN, "verify", "--engine", "spark")
+    assert (spark.returncode, spark.stderr.count("\n")) == (1, 1)
+    assert f"Spark needs a name for the user {NOBODY}, but /etc/passwd has none" in spark.stderr
+
+
+def test_spark_is_not_started_for_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_user()
+    monkeypatch.setattr("os.geteuid", lambda: NOBODY)
+    assert not has_user()
+    with pytest.raises(L0gcError, match="--engine local does the work"):
+        get_session("x")
+
+
+@as_nobody
+def test_a_settings_file_that_nobody_named_and_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    (secret / "l0gc").mkdir(parents=True)
+    (secret / "l0gc/config.toml").write_text("nonsense")
+    secret.chmod(0o700)
+    child = os.fork()  # what it needs is imported, and the interpreter may be root's alone
+    if child == 0:
+        code = 1
+        try:
+            os.environ["XDG_CONFIG_HOME"] = str(secret)
+            os.setuid(NOBODY)
+            code = 0 if load_settings(None) == FileSettings() and "secret" in str(default_file()) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def printed(encoding: str, *args: str) -> tuple[int, str]:
+    """Run a command here, with a stdout of that encoding."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with mock.patch.object(sys, "argv", ["l0gc", *args]), contextlib.redirect_stdout(out):
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out.flush()
+    return int(ended.value.code or 0), out.buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.weed
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1251"])
+def test_what_stdout_cannot_encode_is_replaced_and_ends_nothing(store: S3Store, encoding: str) -> None:
+    founded()
+    why = "résumé 20 € 😀"
+    l0gc("pause", "--why", why)
+    code, status = printed(encoding, "status", "--json")
+    assert (code, json.loads(status)["paused"]["why"]) == (0, why)
+    code, resumed = printed(encoding, "resume")
+    assert (code, "\\ud83d\\ude00" in resumed) == (0, True)
+    assert l0gc("status")["paused"] is None
