@@ -202,7 +202,7 @@ def _code(text: str) -> str:
 
 
 def _all_commands() -> str:
-    rows = (f"| [`l0gc {name}`](#l0gc-{name}) | {_code(short)} |" for name, (_, short, _) in COMMANDS.items())
+    rows = (f"| [`l0gc {name}`](#l0gc-{name}) | {_code(c.text)} |" for name, c in COMMANDS.items())
     return "| command | does |\n| --- | --- |\n" + "\n".join(rows) + "\n"
 
 

@@ -20,10 +20,10 @@ def whole() -> click.Group:
     """`l0gc` with all of its commands, which it knows by name only until one is used."""
     context = click.Context(cli)
     commands: dict[str, click.Command] = {}
-    for name, (_, short, _) in COMMANDS.items():
+    for name, row in COMMANDS.items():
         command = cli.get_command(context, name)
         assert command is not None
-        commands[name] = _with_sentence(command, short)
+        commands[name] = _with_sentence(command, row.text)
     return click.Group("l0gc", commands=commands, params=cli.params, help=cli.help, short_help=_first(cli))
 
 

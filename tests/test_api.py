@@ -374,7 +374,7 @@ def _commands() -> dict[str, click.Command]:
         assert command is not None
         leaves = command.commands if isinstance(command, click.Group) else {"": command}
         found |= {f"{name} {leaf}".rstrip(): each for leaf, each in leaves.items()}
-    return {name: each for name, each in found.items() if COMMANDS[name.split()[0]][2] != MACHINE}
+    return {name: each for name, each in found.items() if COMMANDS[name.split()[0]].group != MACHINE}
 
 
 def _method(command: str) -> Any:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 import click  # noqa: E402 - after the path on which the others are found
 
-from docs.captures.scenes import FORMS, SCENES  # noqa: E402
+from docs.captures.scenes import FORMS, SCENES, examples  # noqa: E402
 from docs.captures.terminal import Terminal, screen, shown  # noqa: E402
 from l0gc.cli.main import cli  # noqa: E402
 
@@ -228,7 +228,7 @@ def _looked(columns: int, scratch: Path) -> dict[str, str]:
         server.type("l0gc server")
         for name, value in EXPORT.findall(shown(server.wait_for(SERVES))):
             terminal.run(f"export {name}={value}")
-        for scene in SCENES:
+        for scene in [*SCENES, *examples()]:
             if not exists(scene.command):
                 continue
             if scene.silent:

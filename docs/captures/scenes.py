@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import click
+
+from l0gc.cli.main import acts, load
+
 DATA: Final = 'python -c "for n in range(3000): print(\'{\\"user\\":\\"u%d\\",\\"n\\":%d}\' % (n % 40, n))"'
 """Prints records to upload."""
 CATALOG: Final = "TYPE=sql URI=sqlite:///lake.db WAREHOUSE=${L0GC_URL%/*}/lake"
@@ -104,3 +108,17 @@ LEFT_OUT: Final = {
     "give-up": "needs a lost object",
 }
 """The commands that have no scene, and why."""
+
+
+def examples() -> list[Scene]:
+    """The commands that the scenes above do not have: the first example of the help of each."""
+    played = [f"{' '.join(s.command.split()[1:3])} " for s in SCENES if s.command.startswith("l0gc ")]
+    missing = [name for name in acts() if name not in LEFT_OUT and not any(p.startswith(f"{name} ") for p in played)]
+    return [Scene(_example(name)) for name in missing]
+
+
+def _example(name: str) -> str:
+    group, _, leaf = name.partition(" ")
+    command = load(group)
+    text = (command.commands[leaf] if isinstance(command, click.Group) else command).help or ""
+    return next(line.strip() for line in text.partition("Example:")[2].splitlines() if line.strip())

@@ -11,7 +11,8 @@ import io
 import os
 import sys
 import traceback
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -30,51 +31,145 @@ LOOK: Final = "Inspection"
 MACHINE: Final = "This machine"
 GROUPS: Final = (SETUP, RECORDS, COLLECT, LOOK, MACHINE)
 
-COMMANDS: Final = {
-    "init": ("l0gc.cli.cluster", "Probe the store and found a cluster.", SETUP),
-    "topic": ("l0gc.cli.topic", "Create, alter, delete, list and describe topics.", SETUP),
-    "epoch": ("l0gc.cli.cluster", "Show or advance the cluster epoch.", SETUP),
-    "upload": ("l0gc.cli.upload", "Upload newline-delimited records into a topic.", RECORDS),
-    "producer": ("l0gc.cli.upload", "Show producers, and how far their uploads got.", RECORDS),
-    "reconcile": ("l0gc.cli.reconcile", "Lift unreconciled records from L0 to L1.", RECORDS),
-    "merge": ("l0gc.cli.reconcile", "Merge small L1 objects into large ones.", RECORDS),
-    "expire": ("l0gc.cli.topic", "Delete records beyond their topic's retention.", RECORDS),
-    "delete-records": ("l0gc.cli.topic", "Delete a topic's records before an offset or a time.", RECORDS),
-    "give-up": ("l0gc.cli.topic", "Give up lost records, so that their partition goes on.", RECORDS),
-    "pin": ("l0gc.cli.pin", "Create, list and delete pins.", SETUP),
-    "table": ("l0gc.cli.table", "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.", SETUP),
-    "housekeep": ("l0gc.cli.cluster", "Tick, slide idle windows, keep the logs short.", COLLECT),
+CHANGES: Final = "changes"
+GOES_ON: Final = "goes on"
+READS: Final = "reads"
+APART: Final = "apart"
+
+
+class Act(NamedTuple):
+    """What a command does to a cluster.
+
+    Attributes:
+        effect: CHANGES the cluster or its data, so it is refused where a log went back; GOES_ON there, and may write to the
+            bucket, but not to a log; READS, and writes nothing; or is APART from any cluster.
+        role: the role whose policy lets it, see docs/operations.md; empty if none is described.
+    """
+
+    effect: str
+    role: str = ""
+
+
+class Command(NamedTuple):
+    """A command, or a group of them.
+
+    Attributes:
+        module: where it is, in this package.
+        text: what it does, for the list of commands.
+        group: where in that list it stands.
+        act: what it does to a cluster; of a group, what each of its commands does.
+    """
+
+    module: str
+    text: str
+    group: str
+    act: Act | Mapping[str, Act]
+
+
+_ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
+    "init": ("cluster", "Probe the store and found a cluster.", SETUP, Act(GOES_ON, "founder")),
+    "topic": (
+        "topic",
+        "Create, alter, delete, list and describe topics.",
+        SETUP,
+        {
+            "create": Act(CHANGES, "administrator"),
+            "alter": Act(CHANGES, "administrator"),
+            "delete": Act(CHANGES, "administrator"),
+            "list": Act(READS, "looker"),
+            "describe": Act(READS, "looker"),
+        },
+    ),
+    "epoch": (
+        "cluster",
+        "Show or advance the cluster epoch.",
+        SETUP,
+        {"show": Act(READS, "looker"), "advance": Act(CHANGES, "administrator")},
+    ),
+    "upload": ("upload", "Upload newline-delimited records into a topic.", RECORDS, Act(CHANGES, "uploader")),
+    "producer": (
+        "upload",
+        "Show producers, and how far their uploads got.",
+        RECORDS,
+        {"list": Act(READS), "describe": Act(READS, "looker")},
+    ),
+    "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", RECORDS, Act(CHANGES, "reconciler")),
+    "merge": ("reconcile", "Merge small L1 objects into large ones.", RECORDS, Act(CHANGES, "reconciler")),
+    "expire": ("topic", "Delete records beyond their topic's retention.", RECORDS, Act(CHANGES, "expirer")),
+    "delete-records": (
+        "topic",
+        "Delete a topic's records before an offset or a time.",
+        RECORDS,
+        Act(CHANGES, "expirer"),
+    ),
+    "give-up": ("topic", "Give up lost records, so that their partition goes on.", RECORDS, Act(CHANGES, "expirer")),
+    "pin": (
+        "pin",
+        "Create, list and delete pins.",
+        SETUP,
+        {"create": Act(CHANGES, "pinner"), "list": Act(READS, "looker"), "delete": Act(CHANGES, "pinner")},
+    ),
+    "table": (
+        "table",
+        "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.",
+        SETUP,
+        {"create": Act(CHANGES), "sync": Act(CHANGES), "list": Act(READS), "drop": Act(CHANGES)},
+    ),
+    "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", COLLECT, Act(CHANGES, "housekeeper")),
     "compute-watermark": (
-        "l0gc.cli.compute_watermark",
+        "compute_watermark",
         "Compute M from the journals and the listing, and publish it.",
         COLLECT,
+        Act(CHANGES, "computer"),
     ),
-    "sweep": ("l0gc.cli.sweep", "Delete the L0 objects that M allows.", COLLECT),
-    "vacuum": ("l0gc.cli.sweep", "Delete what else is garbage: dropped L1 objects, orphans, old records.", COLLECT),
-    "gc": ("l0gc.cli.gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", COLLECT),
-    "pause": ("l0gc.cli.cluster", "Pause all sweeps of this cluster.", COLLECT),
-    "resume": ("l0gc.cli.cluster", "Let sweeps go on after l0gc pause.", COLLECT),
-    "runs": ("l0gc.cli.runs", "List and show the records of past sweeps and vacuums.", COLLECT),
-    "undelete": ("l0gc.cli.runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket.", COLLECT),
-    "verify": ("l0gc.cli.status", "Check that the bucket holds what the journals say.", LOOK),
-    "read": ("l0gc.cli.read", "Print a topic's records, byte for byte as uploaded.", RECORDS),
-    "status": ("l0gc.cli.status", "Show M, what holds it back, and what to do next.", LOOK),
-    "report": ("l0gc.cli.status", "Write a page about the cluster, as one HTML file.", LOOK),
-    "explain": ("l0gc.cli.status", "Explain why an object is kept or may go.", LOOK),
-    "log": ("l0gc.cli.read", "Show what the cluster's logs hold.", LOOK),
-    "doctor": ("l0gc.cli.status", "Check store, credentials, machine and cluster.", LOOK),
-    "config": ("l0gc.cli.help", "Show the settings that commands use.", MACHINE),
-    "completion": ("l0gc.cli.help", "Print the script that completes l0gc in a shell.", MACHINE),
-    "server": ("l0gc.cli.demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", MACHINE),
-    "demo": ("l0gc.cli.demo", "The whole loop on an embedded S3 server, with sample data.", MACHINE),
-    "help": ("l0gc.cli.help", "Show the help of a command, or of l0gc.", MACHINE),
+    "sweep": ("sweep", "Delete the L0 objects that M allows.", COLLECT, Act(CHANGES, "sweeper")),
+    "vacuum": (
+        "sweep",
+        "Delete what else is garbage: dropped L1 objects, orphans, old records.",
+        COLLECT,
+        Act(CHANGES, "vacuumer"),
+    ),
+    "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", COLLECT, Act(CHANGES, "collector")),
+    "pause": ("cluster", "Pause all sweeps of this cluster.", COLLECT, Act(GOES_ON, "pauser")),
+    "resume": ("cluster", "Let sweeps go on after l0gc pause.", COLLECT, Act(GOES_ON, "pauser")),
+    "runs": (
+        "runs",
+        "List and show the records of past sweeps and vacuums.",
+        COLLECT,
+        {"list": Act(READS, "sweeper"), "show": Act(READS, "sweeper")},
+    ),
+    "undelete": ("runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket.", COLLECT, Act(GOES_ON)),
+    "verify": ("status", "Check that the bucket holds what the journals say.", LOOK, Act(READS, "verifier")),
+    "read": ("read", "Print a topic's records, byte for byte as uploaded.", RECORDS, Act(READS, "reader")),
+    "status": ("status", "Show M, what holds it back, and what to do next.", LOOK, Act(READS, "looker")),
+    "report": ("status", "Write a page about the cluster, as one HTML file.", LOOK, Act(READS, "reporter")),
+    "explain": ("status", "Explain why an object is kept or may go.", LOOK, Act(READS, "looker")),
+    "log": ("read", "Show what the cluster's logs hold.", LOOK, {"show": Act(READS, "looker")}),
+    "doctor": ("status", "Check store, credentials, machine and cluster.", LOOK, Act(GOES_ON)),
+    "config": ("help", "Show the settings that commands use.", MACHINE, {"show": Act(READS)}),
+    "completion": ("help", "Print the script that completes l0gc in a shell.", MACHINE, Act(READS)),
+    "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", MACHINE, Act(APART)),
+    "demo": ("demo", "The whole loop on an embedded S3 server, with sample data.", MACHINE, Act(APART)),
+    "help": ("help", "Show the help of a command, or of l0gc.", MACHINE, Act(READS)),
 }
-"""Each command: its module, what it does, and its group in the help."""
+COMMANDS: Final = {name: Command(*row) for name, row in _ROWS.items()}
+"""All commands, in the order of the documents."""
+
+
+def acts() -> dict[str, Act]:
+    """What each command does to a cluster, by what stands behind `l0gc`: `topic create`."""
+    found = dict[str, Act]()
+    for name, command in COMMANDS.items():
+        if isinstance(command.act, Act):
+            found[name] = command.act
+        else:
+            found |= {f"{name} {leaf}": act for leaf, act in command.act.items()}
+    return found
 
 
 def load(name: str) -> click.Command:
     """The command of that name, from its module; a module that has several names each."""
-    module = importlib.import_module(COMMANDS[name][0])
+    module = importlib.import_module(f"l0gc.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name.replace('-', '_')}_command", None) or module.command
     assert isinstance(command, click.Command)
     return command
@@ -105,13 +200,13 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands' names, without importing them, then the group's own options."""
-        names = [CompletionItem(n, help=text) for n, (_, text, _) in COMMANDS.items() if n.startswith(incomplete)]
+        names = [CompletionItem(n, help=c.text) for n, c in COMMANDS.items() if n.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group in GROUPS:
             with formatter.section(group):
-                formatter.write_dl([(name, text) for name, (_, text, of) in COMMANDS.items() if of == group])
+                formatter.write_dl([(name, c.text) for name, c in COMMANDS.items() if c.group == group])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

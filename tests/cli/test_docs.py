@@ -140,8 +140,8 @@ def test_a_commands_help_has_an_example(name: str) -> None:
 
 
 def test_the_short_help_is_the_first_sentence_of_the_long_one_or_begins_like_it() -> None:
-    for name, (_, short, _) in COMMANDS.items():
-        long = load(name).help or ""
+    for name, row in COMMANDS.items():
+        short, long = row.text, load(name).help or ""
         first_line = " ".join(long.split("\n\n")[0].split())
         if first_line != short:
             assert re.split(r"\W", first_line)[0] == re.split(r"\W", short)[0]
@@ -171,7 +171,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_commands_that_read_no_journal_do_without_numpy() -> None:
-    modules = ", ".join(COMMANDS[name][0] for name in ("topic", "epoch", "sweep", "pause", "runs", "config"))
+    modules = ", ".join(
+        f"l0gc.cli.{COMMANDS[name].module}" for name in ("topic", "epoch", "sweep", "pause", "runs", "config")
+    )
     assert "numpy" not in _modules_after(f"import {modules}")
 
 
@@ -193,7 +195,7 @@ with l0gc.open("s3://b/p") as cluster:
 
 
 def test_commands_that_do_without_spark_do_not_import_it() -> None:
-    modules = [m for n, (m, _, _) in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}]
+    modules = [f"l0gc.cli.{c.module}" for n, c in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}]
     first = "next((m for m in modules if importlib.import_module(m) and 'pyspark' in sys.modules), 'none')"
     loaded = _modules_after(f"import importlib, sys; modules = {modules}; print('first:' + {first})")
     assert "first:none" in loaded
@@ -205,8 +207,8 @@ def test_commands_on_a_cluster_without_tables_do_not_import_pyiceberg() -> None:
 import contextlib, importlib, l0gc.api.cluster
 from l0gc.cli.main import cli
 from tests.support.memory_store import topic_in_memory
-for module in {[m for m, _, _ in COMMANDS.values()]}:
-    importlib.import_module(module)
+for module in {[c.module for c in COMMANDS.values()]}:
+    importlib.import_module("l0gc.cli." + module)
 with contextlib.redirect_stdout(None):
     cli.main(["--help"], standalone_mode=False)
 handles = topic_in_memory()

@@ -65,10 +65,10 @@ def test_the_first_thing_that_is_typed_in_a_terminal_prints_the_help() -> None:
 
 
 def test_each_command_is_in_one_group_of_the_help() -> None:
-    assert {group for _, _, group in COMMANDS.values()} == set(GROUPS_OF_HELP)
+    assert {c.group for c in COMMANDS.values()} == set(GROUPS_OF_HELP)
     shown = ended_here("--help").stdout.decode().splitlines()
     assert [line.split()[0] for line in shown if line.startswith("  ") and line.split()[0] in COMMANDS] == [
-        name for group in GROUPS_OF_HELP for name, (_, _, of) in COMMANDS.items() if of == group
+        name for group in GROUPS_OF_HELP for name, c in COMMANDS.items() if c.group == group
     ]
 
 

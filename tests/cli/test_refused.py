@@ -1,6 +1,6 @@
 """No command writes to the logs of a cluster of which a log went back, and no new command is forgotten (hazards 10 and 38).
 
-Every command of l0gc's is in one of the tables below: what is refused, what goes on, what only reads.
+What a command does to a cluster stands in its row of `COMMANDS`; the tables below have arguments for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import l0gc as library
-from l0gc.cli.main import cli
+from l0gc.cli.main import CHANGES, GOES_ON, READS, acts, cli
 from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -48,26 +48,25 @@ REFUSED: dict[str, list[str]] = {
         "--engine local --housekeep-barrier --no-reconcile --no-merge",
     ],
 }
-"""What changes the cluster or its data, with arguments. In a dry run it says that the run would be refused."""
+"""With arguments, what changes the cluster or its data. In a dry run it says that the run would be refused."""
 
 OF_THE_CONTROLLER = ["epoch advance", "pin delete"]
 """What concerns the controller's log alone, and goes on where only a journal was set back."""
 
-GOES_ON: dict[str, list[str]] = {
+NEEDED: dict[str, list[str]] = {
     "init": ["", "--shards 4"],  # tries the store, and finds the cluster founded
     "doctor": [""],
     "pause": ["--why restored"],
     "undelete": ["--run 20260131T235959Z-0123abcd"],  # brings objects back, in case of need; there is no such run here
     "resume": [""],
 }
-"""What an operator needs meanwhile. It may write to the bucket, but not to a log."""
+"""With arguments, what goes on: an operator needs it meanwhile."""
 
-READS: dict[str, list[str]] = {
+READ_ONLY: dict[str, list[str]] = {
     "topic list": [""],
     "topic describe": ["events"],
     "pin list": [""],
     "table list": [""],
-    "table sync": [""],  # without tables
     "epoch show": [""],
     "producer list": [""],
     "producer describe": ["nightly"],
@@ -82,15 +81,14 @@ READS: dict[str, list[str]] = {
     "completion": ["bash"],
     "help": ["sweep"],
 }
-"""What writes nothing to the bucket."""
+"""With arguments, what writes nothing to the bucket."""
 
 ELSEWHERE = {
-    "verify": "reads, and reports what is wrong here",
+    "verify": "reports what is wrong here",
+    "table sync": "there is no table here; tests/integrations/iceberg has it",
     "table drop": "there is no table here; tests/integrations/iceberg has it",
-    "demo": "works on a server of its own",
-    "server": "serves until it is stopped",
 }
-"""What is not run here, and why it need not be."""
+"""What would have an effect and is not run here, and why it need not be."""
 
 EXPIRED_INTERVAL = "0.001"
 """Seconds after which an epoch is over, so that a tick is always due."""
@@ -107,8 +105,11 @@ def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[str]:
             yield " ".join((*path, name))
 
 
-def test_every_command_is_in_one_of_the_tables() -> None:
-    assert sorted(leaves(cli)) == sorted([*REFUSED, *GOES_ON, *READS, *ELSEWHERE])
+def test_every_command_says_in_its_row_what_it_does_and_is_seen_to_do_that() -> None:
+    rows = acts()
+    assert sorted(leaves(cli)) == sorted(rows)
+    for effect, table in ((CHANGES, REFUSED), (GOES_ON, NEEDED), (READS, READ_ONLY)):
+        assert {name for name, act in rows.items() if act.effect == effect} - set(ELSEWHERE) == set(table)
 
 
 class Place:
@@ -206,7 +207,7 @@ def test_a_refused_command_says_so_in_a_sentence_and_leaves_the_bucket_as_it_was
 def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
     logs = (CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK)
     before = place.objects(*logs)
-    for name, ended in place.runs(GOES_ON):
+    for name, ended in place.runs(NEEDED):
         # There is no such run to undelete, and doctor reports what is wrong.
         assert ended.code == {"undelete": 5, "doctor": 4}.get(name.split()[0], 0), (name, ended.stderr)
         assert place.objects(*logs) == before, name
@@ -215,7 +216,7 @@ def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
 @pytest.mark.weed
 def test_a_command_that_reads_writes_nothing(place: Place) -> None:
     before = place.objects("")
-    for name, ended in place.runs(READS):
+    for name, ended in place.runs(READ_ONLY):
         assert ended.code == (5 if name.startswith("runs show") else 0), (name, ended.stderr)
         assert place.objects("") == before, name
 
@@ -246,7 +247,7 @@ def test_where_journals_were_set_back_what_changes_anything_is_refused_and_leave
         assert "journal 0 ended at offset" in ended.stderr, name
         assert "docs/operations.md" in ended.stderr, name
         assert place.objects("") == before, name
-    for name, ended in place.runs(READS):
+    for name, ended in place.runs(READ_ONLY):
         assert ended.code == (5 if name.startswith("runs show") else 0), (name, ended.stderr)
         assert place.objects("") == before, name
 

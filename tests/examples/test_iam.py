@@ -37,6 +37,7 @@ from moto.s3.responses import ACTION_MAP, S3Response
 from moto.server import ThreadedMotoServer
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from l0gc.cli.main import acts
 from l0gc.collect.attempts import attempt_key
 from l0gc.collect.garbage import GARBAGE
 from l0gc.integrations.spark.source import L0gcDataSource
@@ -51,7 +52,7 @@ from l0gc.keys import (
     level_one,
     level_one_index,
 )
-from tests.examples.iam import FOLDER, policies, written
+from tests.examples.iam import FOLDER, OPERATIONS, page, policies, written
 from tests.flows.test_secrets import IN_ONE
 from tests.support.cli import Ended, l0gc_process
 
@@ -214,7 +215,10 @@ def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> Non
     monkeypatch.setattr(S3IAMRequest, "check_action_permitted", recorded)
 
 
-def test_the_files_are_the_table() -> None:
+def test_the_files_are_the_table_and_its_commands_are_those_of_the_role() -> None:
+    text = OPERATIONS.read_text()
+    assert page(text) == text, "run: python -m tests.examples.iam"
+    assert {act.role for act in acts().values()} - {""} <= set(POLICIES)
     expected = {name: written(policy) for name, policy in POLICIES.items()}
     assert {p.stem: p.read_text() for p in FOLDER.glob("*.json")} == expected, "run: python -m tests.examples.iam"
 
