@@ -125,6 +125,7 @@ class Sweep(Deletion, frozen=True, kw_only=True):
         min_age_s: Leave objects that are younger than this.
         max_delete_ratio: Stop before deleting more than this share of the bucket, for example 0.5.
         shards: Sweep these shards only, from the first to the last, for example 000-249.
+        grace_s: Delete only what an M allows that was published so long ago: time to notice a mistake before it counts.
         up_to: Delete nothing above this epoch: try a low one before M.
         purge_versions: Remove every version of what is deleted, for good.
     """
@@ -132,6 +133,7 @@ class Sweep(Deletion, frozen=True, kw_only=True):
     min_age_s: Seconds = 0
     max_delete_ratio: Share | None = None
     shards: tuple[int, int] | None = None
+    grace_s: Seconds = 0
     up_to: Number | None = None
     purge_versions: bool = False
 

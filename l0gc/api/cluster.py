@@ -479,7 +479,7 @@ class Cluster:
         result: SweepResult | None = None
 
         def whole() -> bool:
-            return wanted.whole and (result is None or result.bound == result.watermark)
+            return wanted.whole and (result is None or wanted.grace_s > 0 or result.bound == result.watermark)
 
         with recorded_attempt(handles, "sweep", whole=whole):
             with (

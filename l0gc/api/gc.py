@@ -209,6 +209,7 @@ class Due:
 
     def __init__(self, cluster: Handles, wanted: Gc) -> None:
         self._cluster, self._merge, self._vacuum = cluster, wanted.merge or Merge(), wanted.vacuum or Vacuum()
+        self._grace_ms = int(1000 * wanted.sweep.grace_s) if wanted.sweep is not None else 0
         self._note = gc_steps.GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
@@ -260,7 +261,8 @@ class Due:
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
 
     def no_sweep(self) -> str:
-        return gc_steps.sweep_not_due(self._published(), self._note)
+        before_ms = self._now_ms() - self._grace_ms if self._grace_ms else None
+        return gc_steps.sweep_not_due(self._published(), self._note, before_ms)
 
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""

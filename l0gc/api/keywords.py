@@ -63,6 +63,7 @@ class SweepKeywords(TypedDict, total=False):
     min_age_s: float
     max_delete_ratio: float | None
     shards: tuple[int, int] | None
+    grace_s: float
     up_to: int | None
     purge_versions: bool
 

@@ -87,13 +87,17 @@ def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
 def swept(r: SweepResult) -> list[str]:
     """The run as text."""
     plan = r.plan
-    up_to = f", up to epoch {r.bound}" if r.bound < r.watermark else ""
+    up_to = f", up to epoch {epoch(r.bound)}" if r.bound < r.watermark else ""
     lines = [
         f"M = {epoch(r.watermark)}{up_to}: {count(r.deleted, 'version' if plan.by_version else 'object')} ({size(r.bytes)}) "
         f"{'would be deleted' if r.dry_run else 'deleted'} in {r.seconds:.1f} s; "
         f"{r.listed:,} listed, {r.eligible:,} eligible, {r.requests['list']:,} LIST and {r.requests['delete']:,} DELETE "
         "requests"
     ]
+    if plan.options.grace_s and r.bound < r.watermark:
+        lines.append(
+            f"--grace held back what an M allows that was published within the last {span(int(1000 * plan.options.grace_s))}"
+        )
     if r.watermark < 0:
         lines.append("nothing is published yet: run l0gc compute-watermark")
     if plan.paused:

@@ -17,7 +17,7 @@ import msgspec
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import BucketNotFoundError, L0gcError, NotInitialisedError, UsageError
 from l0gc.formatting import span
-from l0gc.watermark.publication import PublishedWatermark
+from l0gc.watermark.publication import PublishedWatermark, watermark_at
 
 HOUSEKEEP: Final = "housekeep"
 RECONCILE: Final = "reconcile"
@@ -77,12 +77,20 @@ def compute_not_due(
     return ""
 
 
-def sweep_not_due(published: PublishedWatermark | None, note: GcNote) -> str:
-    """Why nothing need be swept; empty if a sweep is due."""
+def sweep_not_due(published: PublishedWatermark | None, note: GcNote, before_ms: int | None = None) -> str:
+    """Why nothing need be swept; empty if a sweep is due.
+
+    Args:
+        before_ms: the sweep goes by the M that was published at this time; None for the one that is published.
+    """
     if published is None or published.watermark <= NO_WATERMARK:
         return "nothing is published that may be deleted"
-    if published.watermark <= note.swept:
-        return f"the last sweep deleted all up to M = {published.watermark}"
+    bound = published.watermark if before_ms is None else watermark_at(published, before_ms)
+    if bound <= NO_WATERMARK:
+        return f"M = {published.watermark} was published too lately for --sweep-grace, and none before it"
+    if bound <= note.swept:
+        older = "" if bound == published.watermark else ", the newest that --sweep-grace allows"
+        return f"the last sweep deleted all up to M = {bound}{older}"
     if published.eligible_objects == 0:
         return f"M = {published.watermark} was published with a listing, which had nothing at or below it"
     return ""

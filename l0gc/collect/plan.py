@@ -20,7 +20,7 @@ from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import KeyLayout
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
-from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_of
+from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_at, watermark_of
 from l0gc.watermark.source import ClusterHandle
 
 D = TypeVar("D", bound=Deletion)
@@ -106,10 +106,14 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
     first, last = options.shards or (0, layout.shards - 1)
     if not 0 <= first <= last < layout.shards:
         raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
-    bound = plan.watermark if options.up_to is None else options.up_to
-    if bound > plan.watermark:
+    bound = plan.watermark
+    if options.grace_s:
+        bound = watermark_at(published, plan.started_ms - int(1000 * options.grace_s))
+    if options.up_to is not None and options.up_to > plan.watermark:
         why = f"is above M = {plan.watermark}" if plan.watermark > NO_WATERMARK else "needs an M, and none is published"
-        raise SafetyError(f"--up-to {bound} {why}; l0gc compute-watermark publishes the M that is possible now")
+        raise SafetyError(f"--up-to {options.up_to} {why}; l0gc compute-watermark publishes the M that is possible now")
+    if options.up_to is not None:
+        bound = min(bound, options.up_to)
     versioning = look.versioning() if bound > NO_WATERMARK else OFF
     return msgspec.structs.replace(
         plan,

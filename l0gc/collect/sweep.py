@@ -37,7 +37,7 @@ class SweepResult(RunResult, kw_only=True):
 
     Attributes:
         watermark: The published M; -1 if none is published: then nothing is read or deleted.
-        bound: The highest epoch that the run was to delete: M, or `--up-to`.
+        bound: The highest epoch that the run was to delete: M, or less by `--grace` or `--up-to`; -1 for none.
         dry_run: Whether it was one.
         listed: Keys read. The skip-scan does not read all there are.
         eligible: Those of them at or below the bound, whatever their age.

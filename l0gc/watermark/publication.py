@@ -39,6 +39,8 @@ from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.watermark.compute import check_cluster_id, check_epochs
 from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, UnitSummary
 
+HISTORY_STEP_MS: Final = 600_000
+"""How far apart the newest publications are remembered."""
 _TRIES: Final = 20
 _SET_BACK: Final = (
     "it was set back to an older copy, and has forgotten what it named since; nothing was written or deleted. Put its "
@@ -49,6 +51,7 @@ _SET_BACK: Final = (
 class PublishedWatermark(msgspec.Struct, frozen=True):
     """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted.
 
+    `history` has, oldest first, each older M with a time at which it was published; see `watermark_at`.
     `ends` has for each unit how often it was set back and accepted as it was, and the offset of the last entry that was read
     of its log. Compared in this order, that never goes down. `pinned` is the epoch of the newest pin that does not let M
     move; who publishes has read the pins at that epoch or later.
@@ -64,6 +67,7 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     partitions: int = -1
     ends: dict[str, tuple[int, int]] = {}
     pinned: int = -1
+    history: list[tuple[int, int]] = []
 
 
 _PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
@@ -107,6 +111,36 @@ def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
 def watermark_of(published: PublishedWatermark | None) -> int:
     """M, or the watermark below every epoch."""
     return published.watermark if published is not None else NO_WATERMARK
+
+
+def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
+    """Return an M that was published at a time of the store's clock: the one of then, or a lower one where the history is
+    thinned out.
+
+    M only grows, so an object at or below it was garbage then already.
+    """
+    if published is None:
+        return NO_WATERMARK
+    known = [*published.history, (published.watermark, published.published_at_ms)]
+    return max((m for m, at_ms in known if at_ms <= time_ms), default=NO_WATERMARK)
+
+
+def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]]:
+    """Return the history that a publication takes over from `current`: when each M was first published.
+
+    It thins out with age, so that it grows by the logarithm of the time: of each span of `HISTORY_STEP_MS`, or of up to an
+    eighth of the age, the last one stays. What is left out only makes `watermark_at` return a lower M.
+    """
+    history = list(current.history)
+    if not history or history[-1][0] != current.watermark:
+        history.append((current.watermark, current.published_at_ms))
+    last = dict[int, tuple[int, int]]()
+    for m, at_ms in history:
+        step_ms = HISTORY_STEP_MS
+        while 16 * step_ms <= now_ms - at_ms:
+            step_ms *= 2
+        last[at_ms - at_ms % step_ms] = m, at_ms
+    return list(last.values())
 
 
 def check_published(cluster_epoch: int, published: PublishedWatermark | None, remedy: str = CONTROLLER_REMEDY) -> None:
@@ -296,7 +330,8 @@ def publish(
                 "a faster run was first, or a journal was restored from a backup; the published one stays. Run it again"
             )
         ends = newest_ends(current.ends, new.ends)
-        return msgspec.structs.replace(new, cluster_epoch=epoch, ends=ends, pinned=current.pinned)
+        history = remembered(current, new.published_at_ms)
+        return msgspec.structs.replace(new, cluster_epoch=epoch, ends=ends, pinned=current.pinned, history=history)
 
     return _swap(store, runtime, new.cluster_id, change)
 

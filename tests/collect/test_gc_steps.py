@@ -78,6 +78,11 @@ def test_a_sweep_is_due_where_m_has_moved_over_something() -> None:
     assert not sweep_not_due(PUBLISHED, GcNote(swept=6))
     assert sweep_not_due(PublishedWatermark("c", 7, 9, AT_MS, 0, 0, 10), GcNote(swept=6))
     assert not sweep_not_due(PublishedWatermark("c", 7, 9, AT_MS), GcNote(swept=6))
+    graced = PublishedWatermark("c", 7, 9, AT_MS, history=[(5, AT_MS - 100)])
+    assert sweep_not_due(graced, GcNote(swept=5), AT_MS - 1)
+    assert not sweep_not_due(graced, GcNote(swept=4), AT_MS - 1)
+    assert sweep_not_due(graced, GcNote(), AT_MS - 101)
+    assert not sweep_not_due(graced, GcNote(swept=5), AT_MS)
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"{}{}", b'{"held": "x"}'])

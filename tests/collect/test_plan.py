@@ -11,6 +11,7 @@ from l0gc.collect.plan import UNKNOWN, Removal, plan_sweep
 from l0gc.collect.record import read_summary
 from l0gc.collect.runs import started_ms
 from l0gc.collect.sweep import SweepRun
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import UnfinishedUpload
@@ -110,6 +111,20 @@ def test_nothing_above_the_bound_goes_and_the_run_says_up_to_where_it_went(up_to
     summary = read_summary(store, result.run_id)
     assert (result.watermark, result.bound) == (summary.watermark, summary.bound) == (4, up_to)
     assert result.plan.options.whole is False
+
+
+def test_with_a_grace_only_what_an_m_of_then_allowed_goes() -> None:
+    cluster = a_cluster(watermark=None)
+    store = store_of(cluster)
+    for m in (1, 3):
+        publish_m(cluster, m, at_ms=store.clock.ms)
+        store.clock.ms += 3_600_000
+    for grace_s, bound in ((10_000, NO_WATERMARK), (7200, 1), (3601, 1), (3600, 3), (0, 3)):
+        assert SweepRun(cluster, Sweep(grace_s=grace_s, dry_run=True)).run().bound == bound
+    assert SweepRun(cluster, Sweep(grace_s=3600, up_to=2, dry_run=True)).run().bound == 2
+    before, garbage = level_zero(cluster), expected_garbage(cluster, 1)
+    result = SweepRun(cluster, Sweep(grace_s=3601)).run()
+    assert (before - level_zero(cluster), result.bound) == (garbage, 1)
 
 
 @pytest.mark.parametrize(("watermark", "why"), [(4, "--up-to 5 is above M = 4"), (None, "needs an M")])

@@ -33,7 +33,9 @@ from l0gc.watermark.publication import (
     publish,
     read_published,
     refuse_if_behind,
+    remembered,
     require_seen,
+    watermark_at,
     watermark_of,
 )
 from l0gc.watermark.source import UnitSummary
@@ -78,7 +80,7 @@ def test_nothing_published_is_the_watermark_that_deletes_nothing(store: MemorySt
 def test_a_watermark_is_raised_and_may_be_published_again(store: MemoryStore) -> None:
     assert put(store, a_watermark(5)) is None
     assert put(store, a_watermark(5)) == a_watermark(5)
-    assert put(store, a_watermark(7)) == a_watermark(5)
+    assert watermark_of(put(store, a_watermark(7))) == 5
     assert published(store) == 7
 
 
@@ -349,3 +351,37 @@ def test_by_m_nothing_is_done_while_an_accepted_unit_needs_what_m_has_released()
 def test_the_log_of_before_an_acceptance_is_refused() -> None:
     with pytest.raises(SetBackError, match="a ended at offset 99, and ended at offset 2 after it was accepted 1 times"):
         check_set_back(ending(a=(1, 2)), unit((0, 99), 9))
+
+
+# -- the M of a while ago -----------------------------------------------------------------------------------------------
+
+MINUTE_MS = 60_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500)), min_size=1, max_size=300))
+def test_the_m_of_a_while_ago_is_one_that_was_published_then_and_not_far_below_it(steps: list[tuple[int, int]]) -> None:
+    """Each step raises M by the first number, so many minutes after the last publication."""
+    current = PublishedWatermark("c", 0, 9, 0)
+    all_of_them = [(0, 0)]
+    for more, minutes in steps:
+        m, at_ms = current.watermark + more, current.published_at_ms + minutes * MINUTE_MS
+        current = PublishedWatermark("c", m, 9, at_ms, history=remembered(current, at_ms))
+        all_of_them.append((m, at_ms))
+    now_ms = current.published_at_ms
+    for age_ms in (0, 5 * MINUTE_MS, 60 * MINUTE_MS, 24 * 60 * MINUTE_MS):
+        found = watermark_at(current, now_ms - age_ms)
+        assert found <= max((m for m, at_ms in all_of_them if at_ms <= now_ms - age_ms), default=NO_WATERMARK)
+    for m, at_ms in all_of_them:
+        age_ms = now_ms - at_ms
+        assert watermark_at(current, at_ms + max(10 * MINUTE_MS, age_ms // 8)) >= m
+    assert len(current.history) < 120
+
+
+def test_the_history_of_m_stays_small_however_often_it_is_published() -> None:
+    current = PublishedWatermark("c", 0, 10_000, 0)
+    for n in range(1, 20_000):
+        at_ms = n * 2 * MINUTE_MS
+        current = PublishedWatermark("c", n, 20_000, at_ms, history=remembered(current, at_ms))
+    assert len(current.history) < 100
+    day_ago = watermark_at(current, current.published_at_ms - 24 * 60 * MINUTE_MS)
+    assert current.watermark - 24 * 30 * 9 // 7 <= day_ago <= current.watermark - 24 * 30
