@@ -287,7 +287,7 @@ def test_spark_is_refused_for_what_one_process_must_do() -> None:
 # -- what is imported, and what a program may rely on ---------------------------------------------------------------------
 
 
-def test_the_environment_names_the_endpoint_and_the_region_unless_the_program_does(
+def test_the_environment_names_the_region_unless_the_program_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[StoreConfig] = []
@@ -300,14 +300,13 @@ def test_the_environment_names_the_endpoint_and_the_region_unless_the_program_do
         yield None, None
 
     monkeypatch.setattr(api.cluster, "open_cluster", opened)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://botocore-reads-this:1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     l0gc.open(URL)
     place = {"endpoint_url": "http://mine:2", "region": "eu-north-1", "profile": "p"}
     l0gc.open(URL, **place, cluster_id="ours", epoch_interval_s=5)
     assert seen == [
-        StoreConfig("bucket", "prefix/", "http://other:1", "eu-west-1"),
+        StoreConfig("bucket", "prefix/", None, "eu-west-1"),
         StoreConfig("bucket", "prefix/", "http://mine:2", "eu-north-1", "p"),
     ]
     assert expected[1] == {"expected_cluster_id": "ours", "epoch_interval_s": 5}

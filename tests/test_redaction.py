@@ -181,7 +181,7 @@ def test_credentials_of_a_profile_are_removed(monkeypatch: pytest.MonkeyPatch, t
     )
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     store = S3Store(StoreConfig("bucket", "", "http://127.0.0.1:9", profile="x"))
-    assert store.client
+    assert store.client is not None
     said = str(L0gcError("sent of/the/profile+0123 and of%2Fthe%2Fprofile%2B0123 of OFTHEPROFILE0123"))
     assert said == "sent *** and *** of ***"
 

@@ -19,7 +19,7 @@ from l0gc.api.groups import Producers as Producers
 from l0gc.api.groups import Runs as Runs
 from l0gc.api.groups import Tables as Tables
 from l0gc.api.groups import Topics as Topics
-from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
+from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def open(
     """The cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
 
     Args:
-        endpoint_url: an S3-compatible server; by default `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, else AWS.
+        endpoint_url: an S3-compatible server; by default what boto3 finds, in `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` or
+            the profile, else AWS.
         region: the bucket's; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, else what boto3 finds.
         profile: the AWS profile; credentials are found as boto3 finds them.
         cluster_id: refuse a bucket of any other cluster.
@@ -58,7 +59,6 @@ def open(
     Raises:
         UsageError: the URL or the endpoint cannot be one.
     """
-    endpoint_url = endpoint_url or first_of(os.environ, ENDPOINT_VARIABLES)
     region = region or first_of(os.environ, REGION_VARIABLES)
     config = StoreConfig.from_url(url, endpoint_url=endpoint_url, region=region, profile=profile)
     return Cluster(config, cluster_id, epoch_interval_s)

@@ -693,9 +693,13 @@ class Cluster:
         from l0gc.inspect.report.page import render
 
         verified = None if findings is None else read_findings(findings)
-        where = self.store.config
+        store = self.store
         report = gather(
-            self.handles(), where.url, endpoint_url=where.endpoint_url, price_gb_month=price_gb_month, findings=verified
+            self.handles(),
+            store.url,
+            endpoint_url=store.access.endpoint_url,
+            price_gb_month=price_gb_month,
+            findings=verified,
         )
         report.html = render(report)
         return report

@@ -159,10 +159,11 @@ class Engine:
         try:
             from l0gc.spark.handles import ClusterAddress
             from l0gc.spark.workers import SparkWorkers, raising_causes
+            from l0gc.storage.s3 import S3Store
 
             with raising_causes():  # Java may go while the session is made ready, too
                 spark = self.session(config, progress)
-                yield SparkWorkers(spark, ClusterAddress(config), progress), why
+                yield SparkWorkers(spark, ClusterAddress(S3Store(config).access.settled()), progress), why
         except KeyboardInterrupt:
             self._end_java()  # its jobs are cut off, and no word more is exchanged with it
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from l0gc.formatting import STANDARD_PRICE
 from l0gc.operations import Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
-from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES
+from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, first_of
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
 _DEADLINE_S: Final = 3.0
@@ -342,9 +343,10 @@ def library(settings: Settings) -> Cluster:
     """The cluster of one command, to be used in a `with` block. Raises `UsageError` if nobody said where it is."""
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
+    of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # which reads it itself, unless a profile says not to
     return api.open(
         settings.url,
-        endpoint_url=settings.endpoint_url,
+        endpoint_url=None if settings.endpoint_url == of_boto3 else settings.endpoint_url,
         region=settings.region,
         profile=settings.profile,
         cluster_id=settings.cluster_id,

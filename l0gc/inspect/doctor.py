@@ -239,6 +239,9 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     yield ok("credentials", f"found ({credentials.method})")
     theirs = store.now_ms()
     yield ok("bucket", f"{store.config.url} answers")
+    if store.bulk is None:
+        why = f"boto3 lists and reads, not obstore: {store.access.obstacle}"
+        yield warning("client", why, "nothing is wrong, but listings and reads take more CPU")
     skew = clock_skew(runtime.clock.now_ms(), theirs)
     if skew is None:
         yield ok("clock", f"within {SKEW_MS // 1000} s of the store's")

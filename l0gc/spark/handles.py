@@ -92,7 +92,7 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
     if send is None and credentials.method in _ROLES:
         return {}
     keys: Any = store.call("credentials", "", credentials.get_frozen_credentials)
-    region = store.region
+    region, endpoint = store.region, store.access.endpoint_url
     return {
         _SENT: "1",
         "AWS_ACCESS_KEY_ID": keys.access_key,
@@ -100,4 +100,5 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
         "AWS_SESSION_TOKEN": keys.token or _NO_TOKEN,
         "AWS_SECURITY_TOKEN": keys.token or _NO_TOKEN,
         **({"AWS_DEFAULT_REGION": region} if region else {}),
+        **({"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}),
     }

@@ -9,26 +9,58 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
 from l0gc.storage.refusals import ATTEMPTS, READ_SECONDS
 
 if TYPE_CHECKING:
-    from obstore.store import S3Credential
+    from botocore.credentials import Credentials
+    from obstore.store import ClientConfig, S3Config, S3Credential
     from obstore.store import S3Store as Obstore
 
-_COALESCE_BYTES: Final = 1 << 20
+COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that lie closer than this are fetched as one."""
-_ASKED_AGAIN: Final = timedelta(minutes=30)
-"""How long obstore uses credentials before it asks for them again, when botocore may have renewed them."""
+_NOTHING: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+"""A proxy that every host is excluded from: without one obstore takes the environment's, by other rules."""
+_UNMOVED: Final = {
+    "conditional_put": "etag",
+    "copy_if_not_exists": "multipart",
+    "disable_bulk_delete": False,
+    "disable_tagging": False,
+    "request_payer": False,
+    "s3_express": False,
+    "skip_signature": False,
+    "unsigned_payload": False,
+}
+"""obstore's defaults, said so that none comes from a variable of the environment: it reads AWS_ and the name of each."""
 _PLAIN: Final = (string.ascii_letters + string.digits + "._/-").encode()
 """Characters that have one form alone in URLs, XML and paths."""
 _ODD_PARTS: Final = (b"//", b"/./", b"/../")
 """Parts of a path that have another form, in keys that are joined by slashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What botocore decided on requests for objects of the bucket.
+
+    Attributes:
+        bucket_url: what a key is put behind, whichever addressing that is.
+        proxy: its URL, or None.
+        ca_bundle: the file of the certificates that are trusted.
+        obstacle: why obstore cannot send such requests; empty if it can.
+    """
+
+    bucket_url: str
+    region: str
+    proxy: str | None
+    ca_bundle: str
+    obstacle: str
 
 
 class FullKeys(Sequence[str]):
@@ -51,29 +83,43 @@ class Bulk:
     """One bucket, by full keys; safe for several threads.
 
     Args:
-        region: where the bucket is.
-        keys: gives botocore's credentials as they are now, renewed if they expire.
         count: called for each request.
+
+    Raises:
+        ValueError: obstore cannot be given what botocore decided.
     """
 
-    def __init__(self, config: StoreConfig, region: str, keys: Callable[[], Any], count: Callable[[str], None]) -> None:
-        self._config, self._region, self._keys, self._count = config, region, keys, count
+    def __init__(
+        self, config: StoreConfig, reach: Reach, credentials: Credentials, count: Callable[[str], None]
+    ) -> None:
+        self._config, self._reach, self._credentials, self._count = config, reach, credentials, count
         self._patient = self._client(ATTEMPTS)
 
     def _client(self, retries: int) -> Obstore:
         import obstore  # and not a part: threads that import parts and the whole in another order lock each other out
 
-        endpoint = self._config.endpoint_url
-        return obstore.store.S3Store(
-            self._config.bucket,
-            region=self._region,
-            credential_provider=partial(_credential, self._keys),
-            client_options={"allow_http": True, "timeout": f"{READ_SECONDS}s"},
-            retry_config={"max_retries": retries},
-            virtual_hosted_style_request=endpoint is None,
-            # under this name it overrides AWS_ENDPOINT_URL_S3, which would else send the requests to another server
-            config={"aws_endpoint_url_s3": endpoint} if endpoint else None,
-        )
+        reach = self._reach
+        options: dict[str, Any] = {
+            "allow_http": True,
+            "timeout": f"{READ_SECONDS}s",
+            "disable_system_certificates": True,
+        }
+        options |= {"proxy_url": reach.proxy, "proxy_excludes": ""} if reach.proxy else _NOTHING
+        if reach.bucket_url.startswith("https:"):
+            options["root_certificate"] = Path(reach.ca_bundle).read_bytes()
+        # Under this name it overrides AWS_ENDPOINT_URL_S3; virtual-hosted means that it has the bucket in it.
+        where = {"aws_endpoint_url_s3": reach.bucket_url, "virtual_hosted_style_request": True}
+        try:
+            return obstore.store.S3Store(
+                self._config.bucket,
+                region=reach.region,
+                credential_provider=partial(_credential, self._credentials),
+                client_options=cast("ClientConfig", options),
+                retry_config={"max_retries": retries},
+                config=cast("S3Config", where | _UNMOVED),
+            )
+        except obstore.exceptions.BaseError as e:
+            raise ValueError(str(e)) from e
 
     @cached_property
     def _once(self) -> Obstore:
@@ -85,7 +131,7 @@ class Bulk:
 
         self._count("get")
         starts, lengths = [s for s, _ in ranges], [n for _, n in ranges]
-        parts = obstore.get_ranges(self._patient, key, starts=starts, lengths=lengths, coalesce=_COALESCE_BYTES)
+        parts = obstore.get_ranges(self._patient, key, starts=starts, lengths=lengths, coalesce=COALESCE_BYTES)
         return [bytes(p) for p in parts]
 
     def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
@@ -142,14 +188,16 @@ class Bulk:
         return True
 
 
-def _credential(keys: Callable[[], Any]) -> S3Credential:
-    """The credentials now, as obstore's own `Boto3CredentialProvider` gives them, which imports boto3."""
-    now = keys()
+def _credential(credentials: Credentials) -> S3Credential:
+    """The credentials now, with the time at which botocore knows them to expire; obstore asks 5 minutes before that."""
+    credentials.get_frozen_credentials()  # renews them, which may move their end; a later renewal moves it further
+    expires = getattr(credentials, "_expiry_time", None)
+    now: Any = credentials.get_frozen_credentials()
     return {
         "access_key_id": now.access_key,
         "secret_access_key": now.secret_key,
         "token": now.token,
-        "expires_at": datetime.now(UTC) + _ASKED_AGAIN,
+        "expires_at": expires and expires.astimezone(UTC),
     }
 
 

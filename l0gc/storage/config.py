@@ -31,6 +31,23 @@ def _refuse_odd(name: str, value: str) -> None:
         raise UsageError(f"{name} {what}: set it without that")
 
 
+def check_endpoint(url: str) -> None:
+    """Raise `UsageError` if it is of another form, or holds credentials."""
+    _refuse_odd("the endpoint", url)
+    _refuse_credentials("endpoint", url)
+    server = urlsplit(url)
+    if server.scheme not in {"http", "https"} or not server.hostname:
+        raise UsageError(f"endpoint {url!r} must look like http://host:port or https://host")
+
+
+def _refuse_credentials(name: str, given: str) -> None:
+    if "@" in given:  # not repeated: what stands before it may be a secret
+        raise UsageError(
+            f"the {name} holds an '@'; credentials do not go there: set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or --profile"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Where the bucket is. Holds no secret, so it may be pickled, logged and sent to executors."""
@@ -40,6 +57,8 @@ class StoreConfig:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    settings: str = ""
+    """What else botocore is to go by, as JSON: see `Access.settled`."""
 
     @classmethod
     def from_url(
@@ -59,21 +78,14 @@ class StoreConfig:
         for name, value in os.environ.items():
             if name.startswith("AWS_"):
                 _refuse_odd(name, value)
-        _refuse_odd("the endpoint", endpoint_url or "")
-        for name, given in (("URL", url), ("endpoint", endpoint_url or "")):
-            if "@" in given:  # not repeated: what stands before it may be a secret
-                raise UsageError(
-                    f"the {name} holds an '@'; credentials do not go there: set AWS_ACCESS_KEY_ID and "
-                    "AWS_SECRET_ACCESS_KEY, or --profile"
-                )
+        _refuse_credentials("URL", url)
+        if endpoint_url:
+            check_endpoint(endpoint_url)
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")
         if not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(f"URL {url!r} names no bucket: letters, digits, dots, dashes")
-        server = urlsplit(endpoint_url or "http://none")
-        if server.scheme not in {"http", "https"} or not server.hostname:
-            raise UsageError(f"endpoint {endpoint_url!r} must look like http://host:port or https://host")
         prefix = parts.path.strip("/")
         if prefix and {"", ".", ".."}.intersection(prefix.split("/")):
             raise UsageError(f"URL {url!r}: no part of the prefix may be empty, '.' or '..'")

@@ -32,6 +32,7 @@ ATTEMPTS: Final = 5
 READ_SECONDS: Final = 30
 """How often a request is sent at most, and how long an answer is waited for."""
 DENIED: Final = "AccessDenied"
+EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
 """After these a write may have landed; 501, 505 and 507 say that the request was not carried out."""
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
@@ -132,7 +133,7 @@ ROWS: Final = (
     Row(
         AccessDeniedError,
         "the credentials for {url} have expired ({code}): get new ones, for example by logging in again",
-        codes=("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"),
+        codes=EXPIRED,
     ),
     Row(
         AccessDeniedError,

@@ -3,34 +3,25 @@
 A conditional write is sent once and never retried in here, so a 412 always means that another write holds the key, or that
 the caller knows the first try to be ambiguous. What an error means is in `refusals`.
 
-Every store has its own session, since credentials are not shared; botocore's description of S3 is read once for all of them.
-Parsing it is most of what a client costs, and each task on Spark makes a store.
+Where requests go, and as whom, is in `access`. Credentials that the store says have expired are looked for once more, by a
+new access: a renewed role, a profile that was written anew.
 """
 
 from __future__ import annotations
 
-import base64
 import builtins
 import email.utils
-import gzip
-import hashlib
 import heapq
 import logging
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
-from functools import cache, cached_property, partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -43,8 +34,9 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
-from l0gc.redaction import keep_secrets_of, without_secrets
-from l0gc.storage.bulk import Bulk, FullKeys
+from l0gc.redaction import without_secrets
+from l0gc.storage.access import Access
+from l0gc.storage.bulk import COALESCE_BYTES, Bulk, FullKeys
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import (
     OFF,
@@ -63,28 +55,23 @@ from l0gc.storage.objectstore import (
 from l0gc.storage.refusals import (
     ATTEMPTS,
     DENIED,
-    READ_SECONDS,
-    REDIRECTS,
+    EXPIRED,
     Answer,
     no_answer,
-    no_credentials,
     refusal,
     without_answer,
 )
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
-    from botocore.loaders import Loader
     from botocore.session import Session
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
-_CONNECT_SECONDS: Final = 5
 _NOT_TAKEN: Final = (400, 405, 501)
 """What stores answer to a DeleteObjects that they do not know, or of which they want another checksum."""
-_OF_AWS: Final = re.compile(r"https://s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 
 
 class S3Store:
@@ -95,7 +82,8 @@ class S3Store:
         self.requests: Counter[str] = Counter()
         self.quotes_etags = True
         self._plain_deletes = False
-        self._lock = threading.RLock()
+        self._access = Access(config, self.count)
+        self._lock = threading.Lock()
         self._counting = threading.Lock()
 
     @property
@@ -104,69 +92,33 @@ class S3Store:
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
+    def access(self) -> Access:
+        """Where the bucket is, and as whom."""
+        return self._access
+
+    @property
     def session(self) -> Session:
-        """Where credentials and the region come from: botocore's, since boto3's takes 30 ms more and adds nothing here."""
-        return session_of(self.config)
+        """Where credentials and settings come from."""
+        return self._access.session
 
     @property
     def region(self) -> str | None:
         """The region that is set, if any is."""
-        region: str | None = self.session.get_config_variable("region")
-        return region
+        return self._access.region
 
-    def _client(self, attempts: int) -> S3Client:
-        from botocore.config import Config
-
-        with self._lock:
-            client: Any = self.session.create_client(
-                "s3",
-                endpoint_url=self.config.endpoint_url,
-                region_name=self.region or "us-east-1",
-                config=Config(
-                    retries={"mode": "standard", "total_max_attempts": attempts},
-                    connect_timeout=_CONNECT_SECONDS,
-                    read_timeout=READ_SECONDS,
-                    max_pool_connections=64,
-                    user_agent_extra="l0gc",
-                    s3={"addressing_style": "path"} if self.config.endpoint_url else None,
-                ),
-            )
-        keep_secrets_of(self.session.get_credentials())
-        self._refuse_an_endpoint_of_its_own(client.meta.endpoint_url)
-        events = client.meta.events
-        events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
-        events.register("before-call.s3.DeleteObjects", _check_by_md5)
-        events.register_last("before-call.s3", _expect_nothing)
-        return cast("S3Client", client)
-
-    def _refuse_an_endpoint_of_its_own(self, endpoint: str) -> None:
-        """One that botocore knows and nobody gave us: obstore, and executors, would go to AWS's bucket of that name."""
-        if not self.config.endpoint_url and not _OF_AWS.fullmatch(endpoint):
-            raise UsageError(
-                f"the AWS configuration names another endpoint for S3 ({urlsplit(endpoint).hostname}); give it as "
-                "--endpoint-url or AWS_ENDPOINT_URL_S3, so that every request goes there"
-            )
-
-    @cached_property
+    @property
     def client(self) -> S3Client:
-        """The boto3 client for what may be retried."""
-        return self._client(ATTEMPTS)
+        """See `Access`; so are `once` and `bulk`."""
+        return self._access.client
 
-    @cached_property
+    @property
     def once(self) -> S3Client:
-        """The boto3 client for what must be sent once: its failure means something to the caller."""
-        return self._client(1)
+        return self._access.once
 
-    @cached_property
-    def bulk(self) -> Bulk:
-        """The same bucket through obstore."""
-        credentials = self.session.get_credentials()
-        if credentials is None:
-            raise no_credentials(self.config)
-        self._refuse_an_endpoint_of_its_own(self.config.endpoint_url or self.client.meta.endpoint_url)
-        with self._lock:
-            return Bulk(self.config, self.region or "us-east-1", credentials.get_frozen_credentials, self.count)
+    @property
+    def bulk(self) -> Bulk | None:
+        return self._access.bulk
 
     def count(self, kind: str) -> None:
         """Another request."""
@@ -175,21 +127,45 @@ class S3Store:
 
     # -- errors -------------------------------------------------------------------------------------------------------
 
-    def call(self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False) -> T:
-        """Count a request, do it, and raise what it raises as an error of ours."""
+    def call(
+        self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False, renewed: bool = False
+    ) -> T:
+        """Count a request, do it, and raise what it raises as an error of ours.
+
+        Credentials that have expired are renewed, and the request is sent once more: the store did nothing.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         self.count(kind)
+        access = self._access
         _log.debug("%s %s", kind, key or "(bucket)", extra=event("request", kind=kind, key=key))
         try:
             return call()
         except ClientError as e:
-            error = refusal(self._answer(e, conditional=conditional), self.config, key)
+            answer = self._answer(e, conditional=conditional)
+            if answer.code in EXPIRED and not renewed:
+                self._renew(access)
+                return self.call(kind, key, call, conditional=conditional, renewed=True)
+            error = refusal(answer, self._named(), key)
             if isinstance(error, ObjectNotFoundError):
                 error.date_ms = date_ms(e.response)
             raise error from e
         except BotoCoreError as e:
-            raise no_answer(e, self.config, kind, key, conditional=conditional) from e
+            raise no_answer(e, self._named(), kind, key, conditional=conditional) from e
+
+    def _renew(self, access: Access) -> None:
+        """Look for credentials anew, unless another thread did since this access was used."""
+        with self._lock:
+            if self._access is access:
+                self._access, self._plain_deletes = Access(self.config, self.count), False
+
+    def _named(self) -> StoreConfig:
+        """The config, with the server's name for messages."""
+        from botocore.exceptions import BotoCoreError
+
+        with suppress(BotoCoreError, UsageError):
+            return replace(self.config, endpoint_url=self._access.endpoint_url)
+        return self.config
 
     def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
         """The answer to an operation of boto3 on the bucket: see `call`. With `once` it is not retried."""
@@ -245,18 +221,21 @@ class S3Store:
     # -- ObjectStore --------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Stored:
+        r, body = self._get(key)
+        return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
+
+    def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
+        """The answer, and its body."""
         from botocore.exceptions import BotoCoreError
 
-        def call() -> Stored:
+        def call() -> tuple[Any, bytes]:
             for attempt in range(1, ATTEMPTS + 1):
-                r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key))
+                r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **wanted)
                 try:
-                    body = r["Body"].read()
+                    return r, r["Body"].read()
                 except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
                     if attempt == ATTEMPTS:
                         raise
-                    continue
-                return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
             raise AssertionError("unreachable")
 
         return self.call("get", key, call)
@@ -268,13 +247,32 @@ class S3Store:
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         import obstore
 
+        access = self._access
+        if access.bulk is None:
+            return self._ranges_plain(key, ranges)
         try:
-            return self.bulk.ranges(self.full_key(key), ranges)
+            return access.bulk.ranges(self.full_key(key), ranges)
         except FileNotFoundError:
             raise ObjectNotFoundError(f"{self.full(key)} does not exist") from None
         except obstore.exceptions.BaseError as e:
-            again = partial(self.client.get_object, Bucket=self.config.bucket, Key=self.full_key(key))
-            raise self._bulk_error(e, "get", key, again) from None
+            first = f"bytes={ranges[0][0]}-{ranges[0][0]}"
+            self._ask_boto3(access, e, "get", key, "get_object", Key=self.full_key(key), Range=first)
+        return self.get_ranges(key, ranges)
+
+    def _ranges_plain(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Read ranges that lie close by one request, as obstore does; a store that ignores ranges sends the whole object."""
+        spans: builtins.list[tuple[int, int]] = []
+        for start, length in sorted(r for r in ranges if r[1]):
+            if spans and start <= spans[-1][1] + COALESCE_BYTES:
+                spans[-1] = (spans[-1][0], max(spans[-1][1], start + length))
+            else:
+                spans.append((start, start + length))
+        read: dict[int, bytes] = {}
+        for start, end in spans:
+            r, body = self._get(key, Range=f"bytes={start}-{end - 1}")
+            read[start] = body if r["ResponseMetadata"]["HTTPStatusCode"] == 206 else body[start:end]
+        at = {r: max((s for s, _ in spans if s <= r[0]), default=0) for r in ranges}
+        return [read.get(at[r], b"")[r[0] - at[r] : r[0] - at[r] + r[1]] for r in ranges]
 
     def put(self, key: str, body: bytes) -> Written:
         return self.call("put", key, lambda: self._put(self.client, key, body))
@@ -297,7 +295,7 @@ class S3Store:
             raise AmbiguousWriteError(str(e)) from e
 
     def put_bulk(self, key: str, body: bytes) -> None:
-        if not self.bulk.put(self.full_key(key), body):
+        if not (self.bulk and self.bulk.put(self.full_key(key), body)):
             self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
@@ -320,7 +318,7 @@ class S3Store:
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         if keys and not self._plain_deletes:
-            if self.bulk.delete(FullKeys(self.full_key, keys)):
+            if self.bulk and self.bulk.delete(FullKeys(self.full_key, keys)):
                 return []
             self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
         return self._delete([*map(VersionedKey, keys)], once=True, quiet=True).failures
@@ -342,10 +340,10 @@ class S3Store:
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         import obstore
 
-        last, full = start_after, self.full_key(prefix)
-        if not prefix or prefix.endswith("/"):  # obstore matches whole path segments
+        last, full, access = start_after, self.full_key(prefix), self._access
+        if access.bulk and (not prefix or prefix.endswith("/")):  # obstore matches whole path segments
             try:
-                for page in self.bulk.pages(full or None, self.full_key(start_after) if start_after else None):
+                for page in access.bulk.pages(full or None, self.full_key(start_after) if start_after else None):
                     if 0 in page.sizes:
                         break  # a folder marker, perhaps: obstore drops the slash at its end, boto3 does not
                     last = page.keys[-1]
@@ -355,8 +353,9 @@ class S3Store:
             except obstore.exceptions.InvalidPathError:
                 pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
             except obstore.exceptions.BaseError as e:
-                again = partial(self.client.list_objects_v2, Bucket=self.config.bucket, Prefix=full, MaxKeys=1)
-                raise self._bulk_error(e, "list", prefix, again) from None
+                self._ask_boto3(access, e, "list", "", "list_objects_v2", Prefix=full, MaxKeys=1)
+                yield from self.scan(prefix, last)
+                return
         yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
 
     def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage, bool]]:
@@ -373,21 +372,22 @@ class S3Store:
             )
             yield date_ms(answer), page, bool(answer.get("IsTruncated"))
 
-    def _bulk_error(self, e: Exception, kind: str, key: str, again: Callable[[], Any]) -> Exception:
-        """Ask once more through boto3, which names the cause.
+    def _ask_boto3(self, access: Access, e: Exception, kind: str, key: str, operation: str, **fields: Any) -> None:
+        """Ask once more through boto3, which names the cause; if it gets an answer, and was not renewed, it sends all.
 
-        Raise it `from None`: obstore's own message holds the store's whole answer, and a traceback would show that.
+        What it raises hides obstore's own message, which holds the store's whole answer.
         """
         try:
-            response = self.call(kind, key if kind == "get" else "", again)
+            response = self.ask(kind, operation, key, **fields)
         except L0gcError as cause:
-            return cause
+            raise cause from None
         if "Body" in response:
             response["Body"].close()
         answer = Answer.of("", response)
         if answer.region not in {"", self.client.meta.region_name}:  # boto3 follows a redirect, and obstore does not
-            return refusal(replace(answer, code="PermanentRedirect"), self.config, key)
-        return StoreError(f"reading {self.full(key)} failed: {without_answer(e)}")
+            raise refusal(replace(answer, code="PermanentRedirect"), self.config, key) from None
+        if self._access is access:
+            access.without_bulk(f"{kind} of {self.full(key)}: {without_answer(e)}")
 
     def now_ms(self) -> int:
         return self.call("head", "", lambda: date_ms(self.client.head_bucket(Bucket=self.config.bucket)))
@@ -501,7 +501,7 @@ class S3Store:
         region = self.region
         where: dict[str, Any] = (
             {"CreateBucketConfiguration": {"LocationConstraint": region}}
-            if region and region != "us-east-1" and not self.config.endpoint_url
+            if region and region != "us-east-1" and not self._access.endpoint_url
             else {}
         )
         self.ask("put", "create_bucket", **where)
@@ -517,84 +517,6 @@ class S3Store:
     def below(self, prefix: str) -> S3Store:
         """The same bucket, below another prefix."""
         return S3Store(replace(self.config, prefix=prefix))
-
-
-def session_of(config: StoreConfig) -> Session:
-    """A session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
-    from botocore.exceptions import BotoCoreError
-    from botocore.session import Session
-
-    try:
-        session = Session(profile=config.profile)
-        session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
-        if config.region is not None:
-            session.set_config_variable("region", config.region)
-        return session
-    except BotoCoreError as e:
-        what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
-        raise UsageError(f"{what} cannot be used: {e}") from e
-
-
-@cache
-def _descriptions(data_path: str | None) -> Loader:
-    from botocore.loaders import create_loader
-
-    loader = create_loader(data_path)
-
-    def services(type_name: str) -> list[str]:
-        """What has a folder; botocore would look into each of 400, a quarter of what a client costs."""
-        return [folder.name for path in map(Path, loader.search_paths) if path.is_dir() for folder in path.iterdir()]
-
-    def load_file(path: str) -> Any:
-        """What JSON there is, decoded in a sixth of the time that botocore takes: half of what a client costs then."""
-        for suffix, opened in ((".json", open), (".json.gz", gzip.open)):
-            with suppress(FileNotFoundError), opened(path + suffix, "rb") as file:
-                return msgspec.json.decode(file.read())
-        return None
-
-    loader.list_available_services = services  # type: ignore[method-assign]
-    loader.file_loader.load_file = load_file  # type: ignore[assignment]
-    return loader
-
-
-def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
-    """Send a DeleteObjects with the checksum that every store takes, as obstore does; some refuse it with another alone."""
-    params["context"].pop("checksum", None)
-    md5 = hashlib.md5(params["body"], usedforsecurity=False).digest()
-    params["headers"]["Content-MD5"] = base64.b64encode(md5).decode()
-
-
-def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
-    """Send a body with its head: some proxies leave botocore's `Expect: 100-continue` unanswered, or refuse it."""
-    params["headers"].pop("Expect", None)
-
-
-def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) -> None:
-    """Ends what boto3 would repeat for ever: to learn where a redirect without a region leads, it sends a HeadBucket."""
-    from botocore.exceptions import ClientError
-
-    if response is not None:
-        answer = Answer.of("HeadBucket", response[1])
-        if answer.status in REDIRECTS and not answer.region:
-            raise ClientError(response[1], answer.operation)
-
-
-def parse_time(text: str) -> datetime:
-    """A timestamp of an answer, as botocore reads it; in a twentieth of the time if its form is one that S3 writes.
-
-    Raises:
-        ValueError: it is not a timestamp.
-    """
-    with suppress(TypeError, ValueError):
-        if text.endswith("Z") and "T" in text:
-            return datetime.fromisoformat(text)
-        if text.endswith(" GMT"):
-            return email.utils.parsedate_to_datetime(text)
-    from botocore.utils import parse_timestamp
-
-    found: datetime = parse_timestamp(text)
-    return found
 
 
 def date_ms(response: Any) -> int:

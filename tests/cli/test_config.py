@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.cli.main import cli
+from l0gc.cli.options import library
 from l0gc.cli.output import taking_results
 from l0gc.settings import Settings
 from tests.support.cli import l0gc
@@ -145,3 +146,12 @@ def test_a_context_that_a_flag_names_comes_before_the_environment_and_no_other_d
     for args in (["--context", "dev", "config", "show"], ["config", "show", "--context", "dev"]):
         assert of(*args) == ("s3://dev/p", f"context dev in {contexts}")
     assert of("--context", "dev", "config", "show", "--url", "s3://said/p") == ("s3://said/p", "option")
+
+
+def test_the_endpoint_of_an_aws_variable_is_left_to_boto3_which_a_profile_may_tell_to_ignore_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://three:3")
+    for given, explicit in (("http://three:3", None), ("http://one:1", "http://one:1")):
+        with library(Settings("s3://b/p", given)) as cluster:
+            assert cluster.store.config.endpoint_url == explicit

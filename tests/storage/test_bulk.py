@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import l0gc.storage.access
 import l0gc.storage.bulk
 import l0gc.storage.s3
 from l0gc.errors import AccessDeniedError, StoreError, ThrottledError
@@ -106,6 +107,7 @@ def test_a_request_that_fails_is_reported_by_its_status_and_the_next_one_is_sent
     ["a b", "a%41", "a+b", "ü", "a//b", "/a", "a/", "a/../b", "./a", "..", "a/.", "", "a\nb", "a?b", "a#b", "a&b"],
 )
 def test_a_key_that_has_another_form_is_deleted_through_boto3_alone(deleting: Deleting, odd: str) -> None:
+    assert deleting.store.bulk
     for keys in ([odd], [PLAIN.format(1), odd, PLAIN.format(2)]):
         assert not deleting.store.bulk.delete([f"p/{k}" if k not in {"", "/a"} else k for k in keys])
     assert deleting.received == []
@@ -136,7 +138,7 @@ def test_what_is_written_often_is_there_whatever_its_key_looks_like(endpoint: st
 
 def test_a_write_that_failed_is_reported_by_its_status(deleting: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.storage.bulk, "ATTEMPTS", 0)
-    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.access, "ATTEMPTS", 1)
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
     with pytest.raises(StoreError, match="501"):
         deleting.store.put_bulk("k", b"x")

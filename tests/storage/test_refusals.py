@@ -7,6 +7,7 @@ import socket
 import pytest
 from botocore import exceptions as boto
 
+import l0gc.storage.access
 import l0gc.storage.s3
 from l0gc.errors import (
     AccessDeniedError,
@@ -176,7 +177,7 @@ def test_a_delete_of_a_key_that_is_refused_names_the_permission_or_the_lock() ->
 
 @pytest.fixture
 def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
+    monkeypatch.setattr(l0gc.storage.access, "ATTEMPTS", 1)
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 1)
 
 
@@ -250,7 +251,7 @@ def test_a_conditional_write_whose_connection_is_cut_is_ambiguous_and_sent_once(
 
 
 def test_other_writes_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
+    monkeypatch.setattr(l0gc.storage.access, "ATTEMPTS", 2)
     monkeypatch.setattr(l0gc.storage.s3, "ATTEMPTS", 2)
     with Scripted(500, "InternalError") as server:
         with pytest.raises(StoreError, match="500 InternalError"):

@@ -25,7 +25,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
-from tests.support.scripted_s3 import ACCESS_KEY, SECRET_KEY, calls
+from tests.support.scripted_s3 import SECRET_KEY, calls
 
 pytestmark = pytest.mark.usefixtures("credentials")
 
@@ -85,30 +85,16 @@ def test_a_profile_that_does_not_exist_is_a_usage_error() -> None:
         S3Store(StoreConfig.from_url("s3://b", profile="nobody")).now_ms()
 
 
-@pytest.mark.parametrize("where", ["profile", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_an_endpoint_that_only_boto3_would_go_to_is_refused(
-    where: str, endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """M would be read there, and what is at or below it deleted in a bucket of that name at AWS."""
-    profile = "x" if where == "profile" else None
-    if profile:
-        (tmp_path / "config").write_text(
-            f"[profile x]\nendpoint_url = {endpoint}\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = x\n"
-        )
-        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    else:
-        monkeypatch.setenv(where, endpoint)
-    for number in (0, -1):  # boto3's, and obstore's
-        with pytest.raises(UsageError, match=r"\(127\.0\.0\.1\); give it as --endpoint-url"):
-            calls(S3Store(StoreConfig("bucket", profile=profile)))[number]()
-    assert S3Store(StoreConfig(f"bucket-{uuid.uuid4()}", "", endpoint, profile=profile)).create_bucket()
-
-
 @pytest.mark.parametrize(
     ("region", "kind"),
     [
         ("us-east-1", ""),
         ("cn-north-1", ""),
+        ("us-iso-east-1", ""),
+        ("us-isob-east-1", ""),
+        ("eu-isoe-west-1", ""),
+        ("us-isof-south-1", ""),
+        ("eusc-de-east-1", ""),
         ("us-east-1", "AWS_USE_FIPS_ENDPOINT"),
         ("eu-west-1", "AWS_USE_DUALSTACK_ENDPOINT"),
     ],
@@ -116,7 +102,7 @@ def test_an_endpoint_that_only_boto3_would_go_to_is_refused(
 def test_aws_itself_is_no_endpoint_of_its_own(monkeypatch: pytest.MonkeyPatch, region: str, kind: str) -> None:
     if kind:
         monkeypatch.setenv(kind, "true")
-    assert S3Store(StoreConfig("bucket", region=region)).client.meta.endpoint_url
+    assert S3Store(StoreConfig("bucket", region=region)).access.endpoint_url is None
 
 
 def test_the_endpoint_that_is_given_goes_before_the_environments_for_every_request(

@@ -11,9 +11,9 @@ from botocore.loaders import JSONFileLoader
 from botocore.utils import parse_timestamp
 
 from l0gc.errors import UsageError
-from l0gc.storage import s3
+from l0gc.storage import access
+from l0gc.storage.access import parse_time, session_of
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.s3 import parse_time, session_of
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def test_what_is_not_a_timestamp_is_refused_as_botocore_refuses_it(text: str) ->
 
 def test_a_store_reads_timestamps_so(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr(s3, "parse_time", read.append)
+    monkeypatch.setattr(access, "parse_time", read.append)
     session = session_of(StoreConfig("bucket", profile="ann"))
     shape = session.get_service_model("s3").operation_model("HeadObject").output_shape
     answer = {"status_code": 200, "headers": {"Last-Modified": "Tue, 24 Nov 2026 12:31:22 GMT"}, "body": b""}

@@ -41,7 +41,7 @@ def test_the_table_has_many_answers() -> None:
 def test_every_command_says_of_an_answer_what_the_table_says(
     row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("l0gc.storage.s3.ATTEMPTS", 1)
+    monkeypatch.setattr("l0gc.storage.access.ATTEMPTS", 1)
     lines = tmp_path / "lines"
     lines.write_text("a\nb\n")
     with Scripted(row.status, row.code) as server:

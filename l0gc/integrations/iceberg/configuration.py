@@ -60,9 +60,13 @@ def _access(store: ObjectStore) -> dict[str, str]:
         return {}
     keys = store.session.get_credentials()
     frozen = None if keys is None else keys.get_frozen_credentials()
+    endpoint = store.access.endpoint_url
+    path_style = store.access.reach.bucket_url.endswith(f"/{store.config.bucket}")
     found = {
         "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
-        "s3.endpoint": store.config.endpoint_url,
+        "s3.endpoint": endpoint,
+        "s3.force-virtual-addressing": endpoint and not path_style and "true",
+        "s3.proxy-uri": store.access.reach.proxy,
         "s3.region": store.region,
         "s3.access-key-id": frozen and frozen.access_key,
         "s3.secret-access-key": frozen and frozen.secret_key,

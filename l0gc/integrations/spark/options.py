@@ -21,7 +21,8 @@ import msgspec
 
 from l0gc.errors import UsageError
 from l0gc.spark.handles import CORES, ClusterAddress
-from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, StoreConfig, first_of
+from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
+from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.pins import PIN_TTL_S
 
 _PLACE: Final = ("url", "endpointUrl", "region", "profile", "clusterId")
@@ -236,10 +237,10 @@ class _Options:
         url = self.text("url") or os.environ.get("L0GC_URL")
         if not url:
             raise UsageError("option url is missing: say where the cluster is, as s3://bucket/prefix")
-        endpoint = self.text("endpointUrl") or first_of(os.environ, ENDPOINT_VARIABLES)
+        endpoint, profile = self.text("endpointUrl"), self.text("profile")
         region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
-        config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=self.text("profile"))
-        return ClusterAddress(config, self.text("clusterId"))
+        config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=profile)
+        return ClusterAddress(S3Store(config).access.settled(), self.text("clusterId"))
 
     def pin_ms(self) -> int | None:
         """How long a pin lives that keeps what is read; None without one."""

@@ -1,0 +1,304 @@
+"""Where the bucket is, and as whom: botocore decides it once, and every client is given exactly that.
+
+botocore knows the environment, profiles, partitions, proxies and each kind of credentials. obstore reads some of them by
+other rules, and would send its share of the requests elsewhere. So botocore builds one request, which is not sent, and
+obstore is given what it contains: the URL with the bucket in it and the region; also the proxy, the CA bundle, the
+credentials and when they expire. If obstore cannot be given something, `Access.bulk` is None and boto3 sends its requests,
+too, which is slower and right.
+"""
+
+from __future__ import annotations
+
+import base64
+import email.utils
+import gzip
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from l0gc.errors import UsageError
+from l0gc.events import event
+from l0gc.redaction import keep_secrets_of
+from l0gc.storage.bulk import Bulk, Reach
+from l0gc.storage.config import StoreConfig, check_endpoint
+from l0gc.storage.refusals import ATTEMPTS, READ_SECONDS, REDIRECTS, Answer, no_credentials
+
+if TYPE_CHECKING:
+    from botocore.credentials import Credentials
+    from botocore.loaders import Loader
+    from botocore.session import Session
+    from mypy_boto3_s3 import S3Client
+
+_log: Final = logging.getLogger(__name__)
+_CONNECT_SECONDS: Final = 5
+_OF_AWS: Final = re.compile(
+    r"https?://s3[a-z0-9.-]*\.(amazonaws\.(com|com\.cn|eu)|api\.(aws|amazonwebservices\.com\.cn|aws\.eu)"
+    r"|(s?c2s|cloud\.adc-e|csp\.hci)\.(ic\.gov|sgov\.gov|uk))"
+)
+"""AWS's own endpoints, in every partition."""
+_SENT: Final = (
+    "s3",
+    "use_dualstack_endpoint",
+    "use_fips_endpoint",
+    "request_checksum_calculation",
+    "response_checksum_validation",
+)
+"""Settings of a profile or the environment that executors cannot find on their own, and that hold for every machine."""
+_ONLY_OBSTORES: Final = (
+    "AWS_CHECKSUM_ALGORITHM",
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_KMS_KEY_ID",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+    "AWS_SSE_CUSTOMER_KEY_BASE64",
+)
+"""What obstore takes from the environment and boto3 does not, and no argument undoes."""
+
+
+class _Built(Exception):
+    """Carries a request out of botocore before it is signed."""
+
+    def __init__(self, url: str, region: str, signature: str) -> None:
+        self.url, self.region, self.signature = url, region, signature
+
+
+class Access:
+    """The clients of one bucket, each made when it is first needed. Safe for several threads.
+
+    Args:
+        count: called for each request of obstore's.
+    """
+
+    def __init__(self, config: StoreConfig, count: Callable[[str], None]) -> None:
+        self._config, self._count = config, count
+        self._lock = threading.RLock()
+        self.obstacle = ""
+        """Why there is no `bulk`."""
+
+    @cached_property
+    def session(self) -> Session:
+        """Where credentials and settings come from: botocore's, since boto3's takes 30 ms more and adds nothing here."""
+        return session_of(self._config)
+
+    @property
+    def region(self) -> str | None:
+        """The region that is set, if any is."""
+        region: str | None = self.session.get_config_variable("region")
+        return region
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """As botocore finds them, renewed before they expire; None without any."""
+        with self._lock:
+            found: Credentials | None = self.session.get_credentials()
+            return found
+
+    @cached_property
+    def endpoint_url(self) -> str | None:
+        """The server, unless it is AWS's own: the one that was given, or that botocore knows."""
+        if self._config.endpoint_url:
+            return self._config.endpoint_url
+        known = self.client.meta.endpoint_url
+        return None if _OF_AWS.fullmatch(known) else known
+
+    def settled(self) -> StoreConfig:
+        """What another machine needs to send its requests to the same place; no secret, and nothing of this machine's."""
+        said = {name: self.session.get_config_variable(name) for name in _SENT}
+        settings = msgspec.json.encode({name: value for name, value in said.items() if value}).decode()
+        return replace(self._config, endpoint_url=self.endpoint_url, region=self.region, settings=settings)
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def client(self) -> S3Client:
+        """The boto3 client for what may be retried."""
+        return self._client(ATTEMPTS)
+
+    @cached_property
+    def once(self) -> S3Client:
+        """The boto3 client for what must be sent once: its failure means something to the caller."""
+        return self._client(1)
+
+    def _client(self, attempts: int) -> S3Client:
+        from botocore.config import Config
+
+        with self._lock, _usable(self._config, ValueError):
+            client: Any = self.session.create_client(
+                "s3",
+                endpoint_url=self._config.endpoint_url,
+                region_name=self.region or "us-east-1",
+                verify=self._ca_bundle,
+                config=Config(
+                    retries={"mode": "standard", "total_max_attempts": attempts},
+                    connect_timeout=_CONNECT_SECONDS,
+                    read_timeout=READ_SECONDS,
+                    max_pool_connections=64,
+                    user_agent_extra="l0gc",
+                ),
+            )
+        keep_secrets_of(self.credentials)
+        check_endpoint(client.meta.endpoint_url)
+        events = client.meta.events
+        events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
+        events.register("before-call.s3.DeleteObjects", _check_by_md5)
+        events.register_last("before-call.s3", _expect_nothing)
+        return cast("S3Client", client)
+
+    @cached_property
+    def _ca_bundle(self) -> str:
+        """The file that botocore takes certificates from. Raises `UsageError`: it cannot be read."""
+        from botocore.httpsession import get_cert_path
+
+        named = self.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+        if named and not os.access(named, os.R_OK):
+            raise UsageError(f"the CA bundle {named} cannot be read: check AWS_CA_BUNDLE and the profile's ca_bundle")
+        return named or str(get_cert_path(True))
+
+    @cached_property
+    def reach(self) -> Reach:
+        """What botocore decided. Raises what botocore raises if it cannot build a request."""
+        from botocore.httpsession import ProxyConfiguration
+        from botocore.utils import get_environ_proxies
+
+        client, key, here = self.client, "k", threading.get_ident()
+
+        def stop(request: Any, region_name: str, signing_name: str, signature_version: object, **_: Any) -> None:
+            if threading.get_ident() == here:  # other threads may send requests with the client
+                signing = request.context.get("signing", {})
+                name = signing.get("signing_name", signing_name)
+                raise _Built(request.url, signing.get("region", region_name), f"{signature_version} for {name}")
+
+        client.meta.events.register_first("before-sign.s3.GetObject", stop)
+        try:
+            client.get_object(Bucket=self._config.bucket, Key=key)
+            raise AssertionError("unreachable")
+        except _Built as e:
+            built = e
+        finally:
+            client.meta.events.unregister("before-sign.s3.GetObject", stop)
+        proxy = ProxyConfiguration(get_environ_proxies(client.meta.endpoint_url)).proxy_url_for(built.url)
+        obstacles = [f"{name} is set, which is not meant for it" for name in filter(os.environ.get, _ONLY_OBSTORES)]
+        if built.signature != "s3v4 for s3":
+            obstacles.append(f"requests are signed by {built.signature}")
+        if (proxy or "").startswith("https:"):
+            obstacles.append("the proxy is reached by TLS")
+        return Reach(built.url.removesuffix(f"/{key}"), built.region, proxy, self._ca_bundle, "; ".join(obstacles))
+
+    @cached_property
+    def bulk(self) -> Bulk | None:
+        """The same bucket through obstore; None if that cannot be given what botocore decided, which is logged."""
+        with self._lock:
+            credentials = self.credentials
+            if credentials is None:
+                raise no_credentials(self._config)
+            reach = self.reach
+            if not reach.obstacle:
+                try:
+                    return Bulk(self._config, reach, credentials, self._count)
+                except ValueError as e:
+                    reach = replace(reach, obstacle=str(e))
+        self.without_bulk(reach.obstacle)
+        return None
+
+    def without_bulk(self, obstacle: str) -> None:
+        """Send all requests through boto3 from now on."""
+        self.obstacle = obstacle
+        vars(self)["bulk"] = None
+        _log.info("boto3 lists and reads, not obstore: %s", obstacle, extra=event("without_obstore", why=obstacle))
+
+
+@contextmanager
+def _usable(config: StoreConfig, error: type[Exception]) -> Iterator[None]:
+    """Raise `UsageError` for a profile or settings that botocore cannot use, and raises this error for."""
+    try:
+        yield
+    except error as e:
+        what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
+        raise UsageError(f"{what} cannot be used: {e}") from e
+
+
+def session_of(config: StoreConfig) -> Session:
+    """A session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
+    from botocore.exceptions import BotoCoreError
+    from botocore.session import Session
+
+    with _usable(config, BotoCoreError):
+        session = Session(profile=config.profile)
+        session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
+        for name, value in msgspec.json.decode(config.settings or "{}").items():
+            session.get_component("config_store").set_config_variable(name, value)
+        if config.region is not None:
+            session.set_config_variable("region", config.region)
+        return session
+
+
+@cache
+def _descriptions(data_path: str | None) -> Loader:
+    from botocore.loaders import create_loader
+
+    loader = create_loader(data_path)
+
+    def services(type_name: str) -> list[str]:
+        """What has a folder; botocore would look into each of 400, a quarter of what a client costs."""
+        return [folder.name for path in map(Path, loader.search_paths) if path.is_dir() for folder in path.iterdir()]
+
+    def load_file(path: str) -> Any:
+        """What JSON there is, decoded in a sixth of the time that botocore takes: half of what a client costs then."""
+        for suffix, opened in ((".json", open), (".json.gz", gzip.open)):
+            with suppress(FileNotFoundError), opened(path + suffix, "rb") as file:
+                return msgspec.json.decode(file.read())
+        return None
+
+    loader.list_available_services = services  # type: ignore[method-assign]
+    loader.file_loader.load_file = load_file  # type: ignore[assignment]
+    return loader
+
+
+def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
+    """Send a DeleteObjects with the checksum that every store takes, as obstore does; some refuse it with another alone."""
+    params["context"].pop("checksum", None)
+    md5 = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(md5).decode()
+
+
+def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
+    """Send a body with its head: some proxies leave botocore's `Expect: 100-continue` unanswered, or refuse it."""
+    params["headers"].pop("Expect", None)
+
+
+def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) -> None:
+    """Ends what boto3 would repeat for ever: to learn where a redirect without a region leads, it sends a HeadBucket."""
+    from botocore.exceptions import ClientError
+
+    if response is not None:
+        answer = Answer.of("HeadBucket", response[1])
+        if answer.status in REDIRECTS and not answer.region:
+            raise ClientError(response[1], answer.operation)
+
+
+def parse_time(text: str) -> datetime:
+    """A timestamp of an answer, as botocore reads it; in a twentieth of the time if its form is one that S3 writes.
+
+    Raises:
+        ValueError: it is not a timestamp.
+    """
+    with suppress(TypeError, ValueError):
+        if text.endswith("Z") and "T" in text:
+            return datetime.fromisoformat(text)
+        if text.endswith(" GMT"):
+            return email.utils.parsedate_to_datetime(text)
+    from botocore.utils import parse_timestamp
+
+    found: datetime = parse_timestamp(text)
+    return found

@@ -1,0 +1,134 @@
+"""A server and a forward proxy on loopback that answer like S3 and record who asked for what, where and as whom.
+
+It is every host at once: a client that opens a tunnel through it gets a certificate for the name that it asked for, as AWS
+has them, with an asterisk for one label before the service's name. So requests for AWS are seen without a network.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import socketserver
+import ssl
+import threading
+from base64 import b64decode
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from tests.support.certificates import Authority
+
+_SCOPE: Final = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/")
+_EMPTY: Final = b"<?xml version='1.0'?><ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request. `via` is the recorder's name, and `user` what it authenticates with at the proxy."""
+
+    via: str
+    user: str
+    url: str
+    key_id: str
+    region: str
+    service: str
+    token: str
+
+
+class Recorder:
+    """Alive for the length of a `with` block; with `tls` it is a server for HTTPS itself."""
+
+    def __init__(self, name: str, authority: Authority, *, tls: bool = False) -> None:
+        self.name, self.authority, self.tls = name, authority, tls
+        self.seen: list[Seen] = []
+        self.server = _Server(self)
+        self.host = f"127.0.0.1:{self.server.server_address[1]}"
+        self.url = f"{'https' if tls else 'http'}://{self.host}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that does not trust the certificate hangs up."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+    disable_nagle_algorithm = True
+    server: _Server
+    user = ""
+    origin = ""
+
+    def setup(self) -> None:
+        if self.server.recorder.tls:
+            self.request = self._secure(self.request, "127.0.0.1")
+        super().setup()
+        self.origin = self.server.recorder.url
+
+    def _secure(self, connection: Any, host: str) -> ssl.SSLSocket:
+        return self.server.recorder.authority.context(host).wrap_socket(connection, server_side=True)
+
+    def do_CONNECT(self) -> None:
+        self.user, host = self._user(), self.path.removesuffix(":443")
+        self.send_response_only(200)
+        self.end_headers()
+        label, _, rest = host.partition(".")
+        wild = f"*.{rest}" if rest.startswith("s3") else f"{label}.{rest}"
+        self.connection = self._secure(self.connection, wild if not host.startswith("127.") else "127.0.0.1")
+        self.rfile = self.connection.makefile("rb", -1)
+        self.wfile = socketserver._SocketWriter(self.connection)  # type: ignore[attr-defined]
+        self.origin = f"https://{host}"
+        self.close_connection = False
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path.startswith("http:"):  # for a proxy
+            self.user, url = self._user(), self.path
+        else:
+            url = self.origin + self.path
+        path, query = urlsplit(url).path, urlsplit(url).query
+        scope = _SCOPE.search(self.headers.get("Authorization", ""))
+        key_id, region, service = scope.groups() if scope else ("", "", "")
+        token = self.headers.get("x-amz-security-token", "")
+        where = f"{url.partition('://')[0]}://{urlsplit(url).netloc}{path}"
+        self.server.recorder.seen.append(
+            Seen(self.server.recorder.name, self.user, where, key_id, region, service, token)
+        )
+        body = _EMPTY if "list-type" in query else b"x"
+        ranged = "Range" in self.headers
+        self.send_response_only(206 if ranged else 200)
+        for name, value in {
+            "Content-Length": str(len(body)),
+            "Date": email.utils.formatdate(usegmt=True),
+            "ETag": '"e"',
+            "Last-Modified": email.utils.formatdate(usegmt=True),
+            **({"Content-Range": "bytes 0-0/1"} if ranged else {}),
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
+
+    def _user(self) -> str:
+        return b64decode(self.headers.get("Proxy-Authorization", "").removeprefix("Basic ")).decode()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are recorded."""
