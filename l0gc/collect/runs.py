@@ -60,7 +60,26 @@ KEEP_RUNS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RunEntry(Outcome):
-    """One run; `summary` is None if it did not get to its end, or has not yet."""
+    """One run; `summary` is None if it did not get to its end, or has not yet.
+
+    Attributes:
+        run_id: The run.
+        started_ms: When it began.
+        ended_ms: When it ended; null if it was killed or is still running. So are the next fields up to `failed`, but
+            `outcome`.
+        outcome: `done`, `stopped` by a signal or a pause, `failed` by an error, or `killed`, which it is called, too,
+            while it runs.
+        command: `sweep` or `vacuum`.
+        purge_versions: Whether it removed versions for good.
+        kinds: Of a vacuum, what it deleted of each kind: `objects` and `bytes`.
+        engine: `local` or `spark`.
+        watermark: The M that was published.
+        bound: The highest epoch that a sweep was to delete: M, or `--up-to`.
+        deleted: What it reported as deleted at its end.
+        bytes: Their size.
+        failed: What it reported as failed.
+        segments: Parquet files of the record.
+    """
 
     run_id: str
     started_ms: int
@@ -78,7 +97,12 @@ class RunEntry(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class RunList(Outcome):
-    """The newest runs that left a record, the oldest of them first; `total` counts all that did."""
+    """The newest runs that left a record, the oldest of them first.
+
+    Attributes:
+        runs: Each with the fields of `runs show` up to `segments`.
+        total: How many are on record.
+    """
 
     runs: list[RunEntry]
     total: int
@@ -86,7 +110,16 @@ class RunList(Outcome):
 
 @dataclass
 class RunDetail(Outcome):
-    """One run, object by object; `by_status` counts what became of them, as the bucket shows it."""
+    """One run, object by object.
+
+    Attributes:
+        by_status: Objects `deleted`, `failed` and `left`, as the bucket has them now.
+        deleted_bytes: The size of those deleted.
+        lowest_epoch: The lowest epoch of those deleted; -1 for none.
+        highest_epoch: The highest.
+        sample: The first ten objects, each with `key`, `epoch`, `size`, `modified_ms`, `version_id`, `status` and
+            `deleted_ms`; -1 and empty where that is not known.
+    """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"entry"})
 

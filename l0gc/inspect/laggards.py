@@ -90,14 +90,20 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     """Who lags now; nobody, if `partitions` is 0.
 
     Attributes:
-        topics: those that lag, the oldest first; of very many the first few, and `topics_total` counts all.
-        since_ms: when the oldest of their records landed, by the log's time; -1 for none.
-        first_epoch: the lowest epoch of what they need, which M cannot pass; -1 for none.
-        up_to_epoch: the epoch up to which lifting what they need is worth the most; -1 for none.
-        garbage_bytes: the L0 that no partition needs and that M could pass without them; None if it was never listed.
-        listed_ms: when the bucket was listed, by the store's clock; -1 for never.
-        lifted_bytes: what their records up to there take. `released_objects` and `released_bytes` can go after that.
-        sentence: all of it as text, with the command at the end; empty if nobody lags.
+        partitions: How many lag; with 0 there is nothing else.
+        topics: Theirs, the one with the oldest records first, up to ten, each with `topic`, `partitions` that lag, the
+            first of them as `partition`, `since_ms` and the `bytes` of L0 that they need.
+        topics_total: How many topics there are in all.
+        since_ms: When the oldest of the records landed; -1 for none.
+        first_epoch: The lowest epoch of what they need; -1 for none.
+        up_to_epoch: The epoch up to which lifting what they need is worth the most; -1 for none.
+        garbage_bytes: The L0 that no partition needs and that M could pass without them; null if the bucket was never
+            listed.
+        listed_ms: When the bucket was listed; -1 for never.
+        lifted_bytes: What their records up to `up_to_epoch` take in L0, and reconciling lifts.
+        released_objects: How many L0 objects M can pass then.
+        released_bytes: The bytes of those.
+        sentence: The line.
     """
 
     partitions: int = 0

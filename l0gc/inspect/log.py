@@ -77,7 +77,20 @@ def _values(column: Sequence[Any] | Rows) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One object to be written; `damaged` if it says what cannot be read."""
+    """One object to be written; `damaged` if it says what cannot be read.
+
+    Attributes:
+        offset: Where the entry is in the log; in the controller's log that is the epoch. A line of a checkpoint has
+            `checkpoint` instead: the offset that it was taken behind.
+        time: When it was written, by the store's clock.
+        bytes: What its object weighs.
+        entry: Its kind: `objects`, `advance`, `barrier`, `reconciled` and `closed` in a journal; `bootstrap`,
+            `create_topic`, `delete_topic`, `tick` and `init_producer` in the controller's log. What follows is what it
+            holds.
+        objects: Of that kind: the L0 objects, each with its blocks and with the records that each partition has in
+            them.
+        error: Why it cannot be read.
+    """
 
     data: Mapping[str, Any]
     damaged: bool = False

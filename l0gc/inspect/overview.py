@@ -408,29 +408,56 @@ class _Evidence(msgspec.Struct, kw_only=True):
 class Overview(_Evidence, Outcome, kw_only=True):
     """The cluster as it is at `as_of_ms`.
 
-    All times are the store's clock, but `local_ms`. Epochs are -1 and times -1 if unknown.
-
     Attributes:
-        cluster_epoch: read after everything that is compared with it; for a cluster with an external log, the one that was
-            published with M.
-        epoch_ms: when the cluster epoch began.
-        journals: how many journals keep the partitions.
-        published_ms: when M was published.
-        computable_watermark: M as the journals have it; None for a cluster with an external log.
-        lag_ms: how long ago the epoch after M began: what was uploaded since cannot go yet. None if unknown.
-        lag_at_least: whether it is longer than that, since that epoch's entry is no longer in the log.
-        held_back_by: the first few of the partitions that M stands at; `held_partitions` counts all.
-        lost_records: records that were given up, in so many `holes`.
-        laggards: the partitions that lag, and what that costs; None where it is not known.
-        garbage: what the newest scan saw; None without one.
-        pins: who keeps a state of the cluster readable, and what that holds, oldest first.
-        tables: the topics' Iceberg tables, and what their pins hold.
-        errors: why journals cannot be read.
-        notes: what else could not be read, and is therefore missing.
-        causes, warnings: why M stands or L0 is not swept, and what is wrong but holds nothing; each with its remedy.
-        next: the one thing to do now.
-        runs: the newest runs that left a record, the oldest of them first.
-        price_gb_month: dollars for a GB and month.
+        cluster_id: The cluster's id.
+        external_log: Whether its epochs are another system's.
+        as_of_ms: When it was read, by the store's clock, as all times here.
+        cluster_epoch: The cluster epoch; of another system the one that was published with M, -1 if none was.
+        epoch_ms: When it began; -1 for another system's.
+        topics: How many.
+        partitions: How many.
+        journals: How many journals keep them.
+        watermark: The published M; -1 if it does not exist or cannot be used.
+        published_ms: When; -1 for never.
+        computable_watermark: What M would be if it were computed now; null for another system's.
+        lag_epochs: `cluster_epoch - watermark`.
+        lag_ms: How long ago epoch M + 1 began; null where that is not known.
+        lag_at_least: Whether it is longer ago than that.
+        records: Records ever uploaded into today's topics.
+        unreconciled_records: Those still in L0.
+        lost_records: Those that were [given up](#l0gc-give-up).
+        holes: In how many ranges.
+        garbage: What the newest scan saw (null without one): `taken_ms`, `objects`, `bytes`; `eligible_objects` and
+            `eligible_bytes` by the published M; `deleted_objects` and `deleted_bytes`, what sweeps have deleted since;
+            `left_objects`, `left_bytes` and their `dollars_month`; `held_objects`, `held_bytes`, `held_dollars_month`;
+            `oldest_eligible_ms`, `oldest_held_ms`; `unparsable` keys, `unparsable_bytes` and `unparsable_samples`;
+            `merged_epochs`, which have one row in the scan; and the `cluster_id`, `watermark` and `cluster_epoch` that
+            it is of.
+        price_gb_month: The price that dollars are computed with.
+        held_back_by: Up to ten partitions that M cannot pass, each with `topic`, `partition`, `gc_epoch`, `kind`
+            (`unreconciled`, `idle`, `unreadable` or `pinned`), `reason`, `unreconciled_records`, `key` (the L0 object
+            that holds it, empty if none does) and `oldest_ms` (when that was written; -1 if none does). For an
+            unreadable journal it is its oldest topic's first partition; a pin has no partition.
+        held_partitions: How many there are in all.
+        laggards: The partitions that lag, see below; null where a journal cannot be read or was set back, and for
+            another system's log.
+        pins: The pins, oldest first, each with `name`, `watermark` (null for one of L1 alone), `created_ms`,
+            `expires_ms`, `why`, `l0_bytes` (L0 objects that no partition needed and the pin kept, by the last scan; -1
+            if unknown), `l1_bytes` (L1 objects that were dropped since) and `table` (the table whose snapshots it
+            keeps, if it does).
+        tables: The topics' tables, each with `topic`, `table`, `catalog`, `pins` (how many of its pins have not ended),
+            `pinned_ms` (when the newest was created, so about when the table was synced last; -1 without one),
+            `expires_ms` (when that ends), `l1_bytes` (L1 objects that were dropped since the oldest), `overdue`
+            (whether it should have been synced long ago, or its topic was deleted), `sentence` and `remedy`.
+        errors: Journals that cannot be read.
+        notes: What else could not be read, and is not shown.
+        attempts: The last run of each job, with `command`, `ok`, `exit_code`, `error` and `ended_ms`.
+        runs: The last three sweeps on record, as for `l0gc runs list`.
+        paused: The pause with `why`, `by` and `since_ms`; null if sweeps are not paused.
+        causes: What holds M or the sweep, each with `cause` (a code that stays the same), `detail` and `remedy`. Empty
+            if nothing is wrong.
+        warnings: What is wrong and holds nothing, likewise.
+        next: What to do next: commands, or what has to be done before them; `nothing`.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset(_Evidence.__struct_fields__)

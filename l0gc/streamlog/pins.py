@@ -77,7 +77,11 @@ class PinView(Outcome):
 
 
 class PinList(list[PinView], Outcome):
-    """The pins, by name."""
+    """The pins, by name.
+
+    Attributes:
+        pins: The pins by name, each with the fields of [`l0gc pin create`](#l0gc-pin-create).
+    """
 
     def to_json(self) -> dict[str, Any]:
         return {"pins": [p.to_json() for p in self]}

@@ -86,7 +86,12 @@ class KnownProducer:
 
 @dataclass(frozen=True, slots=True)
 class ProducerList(Outcome):
-    """The producers, by name."""
+    """The producers, by name.
+
+    Attributes:
+        producers: Every producer that the controller knows, by name, each with `name`, `producer_id`, `epoch` and
+            `began_ms`, when its newest run began.
+    """
 
     producers: list[KnownProducer]
 

@@ -67,7 +67,11 @@ class TableView(Outcome):
 
 
 class TableList(list[TableView], Outcome):
-    """The tables, by topic."""
+    """The tables, by topic.
+
+    Attributes:
+        tables: The tables by topic, each with the fields of [`l0gc table create`](#l0gc-table-create).
+    """
 
     def to_json(self) -> dict[str, Any]:
         return {"tables": [t.to_json() for t in self]}
@@ -99,7 +103,15 @@ class TableSynced(Outcome):
 
 @dataclass(slots=True)
 class TableSyncResult(Outcome):
-    """What a sync did with each table, and which it could not sync."""
+    """What a sync did with each table, and which it could not sync.
+
+    Attributes:
+        tables: What was done with each table: `snapshot_id`, its newest snapshot, -1 without one; `added` and
+            `removed`, the L1 objects that it names more, or less, than the one before; `files`, how many it names;
+            `expired`, snapshots that ended; `metadata_deleted`, metadata files that nothing names any more, and that
+            were deleted; `committed`, whether anything was committed.
+        errors: Which tables were not synced, and why.
+    """
 
     tables: list[TableSynced] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

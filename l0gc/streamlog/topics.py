@@ -38,13 +38,21 @@ class UnknownTopic(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(Topic, frozen=True, array_like=False):
-    """A topic, and whether it was created now, or was there."""
+    """A topic that was created now, or was there.
+
+    Attributes:
+        created: Whether it was created now.
+    """
 
     created: bool = False
 
 
 class AlteredTopic(Topic, frozen=True, array_like=False):
-    """A topic as it is now, and whether that is another retention than before."""
+    """A topic as it is now.
+
+    Attributes:
+        altered: Whether that was changed now.
+    """
 
     altered: bool = False
 
@@ -75,7 +83,12 @@ class RemovedTopic(Topic, frozen=True, array_like=False):
 
 
 class TopicList(list[Topic], Outcome):
-    """The topics, by name."""
+    """The topics, by name.
+
+    Attributes:
+        topics: Every topic by name, each with `name`, `revision`, `partitions`, `journals`, `retention_ms` and
+            `retention_bytes`.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Each as it was created."""
@@ -83,7 +96,11 @@ class TopicList(list[Topic], Outcome):
 
 
 class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
-    """The cluster epoch now, and the topics that were `closed`; None where nobody asked for that."""
+    """The cluster epoch now, and the topics that were `closed`; None where nobody asked for that.
+
+    Attributes:
+        epoch: The cluster epoch now, never from a cache.
+    """
 
     epoch: int
     closed: list[UnknownTopic] | None = None
@@ -139,7 +156,22 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription(Outcome):
-    """A topic, its retention with the cluster's defaults filled in, its sums, and its first partitions' offsets."""
+    """A topic, its retention with the cluster's defaults filled in, its sums, and its first partitions' offsets.
+
+    Attributes:
+        topic_id: A random id, which no other topic ever has.
+        effective_retention_ms: What holds for it, with the cluster's default filled in.
+        effective_retention_bytes: The same for bytes.
+        records: How many records it has.
+        unreconciled_records: How many of them are not in L1.
+        l1_objects: Its L1 objects.
+        l1_bytes: Their size.
+        holes: Ranges of records that were given up.
+        lost_records: How many records those were; they count in `records`.
+        offsets: The first partitions, or the requested one: `partition`, `journal`, `log_start_offset`,
+            `last_reconciled_offset` (-1 for none), `next_offset`, `l1_objects`, `l1_bytes`.
+        runs: Runs of consecutive partitions: the `journal`, the `first` partition and their `count`.
+    """
 
     topic: Topic
     retention: Retention

@@ -153,20 +153,35 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
     """A cluster's overview, and what else the page shows.
 
     Attributes:
-        verdict: how the cluster stands, in a sentence.
-        behind: the partitions with the lowest M(p); `others_behind` counts the rest, none of which lags by more than
-            `others_lag` epochs.
-        by_topic: the topics with the most unreconciled records.
-        given_up: the first few holes.
-        epochs: what the newest scan saw and runs have not deleted since, as bars.
-        trend: scans and the sweeps since the first of them, oldest first; of very many, those that show the peaks.
-        saved: what the runs on record have deleted; None without any.
-        forecast: what becomes garbage; None if too little is known.
-        deleted: what runs deleted, as bars.
-        html: the page.
+        verdict: `state`: `healthy`, `waiting` for what the next runs of `l0gc gc` end, or `needs_you`; `sentence`; and
+            `cause`, its code.
+        overview: Everything that [`l0gc status`](#l0gc-status) has, with the last 20 runs.
+        url: Where it is.
+        endpoint_url: The S3 server that was named for it; null for none.
+        given_up: The first 50 ranges of records that were [given up](#l0gc-give-up), each with `topic`, `partition`,
+            `first_offset` and `last_offset`.
+        behind: The 10 partitions with the most lag, each as in `held_back_by`, without `oldest_ms`.
+        others_behind: How many partitions there are besides.
+        others_lag: The most lag of those, in epochs.
+        by_topic: The 50 topics with the most unreconciled records, each with `topic`, `partitions`, `journals` and how
+            many of them are `unread` (they cannot be read, and are not in the numbers), `records`,
+            `unreconciled_records`, `l1_objects` and `gc_epoch` (the lowest M(p)).
+        epochs: The bars of the chart, at most 120, each with `first_epoch`, `last_epoch`, `objects`, `bytes`,
+            `eligible`, `oldest_ms`, `held_by` (a partition) and `holders` (how many).
+        trend: The garbage at each of at most 200 scans, of more those with the most, and after each of the newest 200
+            sweeps, oldest first: `ms`, `objects`, `bytes`; after a sweep also `deleted_objects` and `deleted_bytes`.
+        saved: What the newest 1,000 runs deleted: `since_ms`, `runs`, `objects`, `bytes`, and `dollars_month`, what it
+            would cost if it were there; `at_most` where runs overlapped, and each counts an object that both deleted.
+            Null if that is nothing.
+        forecast: What became garbage from `from_ms` to `to_ms`, a week at most, by scans and deletions: `objects_day`,
+            `bytes_day`; and what there is in a week without a sweep: `week_bytes`, `week_dollars_month`. Null for less
+            than an hour.
+        runs_total: How many are on record.
+        deleted: The bars of what runs deleted: of each run, or of each day (`is_day`) if there are more than 40.
+        findings: What `--findings` held, as `l0gc verify --json` has it; null without it.
     """
 
-    hidden: ClassVar[frozenset[str]] = frozenset({"overview", "html"})
+    hidden: ClassVar[frozenset[str]] = frozenset({"html"})
 
     overview: Overview
     url: str

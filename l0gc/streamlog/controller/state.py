@@ -56,10 +56,18 @@ class JournalRun:
 
 
 class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
-    """One incarnation of a topic; `revision` is the epoch of its creation.
+    """One incarnation of a topic.
 
-    Its partitions lie in `journals`, in as many runs of consecutive partitions, whose lengths differ by one at most.
-    `retention_ms` and `retention_bytes` are its own settings, -1 for unlimited; None where the cluster's apply.
+    Its partitions lie in its journals in as many runs of consecutive partitions, whose lengths differ by one at most.
+
+    Attributes:
+        name: The topic.
+        revision: The epoch of its creation.
+        partitions: How many it has.
+        journals: The journals that keep them, in the order of the partitions.
+        retention_ms: Its own setting, how long records are kept, in milliseconds: -1 for unlimited, null where the
+            cluster's default holds.
+        retention_bytes: The same for the bytes of L1 that each partition keeps.
     """
 
     name: str

@@ -76,7 +76,15 @@ class Hole(Outcome):
 
 @dataclass(slots=True)
 class GiveUpResult(Outcome):
-    """What was given up: so many records of so many partitions. `errors` says what another process was faster with."""
+    """What was given up.
+
+    Attributes:
+        records: How many records are holes now.
+        partitions: Of how many partitions.
+        holes: Each range: `topic`, `partition`, `first_offset`, `last_offset`, and the `key` of the L1 object without
+            rows.
+        errors: Ranges that another process changed meanwhile, which were not given up; the exit code is 3 then.
+    """
 
     records: int = 0
     partitions: int = 0

@@ -58,16 +58,16 @@ class MergeResult(Outcome):
     """What a run did, or with `dry_run` would do.
 
     Attributes:
-        objects_before: L1 objects that were replaced.
-        objects_after: those that took their places.
-        records: how many are in these.
-        bytes: the bytes written; a dry run says at most how many.
-        bytes_read: the bytes of the objects that were replaced.
-        partitions: those in which something was merged.
-        lost: merges that were given up because another run had changed the partition's objects, or vacuum had fenced off
-            their own; what they wrote is left to vacuum.
-        errors: what could not be merged, and why.
-        engine: LOCAL or SPARK.
+        merged: `objects_before`: L1 objects that others have taken the place of. `objects_after`: those others.
+            `records`: how many they hold. `bytes`: their size; in a dry run the size of those before, which is the most
+            that it can be. `bytes_read`: the size of those before. `partitions`: in how many partitions.
+        lost: Merges that were given up, because another merge, an expiry or the deletion of the topic had changed the
+            objects. No error. What was written is in no journal; [vacuum](#l0gc-vacuum) removes it.
+        errors: What was left as it is, and why: journals that cannot be read, L1 and index objects that are missing or
+            damaged, each with its partition. With any, exit code 3.
+        engine: `local` or `spark`. Without anything to merge it is `local`: Spark is not started.
+        dry_run: Whether it was one.
+        seconds: How long it took, without Spark's start.
     """
 
     objects_before: int = 0
