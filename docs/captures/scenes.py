@@ -63,6 +63,11 @@ SCENES: Final = [
     ),
     Scene("l0gc runs list"),
     Scene("l0gc runs show $RUN"),
+    Scene(
+        'KEY=$(l0gc runs show $RUN --json | python -c \'import json,sys; print(json.load(sys.stdin)["sample"][0]["key"])\')',
+        True,
+    ),
+    Scene("l0gc runs find $KEY"),
     Scene("l0gc undelete --run $RUN"),
     Scene("l0gc explain level_zero/data/000/000000000000000002/3f0c8f9e-0000-4000-8000-000000000000"),
     Scene("l0gc read events --partition 0 | head -n 2"),

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from l0gc.collect.attempts import recorded_attempt
-from l0gc.errors import UsageError
+from l0gc.errors import NotFoundError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
 from l0gc.operations import TableSync
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from l0gc.api.keywords import TableSyncKeywords
     from l0gc.api.results import *
     from l0gc.collect.record import RecordedObject, Records
+    from l0gc.collect.runs import KeyInRun
 
 R = TypeVar("R", bound=Outcome)
 
@@ -257,6 +258,21 @@ class Runs(Group):
         cluster = self._handles()
         cluster.identity()
         return show_run(cluster, run_id, sample, records=records_of(cluster, record_dir), each=each)
+
+    def find(self, key: str, *, record_dir: Path | None = None) -> KeyInRun:
+        """The run that deleted an object, and what became of it. As `l0gc runs find`.
+
+        Raises:
+            NotFoundError: no run that is on record met it.
+        """
+        from l0gc.collect.runs import find_in_runs
+
+        cluster = self._handles()
+        cluster.identity()
+        found = find_in_runs(cluster, key, records=records_of(cluster, record_dir))
+        if found is None:
+            raise NotFoundError(f"no run that is on record deleted {key!r}: its record expired, or it was never there")
+        return found
 
 
 def records_of(cluster: Handles, record_dir: Path | None) -> Records:

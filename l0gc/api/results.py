@@ -7,6 +7,7 @@ A module of its own, since these imports bring in most of l0gc: `l0gc.api` impor
 
 from l0gc.collect.pause import NewPause as NewPause
 from l0gc.collect.pause import Pause as Pause
+from l0gc.collect.runs import KeyInRun as KeyInRun
 from l0gc.collect.runs import RunDetail as RunDetail
 from l0gc.collect.runs import RunList as RunList
 from l0gc.collect.runs import UndeleteResult as UndeleteResult

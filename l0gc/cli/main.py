@@ -134,9 +134,9 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
     "resume": ("cluster", "Let sweeps go on after l0gc pause.", COLLECT, Act(GOES_ON, "pauser")),
     "runs": (
         "runs",
-        "List and show the records of past sweeps and vacuums.",
+        "List, show and search the records of past sweeps and vacuums.",
         COLLECT,
-        {"list": Act(READS, "sweeper"), "show": Act(READS, "sweeper")},
+        {name: Act(READS, "sweeper") for name in ("list", "show", "find")},
     ),
     "undelete": ("runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket.", COLLECT, Act(GOES_ON)),
     "verify": ("status", "Check that the bucket holds what the journals say.", LOOK, Act(READS, "verifier")),

@@ -1,4 +1,4 @@
-"""`l0gc runs list`, `l0gc runs show`, and `l0gc undelete`."""
+"""`l0gc runs list`, `show` and `find`, and `l0gc undelete`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from l0gc.api import Cluster
 from l0gc.cli.options import RUN, cluster_options
 from l0gc.cli.output import Output, epoch, object_line, to_stdout
 from l0gc.collect.gc_steps import SWEEP, VACUUM
-from l0gc.collect.record import RecordedObject, folder
-from l0gc.collect.runs import RunDetail, RunEntry, RunList, UndeleteResult
+from l0gc.collect.record import DELETED, RecordedObject, folder
+from l0gc.collect.runs import KeyInRun, RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, moment, size
 from l0gc.storage.objectstore import OFF
@@ -25,7 +25,7 @@ record_option: Final = click.option(
 
 @click.group("runs")
 def command() -> None:
-    """List and show the records of past sweeps and vacuums.
+    """List, show and search the records of past sweeps and vacuums.
 
     \b
     Example:
@@ -93,6 +93,31 @@ def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool
     if more > 0 and not all_objects:
         below = f"{record_dir}/" if record_dir is not None else ""
         lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(detail.entry.run_id)}")
+    return lines
+
+
+@command.command("find")
+@click.argument("key")
+@record_option
+@cluster_options()
+def find_command(out: Output, cluster: Cluster, key: str, record_dir: Path | None) -> None:
+    """Find the run that deleted an object, by its key.
+
+    \b
+    Example:
+      l0gc runs find level_zero/data/000/000000000000000007/0192a8b0-4ff2-4a53-9a1c-5a1c1de0c0de
+    """
+    out.finish(lambda: cluster.runs.find(key, record_dir=record_dir), _find_lines)
+
+
+def _find_lines(found: KeyInRun) -> list[str]:
+    o = found.object
+    when = f" at {moment(o.deleted_ms)}" if o.deleted_ms >= 0 else ""
+    lines = [f"run {found.run_id} ({found.command or 'killed'}): {o.status}{when}, {size(o.size)}"]
+    if o.status == DELETED:
+        lines.append(
+            f"where the bucket keeps versions, l0gc undelete --run {found.run_id} brings the run's objects back"
+        )
     return lines
 
 

@@ -12,6 +12,7 @@ stay, and so does this run's. No record is kept of records and snapshots that ar
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -133,6 +134,30 @@ class RunDetail(Outcome):
     def to_json(self) -> dict[str, Any]:
         """The run's own JSON, and what became of its objects."""
         return self.entry.to_json() | super().to_json()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInRun(Outcome):
+    """What a run did with one object.
+
+    Attributes:
+        run_id: The run.
+        command: `sweep` or `vacuum`; `null` for a killed run.
+        key: The object.
+        epoch: The epoch of its key; -1 where it is not an L0 object.
+        size: Its bytes.
+        modified_ms: When it was written.
+        version_id: Its delete marker's version, or the version that was removed; empty if neither is known.
+        status: `deleted`, or `left` if it is still there.
+        deleted_ms: When it was deleted; -1 if that is not known.
+    """
+
+    run_id: str
+    command: str | None
+    object: RecordedObject
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run_id": self.run_id, "command": self.command, **msgspec.to_builtins(self.object)}
 
 
 @dataclass
@@ -268,6 +293,43 @@ def show_run(
             if len(detail.sample) < sample:
                 detail.sample.append(row)
     return detail
+
+
+def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = None) -> KeyInRun | None:
+    """Return what the run did that deleted the object `key`; else the newest run that meant to; None without either.
+
+    Sweeps that went up to the key's epoch are searched first, the oldest of them first: it is nearly always that one. So
+    this reads about one run's segments, and all of them only for a key of which no run knows.
+
+    Raises:
+        CorruptObjectError: a record cannot be read.
+    """
+    records = records or cluster.store
+    segments: dict[str, list[str]] = {}
+    for page in records.scan(RUNS):
+        for name in page.keys:
+            if name.endswith(".parquet") and (run := run_of(name)) is not None:
+                segments.setdefault(run, []).append(name)
+    runs = sorted(segments)
+    parsed = cluster.identity().layout.parse(key)
+    first = bisect_left(runs, True, key=lambda r: _reached(records, r, parsed.epoch)) if parsed is not None else 0
+    meant: KeyInRun | None = None
+    for run in (*runs[first:], *reversed(runs[:first])):
+        found = cluster.parallel.map(lambda s: [r for r in read_segment(records, s) if r.key == key], segments[run])
+        for row in (row for rows in found for row in rows):
+            is_gone = row.status == DELETED or not _is_there(cluster.store, row)
+            summary = if_there(read_summary, records, run)
+            command = summary.command if summary is not None else None
+            meant = KeyInRun(run, command, msgspec.structs.replace(row, status=DELETED if is_gone else LEFT))
+            if is_gone:
+                return meant
+    return meant
+
+
+def _reached(records: Records, run_id: str, epoch: int) -> bool:
+    """Whether a run was to delete objects of an epoch; a killed one may have been."""
+    summary = if_there(read_summary, records, run_id)
+    return summary is None or summary.bound >= epoch
 
 
 def _segments(records: Records, run_id: str) -> list[str]:

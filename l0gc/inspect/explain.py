@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from l0gc.errors import NotFoundError, SafetyError, UsageError
-from l0gc.formatting import Outcome
+from l0gc.collect.runs import find_in_runs
+from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, StoreError, UsageError
+from l0gc.formatting import Outcome, moment
 from l0gc.inspect.causes import (
     BARRIER,
     GC_BARRIER,
@@ -127,7 +128,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
         return _not_l0(cluster, o, key)
     e = _explanation(o, key, parsed.epoch)
     if not there:
-        e.explanation.append("There is no such object: it was deleted, or never written.")
+        e.explanation.append(_who_deleted(cluster, key))
     naming = o.logs.naming(key)
     if naming and not there:  # perhaps reconciled since the journals were read, and then swept
         o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
@@ -195,6 +196,21 @@ def _refused(e: Explanation, o: Overview) -> Explanation:
         e.explanation.append(f"Nothing is published or deleted by M until this is mended: {cause.detail}.")
         e.next = cause.remedy
     return e
+
+
+def _who_deleted(cluster: Handles, key: str) -> str:
+    """Return, in a sentence, what the records of runs have of an object that is not there."""
+    try:
+        found = find_in_runs(cluster, key)
+    except (StoreError, CorruptObjectError) as error:
+        return f"There is no such object. Whether a run deleted it cannot be read: {error}."
+    if found is None:
+        return (
+            "There is no such object. No run that is on record deleted it: the record expired, or it was never written."
+        )
+    when = f" at {moment(found.object.deleted_ms)}" if found.object.deleted_ms >= 0 else ""
+    back = f"in a bucket with versions, l0gc undelete --run {found.run_id} brings it back"
+    return f"Run {found.run_id} deleted it{when}; {back}."
 
 
 def _not_l0(cluster: Handles, o: Overview, key: str) -> Explanation:

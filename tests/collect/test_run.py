@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from l0gc.collect.plan import run_id
-from l0gc.collect.record import Removed, read_summary
-from l0gc.collect.runs import show_run
+from l0gc.collect.record import RecordedObject, Removed, encode_segment, read_summary
+from l0gc.collect.runs import find_in_runs, show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import AccessDeniedError, ObjectNotFoundError, UsageError
+from l0gc.keys import RUNS
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import InlineExecutor
@@ -25,7 +26,7 @@ from tests.collect.test_vacuum import a_cluster as vacuumed_cluster
 from tests.collect.test_vacuum import planted
 from tests.support.elsewhere import Elsewhere
 from tests.support.garbage import FakeGarbage, key_of
-from tests.support.memory_store import MemoryStore, failing, store_of
+from tests.support.memory_store import Call, MemoryStore, failing, store_of
 
 RUN = run_id(0, "0123abcd")
 Made = tuple[MemoryStore, Callable[[], Any]]
@@ -111,6 +112,46 @@ def test_what_a_lost_worker_deleted_is_counted_once(small_segments: None, worker
     assert (result.deleted, result.bytes, result.eligible) == (here.deleted, here.bytes, here.eligible) == (60, 180, 60)
     assert show_run(cluster, result.run_id).by_status == {"deleted": 60}
     assert read_summary(cluster.store, result.run_id).engine == "spark"
+
+
+def test_the_run_that_deleted_an_object_is_found_by_its_key_and_mostly_by_its_own_record_alone() -> None:
+    cluster = swept_cluster()
+    store, gone = store_of(cluster), {}
+    for up_to in (0, 2, 3):
+        before = level_zero(cluster)
+        run = SweepRun(cluster, Sweep(up_to=up_to)).run().run_id
+        gone[run] = sorted(before - level_zero(cluster))
+        store.clock.ms += 1000
+    for run, keys in gone.items():
+        for key in keys[::7]:
+            calls: list[Call] = []
+            store.fault = calls.append
+            found = find_in_runs(cluster, key)
+            assert found is not None
+            assert (found.run_id, found.command, found.object.key, found.object.status) == (
+                run,
+                "sweep",
+                key,
+                "deleted",
+            )
+            assert {c.key.split("/")[2] for c in calls if c.key.endswith(".parquet")} == {run}
+    (live, *_) = sorted(level_zero(cluster))
+    assert find_in_runs(cluster, live) is None
+    assert find_in_runs(cluster, "level_zero/data/README") is None
+
+
+def test_an_object_that_a_killed_run_only_planned_to_delete_is_left_if_it_is_there() -> None:
+    cluster = swept_cluster()
+    store = store_of(cluster)
+    (first, second, *_) = sorted(level_zero(cluster))
+    rows = [RecordedObject(key, 0, 1, 0) for key in (first, second)]
+    store.put(f"{RUNS}20200101T000000Z-0123abcd/objects-local-00000.parquet", encode_segment(rows))
+    store.delete([second])
+    left, deleted = find_in_runs(cluster, first), find_in_runs(cluster, second)
+    assert left is not None
+    assert deleted is not None
+    assert (left.object.status, left.command) == ("left", None)
+    assert deleted.object.status == "deleted"
 
 
 @pytest.mark.parametrize("workers", [Elsewhere, Losing])

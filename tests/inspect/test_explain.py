@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, GC_NOTE, L1_DATA, PAUSED, RUNS, journal_log
@@ -114,6 +115,21 @@ def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Ha
     assert (e.verdict, e.next) == ("eligible", "l0gc sweep")
     cluster.store.delete([key])
     assert explain_key(cluster, key).verdict == "gone"
+
+
+def test_of_an_object_that_a_sweep_deleted_the_run_is_named(needed: tuple[Handles, str]) -> None:
+    cluster, key = needed
+    lift(cluster)
+    for _ in range(2):
+        housekeep(cluster, barrier=True)
+    compute_and_publish(cluster)
+    run = SweepRun(cluster).run().run_id
+    e = explain_key(cluster, key)
+    assert e.verdict == "gone"
+    assert e.explanation[0].startswith(f"Run {run} deleted it at ")
+    assert e.explanation[0].endswith(f"l0gc undelete --run {run} brings it back.")
+    never = f"{key[:-4]}0000"
+    assert "No run that is on record deleted it" in explain_key(cluster, never).explanation[0]
 
 
 def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Handles, str]) -> None:
