@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sized
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 NOTE: Final = 25
 """The level of messages that are always shown but are not errors: between INFO and WARNING."""
@@ -24,6 +24,7 @@ def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Is told what is being done, and how much of it is done, where that is known; `fields` are for who reads the log."""
 

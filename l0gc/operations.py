@@ -22,6 +22,9 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 MIB: Final = 1 << 20
 
+_SHOWN: Final = 60
+"""How much of a refused value a message shows."""
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Rate = Annotated[float, msgspec.Meta(gt=0)]
@@ -35,16 +38,44 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, kind in types_of(type(self)).items():
-            value = getattr(self, name)
-            try:
-                msgspec.convert(value, kind)
-            except msgspec.ValidationError as e:
-                raise UsageError(f"{name} cannot be {value!r}: {str(e)[:1].lower()}{str(e)[1:]}") from e
+            msgspec.structs.force_setattr(self, name, checked_value(name, getattr(self, name), kind))
 
     @classmethod
     def command(cls) -> str:
         """The operation's name, as the command line and the settings file write it: `compute-watermark`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+
+
+def checked_value(name: str, value: object, kind: Any) -> Any:
+    """Return a value as its type has it, for an option or an argument of a public method (hazard 31).
+
+    Raises:
+        UsageError: it is of another type or out of bounds, a number beyond 64 bits, or a text that is not
+            Unicode or has a null byte.
+    """
+    try:
+        found = msgspec.convert(value, kind)
+        _check_storable(found)
+        return str(found) if isinstance(found, str) else found  # of the type itself, which all encoders take
+    except (msgspec.ValidationError, ValueError) as e:
+        shown = repr(value)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise UsageError(f"{name} cannot be {shown}: {str(e)[:1].lower()}{str(e)[1:]}") from e
+
+
+def _check_storable(value: object) -> None:
+    """Raise `ValueError` for a number or a text, also within a sequence, that no entry can hold."""
+    match value:
+        case int() | float() if not -(2**63) <= value < 2**63:  # nor is NaN
+            raise ValueError("it must be a number of 64 bits")
+        case str() | Path():
+            text = str(value)
+            text.encode(errors="surrogateescape" if isinstance(value, Path) else "strict")
+            if "\0" in text:
+                raise ValueError("it has a null byte")
+        case list() | tuple():
+            for part in value:
+                _check_storable(part)
 
 
 @cache

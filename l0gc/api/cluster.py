@@ -15,13 +15,13 @@ import msgspec
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.gc import Around, Due, GcResult, GcStep, play
-from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, records_of
+from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, records_of
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, recorded_attempt
 from l0gc.collect.plan import ONE_PROCESS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.epoch import MAX_EPOCH
-from l0gc.errors import CorruptObjectError, L0gcError, StoppedError, UsageError
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, StoppedError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE, count, size
 from l0gc.operations import (
@@ -40,6 +40,7 @@ from l0gc.operations import (
 from l0gc.runtime import user_at_host
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import LocalFolder
+from l0gc.storage.parallel import CLOSED
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import SPARK, Workers
 from l0gc.streamlog.cluster import Handles, open_cluster
@@ -68,6 +69,7 @@ Spark after 86 s, of which its start took 47 s. A key took both as long there, s
 """
 
 
+@checks_arguments
 class Cluster:
     """A cluster, as `l0gc.open` gives it. Several threads may use it."""
 
@@ -110,7 +112,8 @@ class Cluster:
 
     def handles(self) -> Handles:
         if self._closed:
-            raise UsageError("the cluster is closed: use it inside its with block, or open it again")
+            raise UsageError(CLOSED)
+        self._handles.parallel.check_open()
         return self._handles
 
     def init(self, **options: Unpack[InitKeywords]) -> FoundedCluster:
@@ -244,7 +247,10 @@ class Cluster:
                 f"checkpoint {place} cannot be read here: name a folder of this machine, or of a bucket as s3://bucket/folder"
             )
         folder = Path(url2pathname(urlsplit(place).path) if place.startswith("file:") else place)
-        return query_lag(self.handles(), LocalFolder(folder), place)
+        try:
+            return query_lag(self.handles(), LocalFolder(folder), place)
+        except OSError as e:  # a name that no folder can have
+            raise NotFoundError(f"checkpoint {place} cannot be read: {e.strerror}") from e
 
     @contextmanager
     def pin(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> Iterator[PinView]:
@@ -760,6 +766,7 @@ class Cluster:
             yield from found
         finally:
             with suppress(L0gcError):  # it ends by itself
+                self.handles()  # a forked child leaves it to its parent
                 cluster.controller.delete_pin(pin.name, pin.revision)
 
     def _store_at(self, url: str) -> S3Store:

@@ -111,10 +111,12 @@ class Engine:
 
     @classmethod
     def of(cls, spark: SparkSession | Engine | None) -> Engine:
-        """What a method of the library is given: an engine, a session that is to do the work, or None for this process."""
-        if isinstance(spark, Engine):
-            return spark
-        return cls(LOCAL) if spark is None else cls(SPARK, spark=spark)
+        """Return the engine for what a method of the library is given: an engine, a session, or None for this process."""
+        if spark is None or isinstance(spark, Engine):
+            return spark or cls(LOCAL)
+        if type(spark).__name__ != "SparkSession":
+            raise UsageError(f"spark cannot be {spark!r}: give a SparkSession or an l0gc.api.Engine")
+        return cls(SPARK, spark=spark)
 
     def __enter__(self) -> Engine:
         return self

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -14,7 +16,7 @@ from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import NotFoundError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
-from l0gc.operations import TableSync
+from l0gc.operations import TableSync, checked_value
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -38,10 +40,47 @@ if TYPE_CHECKING:
     from l0gc.collect.runs import KeyInRun
 
 R = TypeVar("R", bound=Outcome)
+C = TypeVar("C", bound=type)
+
+
+def checks_arguments(kind: C) -> C:
+    """Have each public method of a class check its arguments by their types before it begins (hazard 31)."""
+    for name, member in list(vars(kind).items()):
+        if inspect.isfunction(member) and not name.startswith("_"):
+            setattr(kind, name, _checking(member))
+    return kind
+
+
+def _checking(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+    kinds = cache(partial(_kinds_of, inspect.unwrap(method)))
+
+    @wraps(method)
+    def call(*args: Any, **keywords: Any) -> Any:
+        given = signature.bind(*args, **keywords)
+        for name in given.arguments.keys() & kinds().keys():
+            if given.arguments[name] is not UNSET:
+                given.arguments[name] = checked_value(name, given.arguments[name], kinds()[name])
+        return method(*given.args, **given.kwargs)
+
+    return call
+
+
+def _kinds_of(method: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a method's arguments, but for those whose types are imported only when they are used."""
+    kinds = dict[str, Any]()
+    for name, parameter in inspect.signature(method).parameters.items():
+        if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            with suppress(NameError):
+                kinds[name] = eval(parameter.annotation, method.__globals__)  # noqa: S307 - it is in this package
+    return {name: kind for name, kind in kinds.items() if kind != str | Path}  # which msgspec does not take
 
 
 class Group:
     """What a cluster has of one thing; `handles` gives the cluster's, or refuses once it is closed."""
+
+    def __init_subclass__(cls) -> None:
+        checks_arguments(cls)
 
     def __init__(self, handles: Callable[[], Handles]) -> None:
         self._handles = handles

@@ -30,7 +30,7 @@ import msgspec
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.redaction import keep_secrets_of
-from l0gc.storage.bulk import Bulk, Reach
+from l0gc.storage.bulk import Bulk, Reach, process
 from l0gc.storage.config import StoreConfig, check_endpoint
 from l0gc.storage.refusals import ATTEMPTS, READ_SECONDS, REDIRECTS, Answer, no_credentials
 
@@ -190,6 +190,8 @@ class Access:
         obstacles = [f"{name} is set, which is not meant for it" for name in filter(os.environ.get, _ONLY_OBSTORES)]
         if built.signature != "s3v4 for s3":
             obstacles.append(f"requests are signed by {built.signature}")
+        if process() != os.getpid():
+            obstacles.append("this process was forked from one that used it")
         if (proxy or "").startswith("https:"):
             obstacles.append("the proxy is reached by TLS")
         return Reach(built.url.removesuffix(f"/{key}"), built.region, proxy, self._ca_bundle, "; ".join(obstacles))

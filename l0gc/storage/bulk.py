@@ -7,11 +7,12 @@ cannot be read in two ways are deleted here, so that no client's idea of escapin
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -61,6 +62,12 @@ class Reach:
     proxy: str | None
     ca_bundle: str
     obstacle: str
+
+
+@cache
+def process() -> int:
+    """Return the process that obstore runs in, the first that asks. Its threads do not come along when that forks."""
+    return os.getpid()
 
 
 class FullKeys(Sequence[str]):

@@ -3,18 +3,24 @@
 The threads that do them are not those of `concurrent.futures`, which waits in conditions of `threading`. These are written
 in Python: an exception in the middle of one, such as Ctrl-C in a notebook, leaves it locked, and then a thread of the pool
 waits for ever, and so does its caller (hazard 29).
+
+No wait is without an end. What is handed in after the end of the threads, in a forked child, which has none of them, or as
+Python ends, is refused; and what was handed in before and not begun ends with the same error.
 """
 
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
+
+from l0gc.errors import UsageError
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -22,6 +28,8 @@ B = TypeVar("B")
 _BEGUN_S: Final = 1.0
 """A thread that has not begun by then is started again: an exception that is set in the thread that starts it may come to
 the new one, and end it."""
+_STARTS: Final = 60
+"""How often that is tried: as Python ends, no thread begins any more."""
 
 
 def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
@@ -54,6 +62,15 @@ class InlineExecutor(Executor):
         return future
 
 
+def check_process(opened: int) -> None:
+    """Raise `UsageError` if the process of this id has forked this one, which has its connections, but not its threads."""
+    if opened != os.getpid():
+        raise UsageError("the cluster was opened before this process was forked: open it again here, after the fork")
+
+
+CLOSED: Final = "the cluster is closed: use it inside its with block, or open it again"
+
+
 class _Submitted(Future[B]):
     """What a worker does. Its lock is held until it has ended, so one step of C waits for it."""
 
@@ -73,7 +90,7 @@ class _Submitted(Future[B]):
 
     def drop(self) -> None:
         """It is not done any more."""
-        self._error = CancelledError()
+        self._error = UsageError(CLOSED)
         self._under_way.release()
 
     def done(self) -> bool:
@@ -95,36 +112,59 @@ class WorkerThreads(Executor):
 
     def __init__(self, workers: int, name: str) -> None:
         self.workers, self._name = workers, name
+        self._process, self._closed = os.getpid(), False
         self._alive: list[threading.Lock] = []
         self._tasks: SimpleQueue[_Submitted[Any] | None] = SimpleQueue()
 
+    def check_open(self) -> None:
+        """Raise `UsageError` if these threads are no more: after `shutdown`, and in a forked child."""
+        check_process(self._process)
+        if self._closed:
+            raise UsageError(CLOSED)
+
     def submit(self, fn: Callable[..., B], /, *args: Any, **kwargs: Any) -> Future[B]:
+        self.check_open()
         if len(self._alive) < self.workers:
             self._start(f"{self._name}_{len(self._alive)}")
         task = _Submitted(lambda: fn(*args, **kwargs))
         self._tasks.put(task)
+        if self._closed:  # meanwhile: the threads may have ended without it
+            self._drop()
         return task
 
     def _start(self, name: str) -> None:
         alive, begun = threading.Lock(), threading.Lock()
         begun.acquire()
-        while True:
+        for _ in range(_STARTS):
+            if sys.is_finalizing():
+                break
             thread = threading.Thread(target=_work, args=(self._tasks, alive, begun), name=name, daemon=True)
             _thread.start_new_thread(thread.start, ())  # this thread must not wait in the condition of `start`
             if begun.acquire(timeout=_BEGUN_S):
-                break
-        self._alive.append(alive)
+                self._alive.append(alive)
+                return
+        raise UsageError("no thread can be started any more: use the cluster before Python ends")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._closed = True
+        if self._process != os.getpid():
+            return
         if cancel_futures:
-            with suppress(Empty):
-                while (task := self._tasks.get_nowait()) is not None:
-                    task.drop()
+            self._drop()
         self._tasks.put(None)
         # Once the interpreter ends, threads take no more steps: a cluster that nobody has closed must not wait for them.
         for alive in self._alive if wait and not sys.is_finalizing() else ():
             with alive:
                 pass
+
+    def _drop(self) -> None:
+        """Drop what no thread has begun."""
+        with suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task.drop()
+        self._tasks.put(None)  # for the threads that have not seen theirs
 
     def __del__(self) -> None:
         self.shutdown(wait=False)
@@ -143,6 +183,9 @@ def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, beg
 
 class Parallel:
     """Maps a function over items, here one after another in the caller's thread; results in the items' order."""
+
+    def check_open(self) -> None:
+        """Raise `UsageError` if it can do nothing any more; this one always can."""
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         return [fn(i) for i in items]
@@ -165,7 +208,11 @@ class Threads(Parallel, AbstractContextManager["Threads"]):
         self._prefix = name
         self._pool = WorkerThreads(workers, name)
 
+    def check_open(self) -> None:
+        self._pool.check_open()
+
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        self.check_open()
         todo = list(items)
         if len(todo) < 2 or self._within():
             return [fn(i) for i in todo]
@@ -186,4 +233,4 @@ class Threads(Parallel, AbstractContextManager["Threads"]):
         return threading.current_thread().name.startswith(self._prefix)
 
     def __exit__(self, *exc: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=not self._within(), cancel_futures=True)

@@ -13,6 +13,7 @@ import builtins
 import email.utils
 import heapq
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ from l0gc.storage.objectstore import (
     VersionsDeleted,
     Written,
 )
+from l0gc.storage.parallel import check_process
 from l0gc.storage.refusals import (
     ATTEMPTS,
     DENIED,
@@ -82,6 +84,7 @@ class S3Store:
         self.requests: Counter[str] = Counter()
         self.quotes_etags = True
         self._plain_deletes = False
+        self._process = os.getpid()
         self._access = Access(config, self.count)
         self._lock = threading.Lock()
         self._counting = threading.Lock()
@@ -121,7 +124,8 @@ class S3Store:
         return self._access.bulk
 
     def count(self, kind: str) -> None:
-        """Another request."""
+        """Count another request. Raises `UsageError` in a forked child: see `check_process`."""
+        check_process(self._process)
         with self._counting:
             self.requests[kind] += 1
 

@@ -251,6 +251,7 @@ class _RunReader:
 
     def _pieces(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
         parallel = self._cluster.parallel
+        parallel.check_open()
         return OffsetReader(
             self._cluster,
             self._journal,

@@ -75,7 +75,7 @@ def lose_and_give_up(cluster: l0gc.Cluster, bucket: StoreConfig) -> None:
     journal = cluster.handles().journal(topic.journals[0]).catch_up()
     S3Store(bucket).delete([journal.topic(topic.revision).extents(0)[1].key])
     with pytest.raises(l0gc.errors.PartialFailureError):
-        cluster.reconcile("events")
+        cluster.reconcile(topic="events")
     cluster.give_up("events", 0, (LOST[0], LOST[-1]))
 
 

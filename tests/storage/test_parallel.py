@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import _thread
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from contextlib import suppress
 
 import pytest
 
+from l0gc.errors import UsageError
 from l0gc.storage import parallel
 from l0gc.storage.parallel import Threads, WorkerThreads
 from tests.support.interrupting import Interrupt, interrupted
@@ -66,7 +69,7 @@ def test_a_shutdown_ends_the_threads_and_what_is_left_is_done_or_cancelled() -> 
         go.set()
         ending.join(PATIENCE_S)
         assert first.result() is True
-        assert isinstance(second.exception(), CancelledError) if cancel else second.result() == 1
+        assert isinstance(second.exception(), UsageError) if cancel else second.result() == 1
         for thread in named(f"ends-{cancel}"):
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
@@ -87,6 +90,57 @@ def test_a_thread_that_never_begins_is_started_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_thread, "start_new_thread", started)
     with WorkerThreads(1, "again") as workers:
         assert workers.submit(abs, -1).result() == 1
+
+
+def test_what_is_handed_in_after_the_end_is_refused() -> None:
+    threads = Threads(2, "ended")
+    assert threads.map(abs, [-1, -2]) == [1, 2]
+    threads.__exit__()
+    with pytest.raises(UsageError, match="the cluster is closed"):
+        threads.map(abs, [1, 2])
+    with pytest.raises(UsageError, match="the cluster is closed"):
+        threads.begin(list)
+
+
+def test_an_end_next_to_the_work_of_others_leaves_nobody_waiting() -> None:
+    """Each thread is answered, or refused by a sentence, wherever in `submit` the end comes."""
+    for _ in range(100):
+        threads, others = Threads(2, "next-to"), list[threading.Thread]()
+
+        def work(threads: Threads = threads) -> None:
+            with suppress(UsageError):
+                while True:
+                    threads.map(abs, range(3))
+
+        for _ in range(3):
+            others.append(threading.Thread(target=work, daemon=True))
+            others[-1].start()
+        threads.__exit__()
+        for other in others:
+            other.join(PATIENCE_S)
+            assert not other.is_alive(), "it waits for ever"
+
+
+def test_a_task_may_end_its_own_threads() -> None:
+    threads = Threads(2, "own")
+    in_time(lambda: threads.map(lambda _: threads.__exit__(), range(2)))
+
+
+def test_a_forked_child_is_refused_and_need_not_wait_for_the_threads_of_its_parent() -> None:
+    with Threads(2, "parent") as threads:
+        assert threads.map(abs, [-1, -2]) == [1, 2]
+        child = os.fork()
+        if not child:  # nothing of pytest runs in it
+            signal.alarm(int(PATIENCE_S))
+            code = 1
+            try:
+                threads.map(abs, [-1, -2])
+            except UsageError as e:
+                code = 0 if "before this process was forked" in str(e) else 2
+            threads.__exit__()
+            os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert threads.map(abs, [-1, -2]) == [1, 2]
 
 
 def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting() -> None:

@@ -51,6 +51,8 @@ _READ: Final = (
 _WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
 _OBJECT_BYTES: Final = 8 << 20
 """With tasks side by side, a batch has few L0 objects of that size."""
+MAX_BATCH_ID: Final = 2**38 - 1
+"""A journal keeps a batch's number in 62 bits, with 24 bits below it for the batch's objects."""
 _TRIGGER_DELAY_MS: Final = 15 * 60_000
 """What Spark's Kafka connector waits for at most."""
 _ASSIGNED: Final = msgspec.json.Decoder(dict[str, list[int]])
@@ -187,7 +189,7 @@ class _Options:
     def text(self, name: str) -> str | None:
         return self._given.get(name.lower(), "").strip() or None
 
-    def number(self, name: str, least: int) -> int | None:
+    def number(self, name: str, least: int, most: int = 2**62) -> int | None:
         value = self.text(name)
         if value is None:
             return None
@@ -195,8 +197,8 @@ class _Options:
             number = int(value)
         except ValueError:
             number = least - 1
-        if number < least:
-            raise UsageError(f"option {name} must be a whole number from {least} on, not {value!r}")
+        if not least <= number <= most:
+            raise UsageError(f"option {name} must be a whole number from {least} to {most}, not {value!r}")
         return number
 
     def flag(self, name: str, default: bool) -> bool:
@@ -402,7 +404,7 @@ def _check_order(starting: Bound, ending: Bound) -> None:
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """The options of a sink. Raises `UsageError`."""
     o = _Options(given, _WRITE)
-    producer, batch_id = o.text("producerName"), o.number("batchId", 0)
+    producer, batch_id = o.text("producerName"), o.number("batchId", 0, MAX_BATCH_ID)
     if streaming and batch_id is not None:
         raise UsageError("option batchId is a batch's; a stream's batches have their own ids")
     if not streaming and (producer is None) != (batch_id is None):

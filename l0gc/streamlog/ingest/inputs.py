@@ -173,13 +173,15 @@ def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Calla
                 return lambda: _as_lines(_file(path), name, form)
             pieces = _file_pieces(stack.enter_context(path.open("rb")))
             first = next(pieces, b"")
-        except OSError as e:
-            raise UsageError(f"cannot read {source}: {e.strerror}") from e
+        except (OSError, ValueError) as e:  # a name with a null byte is not one
+            raise UsageError(f"cannot read {source}: {getattr(e, 'strerror', e)}") from e
         pieces = chain([first], pieces)
     elif source == STDIN:
         pieces = _file_pieces(sys.stdin.buffer)
     elif hasattr(source, "read"):
         pieces = map(_binary, _file_pieces(cast(BinaryIO, source)))
+    elif not isinstance(source, Iterable):
+        raise UsageError(f"cannot upload {source!r}: give a path, an open binary file, or records as bytes")
     else:
         pieces, form = _joined(cast(Iterable[bytes], source)), RAW
     if not keep:

@@ -98,13 +98,13 @@ def by_field(field: str, partitions: int) -> Partitioner:
             before, number = number, number + len(records)
             if texts:
                 try:
-                    return of_texts.place([r.key for r in map(as_text.decode, records)])
+                    return of_texts.place([r.field for r in map(as_text.decode, records)])
                 except _UNPLACED:
                     texts = False  # the field has other values than texts, or a record has to be named
             values: list[bytes] = []
             try:
                 for record in records:
-                    key = bytes(_decoded(as_json, record).key)
+                    key = bytes(_decoded(as_json, record).field)
                     of_values[key]
                     values.append(key)
             except _UNPLACED as e:
@@ -122,8 +122,7 @@ def by_field(field: str, partitions: int) -> Partitioner:
 def with_times(spread: Partitioner, field: str) -> Partitioner:
     """The same placement, and each record's create time: a number of milliseconds since 1970, or a time as ISO 8601 has it,
     in UTC where it names no zone."""
-    shape = msgspec.defstruct("Timed", [("time", int | float | datetime)], rename={"time": field}, gc=False)
-    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(shape)
+    decoder = _decoder(field, int | float | datetime)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         place, number = spread.start(name), 0
@@ -136,7 +135,7 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
             error = placed.error
             try:
                 for record in records[: len(placed.partitions)]:
-                    times.append(_milliseconds(_decoded(decoder, record).time))
+                    times.append(_milliseconds(_decoded(decoder, record).field))
             except _NO_TIME as e:
                 at = len(times)
                 line = f"{name} line {before + at + 1}"
@@ -194,7 +193,13 @@ def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception)
 
 
 def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:
-    shape = msgspec.defstruct("Keyed", [("key", kind)], rename={"key": field}, gc=False)
+    """Return a decoder of records' `field`. Raises `UsageError`: no JSON field is asked for by such a name."""
+    try:
+        shape = msgspec.defstruct("Asked", [("field", kind)], rename={"field": field}, gc=False)
+    except ValueError as e:
+        raise UsageError(
+            f"a field name must have no quote, backslash or control character: {field!r} is not taken"
+        ) from e
     return msgspec.json.Decoder(shape)
 
 

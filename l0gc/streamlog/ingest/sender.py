@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import NoneType
+from typing import Final
 
 import numpy as np
 
 from l0gc.errors import UsageError
+from l0gc.operations import checked_value
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Records, pack_records
@@ -23,7 +26,7 @@ from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.landing import Landing, RunAppender, write_object
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import target_of
-from l0gc.streamlog.journal.producers import INPUTS_KEPT, InputSpan, ProducerState, landed_of, progress_of
+from l0gc.streamlog.journal.producers import INPUTS_KEPT, InputSpan, Int62, ProducerState, landed_of, progress_of
 from l0gc.streamlog.journal.rows import NUMBER
 from l0gc.streamlog.producers import begin_run
 
@@ -37,6 +40,14 @@ class NewRecord:
     key: bytes | None = None
     headers: Headers = ()
     create_time_ms: int | None = None
+
+
+_KINDS: Final[dict[str, set[type]]] = {
+    "partition": {int},
+    "value": {bytes},
+    "key": {bytes, NoneType},
+    "create_time_ms": {int, NoneType},
+}
 
 
 @contextmanager
@@ -100,9 +111,16 @@ class Sender:
             L0gcError: see `Landing.land`; from then on at each call. Some of the journals may have their part: begin again
                 with the positions there.
         """
+        self._cluster.parallel.check_open()
         if self._error is not None:
             raise self._error
         some = list(records)
+        if not all(isinstance(r, NewRecord) for r in some):
+            raise UsageError("a record is not an l0gc.api.NewRecord")
+        for name, kinds in _KINDS.items():
+            for kind in {type(getattr(r, name)) for r in some} - kinds:
+                raise UsageError(f"a record's {name} cannot be of type {kind.__name__}, see NewRecord")
+        positions = checked_value("positions", positions, dict[int, Int62])
         spans = self._spans(some, positions)
         if not some:
             return
@@ -138,9 +156,12 @@ class Sender:
 def _columns(records: Sequence[NewRecord]) -> Records:
     """The records as columns. Raises `UsageError`: one of them cannot be stored."""
     in_order = sorted(records, key=lambda r: r.partition)
-    times = np.array([NO_TIME if r.create_time_ms is None else r.create_time_ms for r in in_order], np.int64)
     sizes = np.array([len(r.value) for r in in_order], np.int64)
-    headers = headers_column(r.headers for r in in_order)
+    try:
+        times = np.array([NO_TIME if r.create_time_ms is None else r.create_time_ms for r in in_order], np.int64)
+        headers = headers_column(r.headers for r in in_order)
+    except (OverflowError, TypeError, ValueError) as e:
+        raise UsageError(f"a record has a create time or headers that cannot be stored: {e}") from e
     if times.min() < NO_TIME or times.max() > MAX_TIME_MS:
         raise UsageError("a record has a create time that is not in the years 1970 to 9999")
     if int((sizes + header_bytes(headers)).max()) > MAX_RECORD_BYTES:

@@ -116,6 +116,11 @@ def test_rows_that_cannot_be_placed_stop_their_task_and_nothing_lands(
         (StructType().add("value", "binary"), {"topic": ""}, "name the topic"),
         (StructType().add("value", "binary"), {"producerName": "x"}, "go together"),
         (StructType().add("value", "binary"), {"batchId": "1"}, "go together"),
+        (
+            StructType().add("value", "binary"),
+            {"producerName": "x", "batchId": str(2**38)},
+            "batchId must be a whole number from 0 to 274877906943, not",
+        ),
     ],
 )
 def test_a_write_that_cannot_be_meant_is_refused_before_any_task(

@@ -106,6 +106,17 @@ def test_a_run_that_another_one_followed_is_refused() -> None:
         ([record(4, 1)], {4: 2}, UsageError, "partition 4 is out of range: the topic has partitions 0 to 3"),
         ([NewRecord(0, b"", create_time_ms=-2)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
         ([NewRecord(0, b"", create_time_ms=2**60)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
+        ([NewRecord(0, b"", create_time_ms=2**70)], {0: 1}, UsageError, "that cannot be stored"),
+        ([NewRecord(0, b"", create_time_ms=1.5)], {0: 1}, UsageError, "create_time_ms cannot be of type float"),  # type: ignore[arg-type]
+        ([NewRecord(0, "text")], {0: 1}, UsageError, "value cannot be of type str"),  # type: ignore[arg-type]
+        ([NewRecord(0, b"", key=7)], {0: 1}, UsageError, "key cannot be of type int"),  # type: ignore[arg-type]
+        ([NewRecord(0.0, b"")], {0: 1}, UsageError, "partition cannot be of type float"),  # type: ignore[arg-type]
+        ([NewRecord(0, b"", None, ((7, b""),))], {0: 1}, UsageError, "that cannot be stored"),  # type: ignore[arg-type]
+        ([NewRecord(0, b"", None, (("k", "v"),))], {0: 1}, UsageError, "that cannot be stored"),  # type: ignore[arg-type]
+        ([NewRecord(0, b"", None, (("\udc80", b""),))], {0: 1}, UsageError, "that cannot be stored"),
+        ([record(0, 1)], {0: 2**62 + 1}, UsageError, "positions cannot be"),
+        ([record(0, 1)], {0: 2.0}, UsageError, "positions cannot be"),
+        ([record(0, 1)], {0: True}, UsageError, "positions cannot be"),
         ([NewRecord(0, b"", None, (("k", bytes(MAX_RECORD_BYTES)),))], {0: 1}, UsageError, "longer than 16777216"),
     ],
 )
@@ -114,7 +125,9 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(
 ) -> None:
     cluster = topic_in_memory(PARTITIONS)
     with open_sender(cluster, "events", "bridge") as sender:
+        before = dict(store_of(cluster).objects)
         with pytest.raises(error, match=message):
             sender.send(records, positions)
+        assert store_of(cluster).objects == before
         sender.send(*some(0, 1))
     assert content(cluster) == expected(1)

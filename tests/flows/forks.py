@@ -1,0 +1,116 @@
+"""Programs that fork, close and exit at random moments with a cluster at work; each of them ends.
+
+    python -m tests.flows.forks FIRST COUNT
+
+Each program is a forked child of this process, which itself never uses a cluster. It opens one, has threads read, send and
+list, and then forks, closes it, or exits, with iterators and senders left over.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import l0gc
+from l0gc.api.results import NewRecord
+from l0gc.errors import L0gcError
+
+PATIENCE_S = 60
+
+
+def work(cluster: l0gc.Cluster, seed: int) -> None:
+    """Use the cluster until it is refused."""
+    choose = random.Random(seed)
+    calls: list[Callable[[], object]] = [
+        lambda: list(cluster.read("t")),
+        lambda: list(cluster.read("t", pin=True)),
+        lambda: cluster.upload("t", [b"%d" % n for n in range(choose.randrange(50))]),
+        lambda: cluster.topics.describe("t"),
+        cluster.housekeep,
+        cluster.reconcile,
+        cluster.status,
+    ]
+    while True:
+        choose.choice(calls)()
+
+
+def at_work(cluster: l0gc.Cluster, seed: int) -> None:
+    with suppress(l0gc.errors.UsageError):
+        work(cluster, seed)
+
+
+def refused(call: Callable[[], object]) -> None:
+    """What was begun before is refused by a sentence, or works."""
+    with suppress(L0gcError):
+        call()
+
+
+def program(seed: int) -> None:
+    choose = random.Random(seed)
+    with l0gc.open(os.environ["L0GC_URL"]) as cluster:
+        records = cluster.read("t", pin=choose.random() < 0.5)
+        next(records, None)
+        stack: Any = cluster.producers.sender("t", f"p{seed}")
+        sender = stack.__enter__()
+        for n in range(choose.randrange(4)):
+            threading.Thread(target=at_work, args=(cluster, seed * 10 + n), daemon=True).start()
+        time.sleep(choose.random() / 2)
+        end = choose.randrange(4)
+        if end == 0:
+            ended(os.fork() or child(cluster, records, sender))
+        elif end == 1:
+            return  # with threads at work, and the iterator left over
+        elif end == 2:
+            sys.exit(0)
+        else:
+            cluster.close()
+    refused(lambda: list(records))
+    refused(lambda: sender.send([NewRecord(0, b"")], {0: 1 << 40}))
+    refused(cluster.status)
+
+
+def child(cluster: l0gc.Cluster, records: Any, sender: Any) -> int:
+    """What was opened before the fork is refused, and a cluster that is opened here works."""
+    for call in (cluster.status, lambda: next(records), lambda: sender.send([NewRecord(0, b"")], {0: 1 << 40})):
+        try:
+            call()
+        except l0gc.errors.UsageError as e:
+            if "before this process was forked" not in str(e):
+                raise
+        except StopIteration:  # what it had fetched before
+            pass
+    with l0gc.open(os.environ["L0GC_URL"]) as own:
+        list(own.read("t"))
+        own.upload("t", [b"of a child"])
+        own.compute_watermark()
+        own.sweep()
+    sys.exit(0)
+
+
+def ended(process: int) -> None:
+    _, status = os.waitpid(process, 0)
+    if status:
+        raise AssertionError(f"a child ended with {status}")
+
+
+def main(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        process = os.fork()
+        if not process:
+            signal.alarm(PATIENCE_S)
+            program(seed)
+            sys.exit(0)
+        _, status = os.waitpid(process, 0)
+        if status:
+            sys.exit(f"the program of seed {seed} ended with {status}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,21 @@
+"""Nobody waits for ever for a cluster that is closed, forked or left as Python ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from l0gc.storage.config import StoreConfig
+from tests.support.cli import founded
+
+pytestmark = [pytest.mark.weed, pytest.mark.thorough, pytest.mark.timeout(1800)]
+PROGRAMS = 200
+
+
+def test_programs_that_fork_close_and_exit_at_any_moment_end(bucket: StoreConfig) -> None:
+    founded(topic="t")
+    command = [sys.executable, "-m", "tests.flows.forks", "0", str(PROGRAMS)]
+    ended = subprocess.run(command, check=False, timeout=1800, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]

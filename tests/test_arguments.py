@@ -1,0 +1,194 @@
+"""Any value in any argument of the library (hazard 31): a sentence before the first write, or an entry that all can read."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+import pytest
+
+from l0gc import api, operations
+from l0gc.api.cluster import Cluster
+from l0gc.cli.main import cli
+from l0gc.cli.output import taking_results
+from l0gc.errors import L0gcError, UsageError
+from l0gc.storage.config import StoreConfig
+from l0gc.streamlog.cluster import Handles
+from tests.support.cli import opens
+from tests.support.memory_store import MemoryStore, another_process, copy_of, memory_cluster, put_back, store_of
+from tests.test_api import URL, over
+
+ODD: Final[list[Any]] = [
+    None, True, False, 0, 1, -1, -2, 7, 2**38, 2**53, 2**62 + 1, 2**63, 2**64, -(2**70), 0.0, 2.0, 0.5, -1.0, 5e9, 1e308,
+    float("nan"), float("inf"), "", "t", "\udc80", "a\0b", 'a"b', "a\nb", "x" * 1000, "../x", "ä" * 300, b"t",
+    bytearray(b"t"), [], [1], ["t"], ["\udc80"], (1, 2), (1.0, 2), (0, 2**70), {}, {"dry_run": True}, timedelta(days=7),
+    Decimal(4), Decimal("NaN"), np.int64(3), np.float64(2), np.str_("t"), np.bool_(True), object(), Path("x"), Path("a\0b"),
+]  # fmt: skip
+"""What somebody may give instead of something else."""
+GROUPS: Final = {
+    "topics": api.Topics,
+    "pins": api.Pins,
+    "producers": api.Producers,
+    "runs": api.Runs,
+    "tables": api.Tables,
+}
+NEEDED: Final[dict[str, Any]] = {
+    "name": "t", "topic": "t", "partitions": 1, "run_id": "run", "why": "why", "journal": 0, "checkpoint": "/nowhere",
+    "catalog": "lake",
+}  # fmt: skip
+"""A value for each argument that has no default."""
+
+
+def methods() -> Iterator[tuple[str, inspect.Signature]]:
+    for group, kind in [("", Cluster), *GROUPS.items()]:
+        for name, member in vars(kind).items():
+            if inspect.isfunction(member) and not name.startswith("_") and name not in ("close", "handles"):
+                yield f"{group}.{name}".removeprefix("."), inspect.signature(member)
+
+
+METHODS: Final = dict(methods())
+
+
+def arguments_of(name: str) -> list[str]:
+    """Each argument of a method; of its options, each by its own name."""
+    found = list[str]()
+    for argument, parameter in METHODS[name].parameters.items():
+        options = re.search(r"(\w+)Keywords", str(parameter.annotation))
+        found += getattr(operations, options[1]).__struct_fields__ if options else [argument]
+    return found[1:]
+
+
+def call(cluster: Cluster, name: str, given: dict[str, Any]) -> None:
+    """Call a method, with valid values for what else it needs, and take all that it gives."""
+    method: Any = cluster
+    for part in name.split("."):
+        method = getattr(method, part)
+    needed = {n: NEEDED[n] for n, p in METHODS[name].parameters.items() if n in NEEDED and p.default is p.empty}
+    result = method("t", given["sources"]) if "sources" in given else method(**(needed | given))
+    if hasattr(result, "__enter__"):
+        with result:
+            pass
+    elif inspect.isgenerator(result):
+        list(result)
+
+
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> Handles:
+    monkeypatch.setattr(MemoryStore, "config", StoreConfig.from_url(URL), raising=False)
+    monkeypatch.setattr(MemoryStore, "create_bucket", lambda self: False, raising=False)
+    handles = memory_cluster()
+    handles.controller.create_topic("t", 1)
+    return handles
+
+
+def read_by_another(handles: Handles) -> None:
+    """Read both kinds of log, as any other process would."""
+    other = another_process(handles)
+    other.controller.snapshot()
+    for journal in range(2):
+        _ = other.journal(journal).state
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", METHODS)
+def test_any_value_is_refused_before_a_write_or_lands_as_what_was_meant(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handles = in_memory(monkeypatch)
+    store, first = store_of(handles), copy_of(store_of(handles))
+    for argument in arguments_of(name):
+        for value in ODD:
+            before = copy_of(store)
+            if before != first:
+                put_back(store, "", first)
+                handles, before = memory_cluster(store, bootstrap=False), first
+            with over(handles, monkeypatch) as cluster:
+                try:
+                    call(cluster, name, {argument: value})
+                except UsageError:
+                    assert copy_of(store) == before, f"{name}({argument}={value!r}) wrote something"
+                except L0gcError:
+                    pass
+                except Exception as e:  # noqa: BLE001 - whatever comes of the inside
+                    pytest.fail(f"{name}({argument}={value!r}) raises {e!r}")
+            read_by_another(handles)
+
+
+TEXTS: Final = (
+    "", "0", "-1", "1.5", "8.0", "1e3", "1e999", "nan", "inf", "true", "99999999999999999999", "9" * 400,
+    "-9223372036854775809d",
+    "1e308d", "99999999999999999999TiB", "\udc80", 'a"b', "a\nb", "x" * 1000, "../x", "ä", "t/0", "t/-1", "0-", "5-1",
+    "0-99999999999999999999999", "\u0664",
+)  # fmt: skip
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        elif name not in ("demo", "completion", "server", "help", "doctor"):  # which start or need a server
+            yield (*path, name)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", commands(cli), ids=" ".join)
+def test_any_text_of_any_option_is_refused_before_a_write_or_lands_as_what_was_meant(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handles = opens(in_memory(monkeypatch), monkeypatch)
+    store, first = store_of(handles), copy_of(store_of(handles))
+    command: Any = cli
+    for part in path:
+        command = command.get_command(click.Context(command), part)
+    needed = [p for p in command.params if isinstance(p, click.Argument) and p.required]
+    for parameter in command.params:
+        for text in () if parameter.name in ("watch", "master", "conf") else TEXTS:  # which have no end, or start Spark
+            before = copy_of(store)
+            if before != first:
+                put_back(store, "", first)
+                handles, before = opens(memory_cluster(store, bootstrap=False), monkeypatch), first
+            named = [text if p is parameter else NEEDED.get(str(p.name), "t") for p in needed]
+            option = isinstance(parameter, click.Option) and not parameter.is_flag
+            given = [*path, *([f"{parameter.opts[-1]}={text}"] if option else []), "--", *map(str, named)]
+            try:
+                with taking_results():
+                    cli.main(given, prog_name="l0gc", standalone_mode=False)
+            except (UsageError, click.UsageError):
+                assert copy_of(store) == before, f"{given} wrote something"
+            except (L0gcError, click.ClickException, click.Abort):
+                pass
+            except Exception as e:  # noqa: BLE001 - whatever comes of the inside
+                pytest.fail(f"{given} raises {e!r}")
+            read_by_another(handles)
+
+
+CASES: Final[dict[str, Callable[[Any], object]]] = {
+    "retention_ms cannot be 604800000.0: ": lambda c: c.topics.alter(
+        "t", retention_ms=timedelta(7) / timedelta(milliseconds=1)
+    ),
+    "partitions cannot be 4.0: ": lambda c: c.topics.create("u", partitions=8 / 2),
+    "partitions cannot be True: ": lambda c: c.topics.create("u", partitions=True),
+    "retention_bytes cannot be 5000000000.0: ": lambda c: c.topics.alter_defaults(retention_bytes=5e9),
+    "above cannot be 1000.0: ": lambda c: c.advance_epoch(above=1e3),
+    "journals cannot be 16.0: ": lambda c: c.init(journals=16.0),
+    "shards cannot be 8.0: ": lambda c: c.init(shards=8.0),
+}
+
+
+@pytest.mark.parametrize("refused", CASES)
+def test_a_number_of_another_type_is_refused_with_its_name(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = in_memory(monkeypatch)
+    before = copy_of(store_of(handles))
+    with over(handles, monkeypatch) as cluster, pytest.raises(UsageError, match=re.escape(refused)):
+        CASES[refused](cluster)
+    assert copy_of(store_of(handles)) == before
+    read_by_another(handles)
