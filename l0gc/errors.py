@@ -178,6 +178,13 @@ class StoreTimeoutError(StoreError):
     """The store did not answer in time; like `ThrottledError`, a reason to ask for less."""
 
 
+class RefusedObjectError(CorruptObjectError, StoreError):
+    """The store refuses one object, and answers for others: archived, its encryption key is disabled, a broken disk.
+
+    Whatever goes on without a damaged object goes on without this one, but it may be whole: nobody calls it lost.
+    """
+
+
 class OutputFailedError(L0gcError):
     """Stdout, or the file in its place, cannot be written: its disk is full, or it is closed. The work may be done."""
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
 import msgspec
 
 from l0gc.collect.runs import find_in_runs
-from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, StoreError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, RefusedObjectError, SafetyError, StoreError, UsageError
 from l0gc.formatting import Outcome, moment
 from l0gc.inspect.causes import (
     BARRIER,
@@ -43,7 +45,7 @@ from l0gc.keys import (
     L1Key,
     parse_level_one,
 )
-from l0gc.storage.objectstore import if_there
+from l0gc.storage.objectstore import ask_of_one, if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
@@ -119,7 +121,9 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     """Return why the object `key` (relative to the URL) is kept, or that it may go."""
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
-    there = bool(key) and not key.endswith("/") and if_there(cluster.store.head, key) is not None
+    there = bool(key) and not key.endswith("/")
+    with suppress(RefusedObjectError):  # the journals say whether it is needed
+        there = there and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
     if parsed is None:
         if not there:
             raise NotFoundError(

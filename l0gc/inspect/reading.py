@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,7 +19,14 @@ from l0gc.collect.pause import read_pause
 from l0gc.collect.record import Removed
 from l0gc.collect.runs import RunEntry, list_runs, newest_runs
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError, ObjectNotFoundError, StoreError
+from l0gc.errors import (
+    ClusterMismatchError,
+    CorruptObjectError,
+    NotFoundError,
+    ObjectNotFoundError,
+    RefusedObjectError,
+    StoreError,
+)
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, moment, size, span
 from l0gc.inspect.causes import (
     DAMAGED_WATERMARK,
@@ -33,7 +39,7 @@ from l0gc.inspect.causes import (
 from l0gc.inspect.laggards import find_laggards
 from l0gc.inspect.overview import DatedHolder, Garbage, Journals, Overview, PinCost, Reading, TableState
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
-from l0gc.storage.objectstore import Head, if_there
+from l0gc.storage.objectstore import Head, ask_of_one
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import ControllerState, TopicTable
@@ -335,8 +341,18 @@ def see_objects(
     by_data = [h for h in holders if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
-    heads = dict(zip(keys, cluster.parallel.map(partial(if_there, cluster.store.head), keys), strict=True))
-    written = {key: head.modified_ms for key, head in heads.items() if head is not None}
+
+    def head_of(key: str) -> Head | str:
+        """Return its size and time, or why it has none."""
+        try:
+            return ask_of_one(cluster.store, cluster.store.head, key)
+        except RefusedObjectError as e:
+            return str(e)
+        except ObjectNotFoundError:
+            return "it is missing"
+
+    heads = dict(zip(keys, cluster.parallel.map(head_of, keys), strict=True))
+    written = {key: head.modified_ms for key, head in heads.items() if not isinstance(head, str)}
     for h, extent, text in _suspects(cluster, extents, heads, named) if suspect else ():
         # It may have been reconciled and swept since: then the journal refers to it no more.
         topic = journals.snapshot.topics[h.topic]
@@ -348,24 +364,26 @@ def see_objects(
 
 
 def _suspects(
-    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | None], named: str
+    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | str], named: str
 ) -> Iterator[tuple[Holder, Extent, str]]:
     """Yield the L0 objects that are not what the log says: all are checked by their size, and a block is read of one.
 
     Args:
         named: what reconcile failed on: that object is the one, or else the first.
     """
-    from l0gc.streamlog.ingest.extents import decode_block  # with Arrow, which most calls need not load
+    from l0gc.streamlog.ingest.extents import decode_block, fetch  # with Arrow, which most calls need not load
 
     for h, extent in extents:
         head = heads[extent.key]
-        if head is None or head.size < extent.block.start + extent.block.length:
-            yield h, extent, "it is missing" if head is None else "it is too short"
+        if isinstance(head, str) or head.size < extent.block.start + extent.block.length:
+            yield h, extent, head if isinstance(head, str) else "it is too short"
     for h, extent in ([(h, e) for h, e in extents if e.key in named] or extents)[:1]:
         place = (extent.block.start, extent.block.length)
         try:
-            decode_block(cluster.store.get_ranges(extent.key, [place])[0], extent.key, extent.block)
+            decode_block(fetch(cluster.store, extent.key, [place])[0], extent.key, extent.block)
         except ObjectNotFoundError:
             yield h, extent, "it is missing"
+        except RefusedObjectError as e:
+            yield h, extent, str(e)
         except CorruptObjectError:
             yield h, extent, "it does not match the checksum in the log"

@@ -11,12 +11,14 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, StoreError
+from l0gc.keys import FORMAT
 from l0gc.storage.refusals import why_kept
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
@@ -206,6 +208,26 @@ class ObjectStore(Protocol):
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Abort an upload; one that is gone counts as aborted."""
+
+
+def ask_of_one(
+    store: ObjectStore, read: Callable[Concatenate[str, P], T], key: str, *what: P.args, **more: P.kwargs
+) -> T:
+    """Return what `read` gives for a key and more arguments.
+
+    Raises:
+        RefusedObjectError: the store refuses this object, whatever the reason, and answers for another one.
+        StoreError: it answers for neither.
+        Whatever else `read` raises.
+    """
+    try:
+        return read(key, *what, **more)
+    except StoreError as refusal:
+        try:
+            if_there(store.get, FORMAT)
+        except StoreError:
+            raise refusal from None
+        raise RefusedObjectError(str(refusal)) from refusal
 
 
 def if_there(read: Callable[..., T], *what: Any) -> T | None:

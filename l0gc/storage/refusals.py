@@ -160,6 +160,17 @@ ROWS: Final = (
         statuses=REDIRECTS,
     ),
     Row(
+        StoreError,
+        "{what} was archived ({code}): restore it with aws s3api restore-object, copy it onto itself, and end the lifecycle "
+        "rule that archives objects of {url}",
+        codes=("InvalidObjectState",),
+    ),
+    Row(
+        StoreError,
+        "the key that encrypts {what} cannot be used ({code}): enable it, or cancel its deletion",
+        codes=("KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException"),
+    ),
+    Row(
         AccessDeniedError,
         "the store refused access to {what} ({code}): check the credentials, and that they allow {action}",
         codes=(DENIED,),

@@ -59,6 +59,14 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
         StoreError, "bucket 'b' is in another region or on another server (301 301); check --region and --endpoint-url",
     ),
     (
+        Answer("GetObject", 403, "InvalidObjectState"), "k",
+        StoreError, "s3://b/p/k was archived (InvalidObjectState): restore it with aws s3api restore-object, copy it onto ",
+    ),
+    (
+        Answer("GetObject", 400, "KMS.DisabledException"), "k",
+        StoreError, "the key that encrypts s3://b/p/k cannot be used (KMS.DisabledException): enable it, or cancel its del",
+    ),
+    (
         Answer("DeleteObjects", 403, "AccessDenied"), "k",
         AccessDeniedError, "the store refused access to s3://b/p/k (AccessDenied): check the credentials, and that they "
         "allow s3:DeleteObject",

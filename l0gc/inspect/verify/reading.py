@@ -6,17 +6,18 @@ An object that is read by its own key is found whatever a listing said of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError
 from l0gc.inspect.verify.findings import JournalCopy, Kind
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.storage.log import Folder, SharedLog
-from l0gc.storage.objectstore import ObjectStore, if_there
+from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import ControllerMachine
@@ -145,8 +146,8 @@ def _newest(folder: Folder) -> int:
 
 
 def size_of(store: ObjectStore, key: str) -> int | None:
-    """Return the size of an object; None if it is not there."""
-    head = if_there(store.head, key)
+    """Return the size of an object; None if it is not there. Raises `RefusedObjectError`."""
+    head = ask_of_one(store, partial(if_there, store.head), key)
     return None if head is None else head.size
 
 
@@ -172,11 +173,11 @@ def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent
     blocks = {int(n): o.block(int(n)) for n in distinct(o.extents["block"])}
     end = max(b.start + b.length for b in blocks.values())
     try:
-        bodies = store.get_ranges(o.key, [(b.start, b.length) for b in blocks.values()])
-    except (ObjectNotFoundError, StoreError):
-        if (size_of(store, o.key) or 0) < end:
-            return None
-        raise
+        bodies = fetch(store, o.key, [(b.start, b.length) for b in blocks.values()])
+    except RefusedObjectError as e:
+        return [(o.extent(o.extents[0]), str(e))]
+    except (ObjectNotFoundError, CorruptObjectError):
+        return None
     faults = []
     for (number, block), body in zip(blocks.items(), bodies, strict=True):
         extents = o.extents[o.extents["block"] == number]
@@ -208,13 +209,14 @@ def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
     parsed = parse_level_one(key)
     if parsed is None:
         return "its key is not an L1 object's"
+    fault = ""
     try:
         fault = _l1_content_fault(store, key, size, parsed)
-    except (StoreError, ObjectNotFoundError):
-        if size_of(store, key) != size:
-            return None
-        raise
-    return None if fault and size_of(store, key) != size else fault
+        return None if fault and size_of(store, key) != size else fault
+    except ObjectNotFoundError:
+        return None
+    except RefusedObjectError as e:
+        return fault or str(e)
 
 
 def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> str:

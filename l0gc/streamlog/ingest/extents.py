@@ -11,6 +11,7 @@ says how old a record is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -22,7 +23,7 @@ from crc32c import crc32c
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.storage.entry import compressed, decompressed
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, ask_of_one
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest import headers_and_times
 from l0gc.streamlog.journal import rows
@@ -150,18 +151,23 @@ def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes,
 
 
 def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The bytes of each (start, length) of an object. Raises `CorruptObjectError` if it is shorter, and
-    `ObjectNotFoundError`."""
-    try:
-        return store.get_ranges(key, ranges)
-    except StoreError:
-        end = max(start + length for start, length in ranges)
-        size = store.head(key).size
-        if size >= end:
+    """The bytes of each (start, length) of an object. Raises `CorruptObjectError` if it is shorter, `ObjectNotFoundError`,
+    and as `ask_of_one`."""
+
+    def read(key: str) -> list[bytes]:
+        try:
+            return store.get_ranges(key, ranges)
+        except StoreError:
+            end = max(start + length for start, length in ranges)
+            with suppress(StoreError):
+                size = store.head(key).size
+                if size < end:
+                    raise CorruptObjectError(
+                        f"{key} has {size} bytes where the log says {end} or more; restore that object from a version"
+                    ) from None
             raise
-        raise CorruptObjectError(
-            f"{key} has {size} bytes where the log says {end} or more; restore that object from a version"
-        ) from None
+
+    return ask_of_one(store, read, key)
 
 
 def check_block(body: bytes, key: str, block: Block) -> str:

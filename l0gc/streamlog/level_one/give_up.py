@@ -3,8 +3,9 @@
 A hole is an L1 object without rows. Its footer records who gave up what, when and why, with the bytes that were left.
 To everything but readers it is an ordinary L1 object: it is named by an edit, dropped by retention, deleted by vacuum.
 
-What makes it safe (hazard 35): every block that holds some of the records is read first, and what can be read is refused
-unless the caller insists. A hole covers whole extents that come next behind the last reconciled offset; `fits` decides that
+What makes it safe (hazards 34 and 35): every block that holds some of the records is read several times, apart in time, and
+what can be read once is refused unless the caller insists, as is what the store only refuses. The hole is read back before
+its journal names it. It covers whole extents that come next behind the last reconciled offset; `fits` decides that
 where the edit lands. So whatever another process has lifted, deleted or given up by then is refused. Records in L1 cannot be
 given up: a lost L1 object does not hold M, a reader can go on after it, and it can still be restored at any later time.
 """
@@ -14,16 +15,24 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, SafetyError, UsageError
+from l0gc.errors import (
+    CorruptObjectError,
+    NotFoundError,
+    ObjectNotFoundError,
+    RefusedObjectError,
+    SafetyError,
+    UsageError,
+)
 from l0gc.formatting import Outcome
 from l0gc.keys import level_one
+from l0gc.storage.objectstore import ask_of_one
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
@@ -35,6 +44,10 @@ from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, KEY_METADATA, L1_SCHEMA, PARTITION, seal_footer
 from l0gc.watermark.publication import refuse_if_set_back
+
+LOOKS: Final = 3
+APART_S: Final = 2.0
+"""Records are lost if so many reads, so many seconds apart, do not give them: one may meet a bad replica (hazard 34)."""
 
 
 class LostBlock(msgspec.Struct, frozen=True):
@@ -127,7 +140,7 @@ def give_up(
     Raises:
         NotFoundError: there is no such topic, no journal needs such an object, or there are no such records.
         UsageError: they cannot be given up, or other records must be lifted first.
-        SafetyError: some of them can be read.
+        SafetyError: some of them can be read, or the store refuses their object.
         StoreError: the store does not answer, or has no room. Nothing was given up.
         EpochRegressionError: what is published is above the cluster epoch (hazard 10).
     """
@@ -226,32 +239,47 @@ def _not_next(lost: _Lost, before: Extent) -> UsageError:
 
 
 def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], LostBlock]:
-    """Return what is left of each block that holds some of the records, by key and start. Raises `SafetyError`: some of
-    them can be read."""
+    """Return what is left of each block that holds some of the records, by key and start. Raises as `give_up`."""
     extents: dict[str, list[tuple[_Lost, Extent]]] = {}
     for one in lost:
         for e in one.extents:
             extents.setdefault(e.key, []).append((one, e))
-    tried = cluster.parallel.map(lambda key: read_back(cluster, key, [e for _, e in extents[key]]), list(extents))
+
+    def look(key: str) -> list[LostBlock]:
+        try:
+            return read_back(cluster, key, [e for _, e in extents[key]])
+        except RefusedObjectError as e:
+            if force_readable:
+                return [LostBlock(key, extent.block.start, str(e)) for _, extent in extents[key]]
+            raise SafetyError(
+                f"{e}; whether its records are lost is not known, so nothing was given up. Insist with --force-readable"
+            ) from e
+
     blocks: dict[tuple[str, int], LostBlock] = {}
-    for key, found in zip(extents, tried, strict=True):
-        for (one, e), block in zip(extents[key], found, strict=True):
-            if not block.why and not force_readable:
-                raise SafetyError(
-                    f"not all is lost: the records {e.base_offset} to {e.last_offset} of partition {one.name} can be read "
-                    f"in {key}; nothing was given up. Lift them with l0gc reconcile, or insist with --force-readable"
-                )
-            blocks[key, block.start] = block
+    for n in range(LOOKS):
+        if n:
+            cluster.runtime.clock.sleep(APART_S)
+        for key, found in zip(extents, cluster.parallel.map(look, extents), strict=True):
+            for (one, e), block in zip(extents[key], found, strict=True):
+                if not block.why and not force_readable:
+                    raise SafetyError(
+                        f"not all is lost: the records {e.base_offset} to {e.last_offset} of partition {one.name} can be "
+                        f"read in {key}; nothing was given up. Lift them with l0gc reconcile, or insist with "
+                        "--force-readable"
+                    )
+                before = blocks.get((key, block.start))
+                if before is None or not block.why or (before.why and not before.content):
+                    blocks[key, block.start] = block
     return blocks
 
 
 def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
     """Try to read some extents of an object; returns for each the block, with why it is lost, or '' if it can be read.
 
-    Raises `StoreError`: that is not known.
+    Raises `RefusedObjectError`, `StoreError`: that is not known.
     """
     try:
-        body, why = cluster.store.get(key).body, ""
+        body, why = ask_of_one(cluster.store, cluster.store.get, key).body, ""
     except ObjectNotFoundError as error:
         body, why = b"", str(error)
     tried: dict[tuple[int, int], LostBlock] = {}
@@ -295,6 +323,8 @@ def _write(
         key, record, row = hole
         body = hole_body(key, record)
         cluster.store.put(key, body)
+        if cluster.store.get(key).body != body:
+            raise CorruptObjectError(f"{key} does not hold what was written to it; nothing was given up, run it again")
         row["bytes"] = len(body)
         return row
 

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, UsageError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
 from l0gc.keys import PartitionId, level_one, level_one_index
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack_sealed, unpack_sealed
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, ask_of_one
 from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
@@ -47,8 +47,8 @@ KEPT_ROWS: Final = 32
 """How many of them stay when older ones go into an index object; so a partition writes at most one in 32 commits."""
 INDEX_ROWS: Final = 4096
 """The most rows of an index object: 240 KiB before it is packed. The newest one is replaced until it has so many."""
-UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError, AccessDeniedError)
-"""What concerns one object alone: it is damaged or gone, or the store does not hand it out, as where it was archived."""
+UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError)
+"""What concerns one object alone: it is damaged or gone, or the store refuses it."""
 _LIMIT: Final = 1 << 20
 
 
@@ -113,7 +113,7 @@ def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) 
 
 def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
     key = index_key(p, ref)
-    index = unpack_sealed(key, store.get(key).body, _DECODER, _LIMIT)
+    index = unpack_sealed(key, ask_of_one(store, store.get, key).body, _DECODER, _LIMIT)
     try:
         rows = packed.unpack(index.rows, L1_ROW)
         check_rows(rows)

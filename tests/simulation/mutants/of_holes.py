@@ -19,11 +19,23 @@ from tests.simulation.mutants.of_l1 import fits_anyhow
 from tests.simulation.mutants.tools import everywhere, mutant
 
 _TEST = "tests/streamlog/journal/test_holes.py"
+_REFUSED = "tests/streamlog/level_one/test_refused_objects.py"
 _TEST_GIVE_UP = "tests/streamlog/level_one/test_give_up.py"
 
 
 def _none(rows: Any) -> Any:
     return np.zeros(len(rows), np.bool_)
+
+
+@mutant(
+    34,
+    "l0gc/streamlog/level_one/give_up.py::give_up",
+    "records are given up that one read has not found",
+    f"{_REFUSED}::test_a_replica_that_is_bad_once_makes_nothing_a_hole",
+    simulated=False,
+)
+def one_read_decides() -> AbstractContextManager[Any]:
+    return mock.patch.object(l0gc.streamlog.level_one.give_up, "LOOKS", 1)
 
 
 @mutant(

@@ -7,14 +7,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-import l0gc.streamlog.level_one.expire
+import l0gc.streamlog.level_one.edit
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, DroppedBatch
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
-from tests.simulation.mutants.tools import instead, mutant
+from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _GARBAGE = "tests/streamlog/test_garbage.py"
+_REFUSED = "tests/streamlog/level_one/test_refused_objects.py"
 _EXPIRE = "tests/streamlog/level_one/test_expire.py"
 
 _EPOCHS = 1000
@@ -68,14 +69,38 @@ def damaged_ends_journal(self: JournalGarbage, unit: int, before_ms: int, epoch:
 
 @mutant(
     40,
-    "l0gc/streamlog/level_one/expire.py::run_expiry",
+    "l0gc/streamlog/level_one/edit.py::Editor.attempt",
     "an index object that cannot be read ends the expiry of its journal",
     f"{_EXPIRE}::test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone",
     f"{_EXPIRE}::test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_partition_alone",
     simulated=False,
 )
 def index_ends_expiry() -> AbstractContextManager[Any]:
-    return mock.patch.object(l0gc.streamlog.level_one.expire, "UNREADABLE", ())
+    return mock.patch.object(l0gc.streamlog.level_one.edit, "UNREADABLE", ())
+
+
+@mutant(
+    40,
+    "l0gc/storage/objectstore.py::ask_of_one",
+    "an object that the store refuses ends the run",
+    f"{_REFUSED}::test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out",
+    f"{_REFUSED}::test_every_view_goes_on_and_names_the_object",
+    f"{_REFUSED}::test_a_merge_leaves_the_partition_as_it_is",
+    simulated=False,
+)
+def refusal_ends_run() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.storage.objectstore", "ask_of_one", lambda store, read, key, *what: read(key, *what))
+
+
+@mutant(
+    40,
+    "l0gc/storage/objectstore.py::ask_of_one",
+    "a store that refuses everything counts as one that refuses each object",
+    f"{_REFUSED}::test_a_store_that_refuses_everything_ends_the_run_at_once",
+    simulated=False,
+)
+def all_refusals_alone() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.storage.objectstore", "if_there", lambda read, *what: None)
 
 
 @instead(

@@ -335,13 +335,6 @@ def test_what_can_be_read_is_given_up_only_if_that_is_said() -> None:
     assert readable.content in store_of(cluster).objects[keys[2]].body
 
 
-def test_an_object_that_the_store_does_not_hand_out_is_not_lost() -> None:
-    cluster, keys = uploaded()
-    store_of(cluster).fault = failing(AccessDeniedError("it is archived"), "get*", keys[0])
-    with pytest.raises(AccessDeniedError, match="archived"):
-        lost(cluster, 0, (0, 2))
-
-
 @pytest.mark.parametrize("what", ["reconciled", "given up", "deleted"])
 def test_what_changes_until_it_lands_is_decided_where_it_lands(what: str) -> None:
     """Another process lifts, gives up or deletes the records after they were found lost."""

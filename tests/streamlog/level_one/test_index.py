@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, RefusedObjectError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack_sealed as seal
@@ -165,7 +165,7 @@ def test_more_rows_than_one_object_takes_become_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "error"), [("gone", ObjectNotFoundError), ("damaged", CorruptObjectError), ("withheld", AccessDeniedError)]
+    ("how", "error"), [("gone", ObjectNotFoundError), ("damaged", CorruptObjectError), ("withheld", RefusedObjectError)]
 )
 def test_an_index_object_that_cannot_be_read_does_not_stop_who_writes_on(how: str, error: type[Exception]) -> None:
     """A reader gets an error; see below."""

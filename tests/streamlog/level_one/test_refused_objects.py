@@ -1,0 +1,211 @@
+"""An object that the store refuses, in whatever way, holds up its own partitions and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.errors import (
+    AccessDeniedError,
+    CorruptObjectError,
+    PreconditionFailedError,
+    RefusedObjectError,
+    SafetyError,
+    StoreError,
+    StoreTimeoutError,
+    StoreUnreachableError,
+    ThrottledError,
+)
+from l0gc.inspect.explain import explain_key
+from l0gc.inspect.reading import read_overview
+from l0gc.inspect.verify.run import verify
+from l0gc.storage.workers import LocalWorkers
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.level_one.give_up import give_up
+from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
+from l0gc.streamlog.reader import read_topic
+from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
+from tests.support.merge import merge
+from tests.support.reconcile import files, l1_key, partition_of, put, unreconciled
+
+PARTITIONS = 4
+BAD = 2
+"""The partition whose object is refused."""
+
+Way = Callable[[Handles, str], object]
+
+
+def refused(error: StoreError) -> Way:
+    """No read of the object gets anything else."""
+
+    def way(cluster: Handles, key: str) -> None:
+        store_of(cluster).fault = failing(error, "[gh]e[ta]*", key)
+
+    return way
+
+
+def replaced(body: Callable[[bytes], bytes]) -> Way:
+    def way(cluster: Handles, key: str) -> None:
+        o = store_of(cluster).objects[key]
+        o.body = body(o.body)
+
+    return way
+
+
+WAYS: dict[str, Way] = {
+    "403 AccessDenied": refused(AccessDeniedError("the store refused access to it (AccessDenied)")),
+    "403 InvalidObjectState": refused(StoreError("it was archived (InvalidObjectState)")),
+    "400 KMS.DisabledException": refused(StoreError("the key that encrypts it cannot be used (KMS.DisabledException)")),
+    "500": refused(StoreError("500 InternalError")),
+    "503 for good": refused(ThrottledError("the store asks to slow down")),
+    "409": refused(StoreError("409 OperationAborted")),
+    "412": refused(PreconditionFailedError("it is not what the write expected")),
+    "416": refused(StoreError("416 InvalidRange")),
+    "no answer": refused(StoreTimeoutError("no answer within 30 s")),
+    "connection cut in the body": refused(StoreError("reading it failed")),
+    "404": lambda cluster, key: store_of(cluster).objects.pop(key),
+    "body truncated": replaced(lambda body: body[:-1]),
+    "another body": replaced(
+        lambda body: body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
+    ),
+}
+REFUSED = sorted(WAYS.keys() - {"404", "body truncated", "another body"})
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param]
+
+
+def uploaded(times: int = 1) -> tuple[Handles, list[str]]:
+    """A topic of four partitions, each with an object of its own, or more, and their keys."""
+    cluster = topic_in_memory(PARTITIONS)
+    keys = []
+    for n in range(times):
+        keys += put(cluster, "events", *({p: [b"%d/%d" % (p, n)]} for p in range(PARTITIONS)))
+    return cluster, keys
+
+
+def lifted(cluster: Handles) -> list[int]:
+    return [p for p in range(PARTITIONS) if not unreconciled(cluster, "events", p)]
+
+
+def run(cluster: Handles) -> ReconcileResult:
+    return reconcile(another_process(cluster))
+
+
+def test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out(way: Way) -> None:
+    cluster, keys = uploaded()
+    way(cluster, keys[BAD])
+    result = run(cluster)
+    (error,) = result.errors
+    assert f"it holds events/{BAD}" in error
+    assert f"l0gc give-up --object {keys[BAD]}" in error
+    assert (result.records, lifted(cluster)) == (PARTITIONS - 1, [0, 1, 3])
+    assert result.problem is not None
+    assert result.problem.exit_code == 3
+
+
+def test_every_view_goes_on_and_names_the_object(way: Way) -> None:
+    cluster, keys = uploaded()
+    way(cluster, keys[BAD])
+    failed = run(cluster).problem
+    write_attempt(cluster.store, Attempt("reconcile", 3, str(failed)))
+    assert f"object {keys[BAD]}: " in read_overview(another_process(cluster)).damaged
+    assert explain_key(another_process(cluster), keys[BAD]).subject == keys[BAD]
+    other = another_process(cluster)
+    found = verify(other, LocalWorkers(other), deep=True, min_age_ms=0).findings
+    assert [(f.key, f.partition) for f in found] == [(keys[BAD], BAD)]
+
+
+def test_the_records_of_the_other_partitions_can_be_read(way: Way) -> None:
+    cluster, keys = uploaded()
+    way(cluster, keys[BAD])
+    other = another_process(cluster)
+    topic = other.controller.snapshot().topic("events")
+    assert [r.partition for p in (0, 1, 3) for r in read_topic(other, topic, [p])] == [0, 1, 3]
+    with pytest.raises(CorruptObjectError):
+        list(read_topic(other, topic, [BAD]))
+
+
+def test_a_merge_leaves_the_partition_as_it_is(way: Way) -> None:
+    cluster, _ = uploaded(0)
+    for n in range(5):
+        put(cluster, "events", {p: [b"%d/%d" % (p, n)] for p in range(PARTITIONS)})
+        reconcile(cluster)
+    before = files(cluster, "events", BAD)
+    way(cluster, l1_key(partition_of(cluster, "events", BAD), before[1]))
+    result = merge(another_process(cluster))
+    assert [e.partition(":")[0] for e in result.errors] == [f"partition events/{BAD}"]
+    assert result.partitions == PARTITIONS - 1
+    assert files(cluster, "events", BAD) == before
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_what_the_store_only_refuses_is_given_up_only_if_that_is_said(how: str) -> None:
+    cluster, keys = uploaded()
+    WAYS[how](cluster, keys[BAD])
+    with pytest.raises(SafetyError, match=r"whether its records are lost is not known.*--force-readable"):
+        give_up(another_process(cluster), "ann", objects=[keys[BAD]])
+    assert give_up(another_process(cluster), "ann", objects=[keys[BAD]], force_readable=True).records == 1
+    assert run(cluster).errors == []
+
+
+@pytest.mark.parametrize(
+    "error", [AccessDeniedError("the credentials have expired"), StoreUnreachableError("away"), StoreError("500")]
+)
+def test_a_store_that_refuses_everything_ends_the_run_at_once(error: StoreError) -> None:
+    cluster, _ = uploaded()
+    other = another_process(cluster)
+    other.journal(0).catch_up()
+    other.controller.snapshot()
+
+    def fault(call: Call) -> None:
+        if call.kind in ("get", "head") and call.key.startswith(("level_zero/", "l0gc/format")):
+            raise error
+
+    store_of(cluster).fault = fault
+    with pytest.raises(type(error), match=str(error)) as caught:
+        reconcile(other)
+    assert not isinstance(caught.value, RefusedObjectError)
+    assert lifted(cluster) == []
+    assert store_of(cluster).requests["get"] < 100
+
+
+def test_a_replica_that_is_bad_once_makes_nothing_a_hole() -> None:
+    """Hazard 34: what cannot be undone is not decided by one reading."""
+    cluster, keys = uploaded()
+    body = store_of(cluster).objects[keys[BAD]].body
+    for bad in (1, 2):
+        reads = [0]
+
+        def replica(call: Call, bad: int = bad, reads: list[int] = reads) -> None:
+            if (call.kind, call.key, call.when) == ("get", keys[BAD], "before"):
+                store_of(cluster).objects[keys[BAD]].body = b"?" * len(body) if reads[0] < bad else body
+                reads[0] += 1
+
+        store_of(cluster).fault = replica
+        began = store_of(cluster).clock.ms
+        with pytest.raises(SafetyError, match="can be read"):
+            give_up(another_process(cluster), "ann", objects=[keys[BAD]])
+        assert store_of(cluster).clock.ms - began >= 2000 * bad
+    store_of(cluster).fault = lambda call: None
+    assert run(cluster).errors == []
+
+
+def test_a_hole_that_the_store_keeps_otherwise_is_not_named() -> None:
+    cluster, keys = uploaded()
+    store_of(cluster).objects.pop(keys[BAD])
+
+    def changed(call: Call) -> None:
+        if call.kind == "put" and call.when == "after":
+            store_of(cluster).objects[call.key].body = b"?"
+
+    store_of(cluster).fault = changed
+    with pytest.raises(CorruptObjectError, match="does not hold what was written to it; nothing was given up"):
+        give_up(another_process(cluster), "ann", objects=[keys[BAD]])
+    store_of(cluster).fault = lambda call: None
+    assert lifted(cluster) == []
+    assert give_up(another_process(cluster), "ann", objects=[keys[BAD]]).records == 1
