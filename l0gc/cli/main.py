@@ -37,17 +37,12 @@ READS: Final = "reads"
 APART: Final = "apart"
 
 
-class Act(NamedTuple):
-    """What a command does to a cluster.
+Act = tuple[str, str]
+"""What a command does to a cluster, and the role whose policy lets it (docs/operations.md; empty if none is described).
 
-    Attributes:
-        effect: CHANGES the cluster or its data, so it is refused where a log went back; GOES_ON there, and may write to the
-            bucket, but not to a log; READS, and writes nothing; or is APART from any cluster.
-        role: the role whose policy lets it, see docs/operations.md; empty if none is described.
-    """
-
-    effect: str
-    role: str = ""
+It CHANGES the cluster or its data, so it is refused where a log went back; it GOES_ON there, and may write to the bucket,
+but not to a log; it READS, and writes nothing; or it is APART from any cluster.
+"""
 
 
 class Command(NamedTuple):
@@ -67,90 +62,95 @@ class Command(NamedTuple):
 
 
 _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
-    "init": ("cluster", "Probe the store and found a cluster.", SETUP, Act(GOES_ON, "founder")),
+    "init": ("cluster", "Probe the store and found a cluster.", SETUP, (GOES_ON, "founder")),
     "topic": (
         "topic",
         "Create, alter, delete, list and describe topics.",
         SETUP,
         {
-            "create": Act(CHANGES, "administrator"),
-            "alter": Act(CHANGES, "administrator"),
-            "delete": Act(CHANGES, "administrator"),
-            "list": Act(READS, "looker"),
-            "describe": Act(READS, "looker"),
+            "create": (CHANGES, "administrator"),
+            "alter": (CHANGES, "administrator"),
+            "delete": (CHANGES, "administrator"),
+            "list": (READS, "looker"),
+            "describe": (READS, "looker"),
         },
     ),
     "epoch": (
         "cluster",
         "Show or advance the cluster epoch.",
         SETUP,
-        {"show": Act(READS, "looker"), "advance": Act(CHANGES, "administrator")},
+        {"show": (READS, "looker"), "advance": (CHANGES, "administrator")},
     ),
-    "upload": ("upload", "Upload newline-delimited records into a topic.", RECORDS, Act(CHANGES, "uploader")),
+    "upload": ("upload", "Upload newline-delimited records into a topic.", RECORDS, (CHANGES, "uploader")),
     "producer": (
         "upload",
         "Show producers, and how far their uploads got.",
         RECORDS,
-        {"list": Act(READS), "describe": Act(READS, "looker")},
+        {"list": (READS, ""), "describe": (READS, "looker")},
     ),
-    "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", RECORDS, Act(CHANGES, "reconciler")),
-    "merge": ("reconcile", "Merge small L1 objects into large ones.", RECORDS, Act(CHANGES, "reconciler")),
-    "expire": ("topic", "Delete records beyond their topic's retention.", RECORDS, Act(CHANGES, "expirer")),
+    "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", RECORDS, (CHANGES, "reconciler")),
+    "merge": ("reconcile", "Merge small L1 objects into large ones.", RECORDS, (CHANGES, "reconciler")),
+    "expire": ("topic", "Delete records beyond their topic's retention.", RECORDS, (CHANGES, "expirer")),
     "delete-records": (
         "topic",
         "Delete a topic's records before an offset or a time.",
         RECORDS,
-        Act(CHANGES, "expirer"),
+        (CHANGES, "expirer"),
     ),
-    "give-up": ("topic", "Give up lost records, so that their partition goes on.", RECORDS, Act(CHANGES, "expirer")),
+    "give-up": ("topic", "Give up lost records, so that their partition goes on.", RECORDS, (CHANGES, "expirer")),
     "pin": (
         "pin",
         "Create, list and delete pins.",
         SETUP,
-        {"create": Act(CHANGES, "pinner"), "list": Act(READS, "looker"), "delete": Act(CHANGES, "pinner")},
+        {"create": (CHANGES, "pinner"), "list": (READS, "looker"), "delete": (CHANGES, "pinner")},
     ),
     "table": (
         "table",
         "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.",
         SETUP,
-        {"create": Act(CHANGES), "sync": Act(CHANGES), "list": Act(READS), "drop": Act(CHANGES)},
+        {"create": (CHANGES, ""), "sync": (CHANGES, ""), "list": (READS, ""), "drop": (CHANGES, "")},
     ),
-    "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", COLLECT, Act(CHANGES, "housekeeper")),
+    "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", COLLECT, (CHANGES, "housekeeper")),
     "compute-watermark": (
         "compute_watermark",
         "Compute M from the journals and the listing, and publish it.",
         COLLECT,
-        Act(CHANGES, "computer"),
+        (CHANGES, "computer"),
     ),
-    "sweep": ("sweep", "Delete the L0 objects that M allows.", COLLECT, Act(CHANGES, "sweeper")),
+    "sweep": ("sweep", "Delete the L0 objects that M allows.", COLLECT, (CHANGES, "sweeper")),
     "vacuum": (
         "sweep",
         "Delete what else is garbage: dropped L1 objects, orphans, old records.",
         COLLECT,
-        Act(CHANGES, "vacuumer"),
+        (CHANGES, "vacuumer"),
     ),
-    "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", COLLECT, Act(CHANGES, "collector")),
-    "pause": ("cluster", "Pause all sweeps of this cluster.", COLLECT, Act(GOES_ON, "pauser")),
-    "resume": ("cluster", "Let sweeps go on after l0gc pause.", COLLECT, Act(GOES_ON, "pauser")),
+    "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", COLLECT, (CHANGES, "collector")),
+    "pause": ("cluster", "Pause all sweeps of this cluster.", COLLECT, (GOES_ON, "pauser")),
+    "resume": ("cluster", "Let sweeps go on after l0gc pause.", COLLECT, (GOES_ON, "pauser")),
     "runs": (
         "runs",
         "List, show and search the records of past sweeps and vacuums.",
         COLLECT,
-        {name: Act(READS, "sweeper") for name in ("list", "show", "find")},
+        dict.fromkeys(("list", "show", "find"), (READS, "sweeper")),
     ),
-    "undelete": ("runs", "Bring back what a sweep or a vacuum deleted from a versioned bucket.", COLLECT, Act(GOES_ON)),
-    "verify": ("status", "Check that the bucket holds what the journals say.", LOOK, Act(READS, "verifier")),
-    "read": ("read", "Print a topic's records, byte for byte as uploaded.", RECORDS, Act(READS, "reader")),
-    "status": ("status", "Show M, what holds it back, and what to do next.", LOOK, Act(READS, "looker")),
-    "report": ("status", "Write a page about the cluster, as one HTML file.", LOOK, Act(READS, "reporter")),
-    "explain": ("status", "Explain why an object is kept or may go.", LOOK, Act(READS, "looker")),
-    "log": ("read", "Show what the cluster's logs hold.", LOOK, {"show": Act(READS, "looker")}),
-    "doctor": ("status", "Check store, credentials, machine and cluster.", LOOK, Act(GOES_ON)),
-    "config": ("help", "Show the settings that commands use.", MACHINE, {"show": Act(READS)}),
-    "completion": ("help", "Print the script that completes l0gc in a shell.", MACHINE, Act(READS)),
-    "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", MACHINE, Act(APART)),
-    "demo": ("demo", "The whole loop on an embedded S3 server, with sample data.", MACHINE, Act(APART)),
-    "help": ("help", "Show the help of a command, or of l0gc.", MACHINE, Act(READS)),
+    "undelete": (
+        "runs",
+        "Bring back what a sweep or a vacuum deleted from a versioned bucket.",
+        COLLECT,
+        (GOES_ON, ""),
+    ),
+    "verify": ("status", "Check that the bucket holds what the journals say.", LOOK, (READS, "verifier")),
+    "read": ("read", "Print a topic's records, byte for byte as uploaded.", RECORDS, (READS, "reader")),
+    "status": ("status", "Show M, what holds it back, and what to do next.", LOOK, (READS, "looker")),
+    "report": ("status", "Write a page about the cluster, as one HTML file.", LOOK, (READS, "reporter")),
+    "explain": ("status", "Explain why an object is kept or may go.", LOOK, (READS, "looker")),
+    "log": ("read", "Show what the cluster's logs hold.", LOOK, {"show": (READS, "looker")}),
+    "doctor": ("status", "Check store, credentials, machine and cluster.", LOOK, (GOES_ON, "")),
+    "config": ("help", "Show the settings that commands use.", MACHINE, {"show": (READS, "")}),
+    "completion": ("help", "Print the script that completes l0gc in a shell.", MACHINE, (READS, "")),
+    "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", MACHINE, (APART, "")),
+    "demo": ("demo", "The whole loop on an embedded S3 server, with sample data.", MACHINE, (APART, "")),
+    "help": ("help", "Show the help of a command, or of l0gc.", MACHINE, (READS, "")),
 }
 COMMANDS: Final = {name: Command(*row) for name, row in _ROWS.items()}
 """All commands, in the order of the documents."""
@@ -160,7 +160,7 @@ def acts() -> dict[str, Act]:
     """What each command does to a cluster, by what stands behind `l0gc`: `topic create`."""
     found = dict[str, Act]()
     for name, command in COMMANDS.items():
-        if isinstance(command.act, Act):
+        if isinstance(command.act, tuple):
             found[name] = command.act
         else:
             found |= {f"{name} {leaf}": act for leaf, act in command.act.items()}

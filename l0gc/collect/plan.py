@@ -8,6 +8,7 @@ the plan on, so a long run judges all objects alike. While an operator's pause i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -100,12 +101,11 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
         UsageError: there are no such shards.
         SafetyError: objects above M are to go; or a share of the bucket is given, and the bucket was not counted.
     """
-    look = _Look(cluster)
-    judged = refuse_if_set_back(cluster, keep=False, by_m=True)
-    plan, published, layout = look.planned(options, name, judged), judged.published, judged.identity.layout
-    first, last = options.shards or (0, layout.shards - 1)
-    if not 0 <= first <= last < layout.shards:
-        raise UsageError(f"shards {first}-{last} are not within 0-{layout.shards - 1}, which this cluster has")
+    plan, published, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster, keep=False, by_m=True))
+    shards = plan.layout.shards
+    first, last = options.shards or (0, shards - 1)
+    if not 0 <= first <= last < shards:
+        raise UsageError(f"shards {first}-{last} are not within 0-{shards - 1}, which this cluster has")
     bound = plan.watermark
     if options.grace_s:
         bound = watermark_at(published, plan.started_ms - int(1000 * options.grace_s))
@@ -114,7 +114,7 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
         raise SafetyError(f"--up-to {options.up_to} {why}; l0gc compute-watermark publishes the M that is possible now")
     if options.up_to is not None:
         bound = min(bound, options.up_to)
-    versioning = look.versioning() if bound > NO_WATERMARK else OFF
+    versioning = look() if bound > NO_WATERMARK else OFF
     return msgspec.structs.replace(
         plan,
         bound=bound,
@@ -136,36 +136,36 @@ def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Remo
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
         PausedError: an operator has paused deletions, and this is not a dry run.
     """
-    look = _Look(cluster)
-    plan = look.planned(options, name, refuse_if_set_back(cluster))
-    return msgspec.structs.replace(plan, versioning=look.versioning())
+    plan, _, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster))
+    return msgspec.structs.replace(plan, versioning=look())
 
 
-class _Look:
-    """What sweeps and vacuums have in common; what no log says is asked while the logs are read."""
+def _look(
+    cluster: ClusterHandle, options: D, name: str, judge: Callable[[], Judged]
+) -> tuple[Removal[D], PublishedWatermark | None, Callable[[], str]]:
+    """The plan, but for what one kind of run decides; what is published; and what gives the bucket's versioning.
 
-    def __init__(self, cluster: ClusterHandle) -> None:
-        self._cluster = cluster
-        self._pause = cluster.parallel.begin(partial(read_pause, cluster.store))
-        self.versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
-
-    def planned(self, options: D, name: str, judged: Judged) -> Removal[D]:
-        """The plan, but for what one kind of run decides. Raises `PausedError`."""
-        cluster, pause = self._cluster, self._pause()
-        if pause is not None and not options.dry_run:
-            raise paused_error(describe_pause(pause))
-        now_ms = cluster.now_ms()
-        return Removal(
-            options=options,
-            run_id=name or run_id(now_ms, cluster.runtime.new_id()),
-            started_ms=now_ms,
-            watermark=watermark_of(judged.published),
-            bound=watermark_of(judged.published),
-            cluster_epoch=judged.identity.cluster_epoch,
-            external_log=judged.identity.external_log,
-            layout=judged.identity.layout,
-            paused=describe_pause(pause) if pause is not None else "",
-        )
+    What no log says is asked while the logs are read. Raises `PausedError`.
+    """
+    pause_read = cluster.parallel.begin(partial(read_pause, cluster.store))
+    versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
+    identity, published, _ = judge()
+    pause = pause_read()
+    if pause is not None and not options.dry_run:
+        raise paused_error(describe_pause(pause))
+    now_ms, m = cluster.now_ms(), watermark_of(published)
+    plan = Removal(
+        options=options,
+        run_id=name or run_id(now_ms, cluster.runtime.new_id()),
+        started_ms=now_ms,
+        watermark=m,
+        bound=m,
+        cluster_epoch=identity.cluster_epoch,
+        external_log=identity.external_log,
+        layout=identity.layout,
+        paused=describe_pause(pause) if pause is not None else "",
+    )
+    return plan, published, versioning
 
 
 def versioning_of(store: ObjectStore) -> str:

@@ -24,40 +24,33 @@ TOPICS_SHOWN: Final = 10
 _NAMED: Final = 3
 
 
-class Holding(NamedTuple):
-    """How many L0 objects there are, and how many bytes."""
-
-    objects: int = 0
-    bytes: int = 0
-
-
 class Release(NamedTuple):
-    """What reconciling all that is needed up to `epoch` means: extents of `lifted` bytes are lifted, the objects up to there
-    are released, and no partition needed `garbage` of their bytes."""
+    """What reconciling all that is needed up to `epoch` means: extents of `lifted` bytes are lifted, so many objects up to
+    there are released, with so many bytes, and no partition needed `garbage` of these."""
 
     epoch: int
-    lifted: int = 0
-    released: Holding = Holding()
-    garbage: int = 0
+    lifted: int
+    objects: int
+    bytes: int
+    garbage: int
 
 
-def releases(objects: Mapping[int, Holding], unreconciled: Mapping[int, int], below: int) -> list[Release]:
+def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, int], below: int) -> list[Release]:
     """Return what reconciling up to each epoch costs and releases, in order of the epoch; empty if nothing lags.
 
     Args:
-        objects: what the bucket holds at each epoch.
+        objects: how many objects the bucket holds at each epoch, and their bytes.
         unreconciled: how many bytes the unreconciled extents at each epoch take.
         below: the lowest epoch that a journal may still take, or that a pin keeps.
     """
     first = min(unreconciled, default=below)
     choices = list[Release]()
-    lifted, released, garbage = 0, Holding(), 0
+    lifted = released = released_bytes = garbage = 0
     for epoch in sorted(e for e in {*objects, *unreconciled} if first <= e < below):
-        needed, there = unreconciled.get(epoch, 0), objects.get(epoch, Holding())
-        lifted += needed
-        released = Holding(released.objects + there.objects, released.bytes + there.bytes)
-        garbage += max(0, there.bytes - needed)
-        choices.append(Release(epoch, lifted, released, garbage))
+        needed, (there, there_bytes) = unreconciled.get(epoch, 0), objects.get(epoch, (0, 0))
+        lifted, released, released_bytes = lifted + needed, released + there, released_bytes + there_bytes
+        garbage += max(0, there_bytes - needed)
+        choices.append(Release(epoch, lifted, released, released_bytes, garbage))
     return choices
 
 
@@ -151,7 +144,7 @@ def find_laggards(
         text = "; how much garbage that keeps is not known, since the bucket was never listed"
         sentence = f"{_lag(laggards, now_ms)}{_ending(text, COMPUTE, giving_up)}"
         return msgspec.structs.replace(laggards, garbage_bytes=None, sentence=sentence)
-    objects = {r.epoch: Holding(r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
+    objects = {r.epoch: (r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}
     choices = releases(objects, sizes, below)
     garbage = choices[-1].garbage
     if not garbage:
@@ -162,12 +155,12 @@ def find_laggards(
         garbage_bytes=garbage,
         listed_ms=scan.totals.taken_ms,
         lifted_bytes=best.lifted,
-        released_objects=best.released.objects,
-        released_bytes=best.released.bytes,
+        released_objects=best.objects,
+        released_bytes=best.bytes,
     )
     keeps = "keeps" if laggards.partitions == 1 else "keep"
     listed = f"listed {span(now_ms - scan.totals.taken_ms)} ago"
-    released = f"{count(best.released.objects, 'object')} with {size(best.garbage)} of it"
+    released = f"{count(best.objects, 'object')} with {size(best.garbage)} of it"
     then = f"; lifting {size(best.lifted)} releases {released}"
     command = f"{RECONCILE} --up-to {best.epoch} && {COMPUTE}"
     sentence = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -310,29 +310,21 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
 
     failed = o.failed("reconcile")
     suspect = o.cluster_epoch - m.watermark > NORMAL_LAG or failed is not None
-    seen = see_objects(cluster, logs, m.held_back_by, suspect=suspect, named="" if failed is None else failed.error)
-    o.damaged, o.giving_up = seen.damaged, seen.giving_up
+    why = "" if failed is None else failed.error
+    written, o.damaged, o.giving_up = see_objects(cluster, logs, m.held_back_by, suspect=suspect, named=why)
     o.held_back_by = [
-        DatedHolder(**msgspec.structs.asdict(h), oldest_ms=seen.written.get(h.key, -1)) for h in m.held_back_by
+        DatedHolder(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by
     ]
     if not (o.errors or o.set_back or o.forgotten):  # each holds M on its own
         needed = [(topic.name, u) for topic, _, state in logs.topics() for u in state.objects]
         o.laggards = find_laggards(needed, logs.free_below(), o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
 
 
-class SeenObjects(NamedTuple):
-    """The L0 objects that hold partitions: when each was `written`; which is damaged, as a sentence, with the command that
-    gives up its records in the first partition that it holds."""
-
-    written: dict[str, int]
-    damaged: str = ""
-    giving_up: str = ""
-
-
 def see_objects(
     cluster: Handles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
-) -> SeenObjects:
-    """Look at the objects that hold these partitions.
+) -> tuple[dict[str, int], str, str]:
+    """Return when each object that holds these partitions was written; which is damaged, as a sentence; and the command
+    that gives up its records in the first partition that it holds.
 
     Args:
         suspect: whether there is a reason to see if they are what the log says.
@@ -359,8 +351,8 @@ def see_objects(
         state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
         if extent in state.extents(h.partition):
             giving_up = state.how_to_give_up(h.partition, extent.base_offset)
-            return SeenObjects(written, f"reconcile fails on object {extent.key}: {text}", giving_up)
-    return SeenObjects(written)
+            return written, f"reconcile fails on object {extent.key}: {text}", giving_up
+    return written, "", ""
 
 
 def _suspects(

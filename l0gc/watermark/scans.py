@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import msgspec
@@ -168,14 +167,6 @@ def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
     return min((r.oldest_ms for r in rows), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """The newest scans, oldest first; `skipped` counts those that cannot be read or are another cluster's."""
-
-    scans: list[ScanTotals]
-    skipped: int = 0
-
-
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
     """A snapshot as it is stored; its rows are decoded only where they are needed."""
 
@@ -278,16 +269,19 @@ def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec
     return totals, kept.rows
 
 
-def read_trend(store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100) -> Trend:
-    """The totals of the `last` newest snapshots; one that cannot be read, or is another cluster's, is left out."""
+def read_trend(
+    store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100
+) -> tuple[list[ScanTotals], int]:
+    """The totals of the `last` newest snapshots, oldest first; and how many are left out, since they cannot be read or are
+    another cluster's."""
 
-    def read(key: str) -> Trend:
+    def read(key: str) -> list[ScanTotals] | None:
         try:
-            return Trend([_opened(store.get(key).body, key, cluster_id)[0]])
+            return [_opened(store.get(key).body, key, cluster_id)[0]]
         except ObjectNotFoundError:
-            return Trend([])  # it has expired since it was listed
+            return []  # it has expired since it was listed
         except (CorruptObjectError, ClusterMismatchError):
-            return Trend([], 1)
+            return None
 
     each = parallel.map(read, list_scans(store)[-last:] if last > 0 else [])
-    return Trend([totals for trend in each for totals in trend.scans], sum(trend.skipped for trend in each))
+    return [totals for some in each for totals in some or ()], each.count(None)

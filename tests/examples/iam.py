@@ -27,7 +27,7 @@ def page(text: str) -> str:
     """docs/operations.md, with each role's commands; the calls of Spark's that stand behind them are written by hand."""
 
     def row(m: re.Match[str]) -> str:
-        own = [f"`{name}`" for name, act in acts().items() if act.role == m[2]]
+        own = [f"`{name}`" for name, (_, role) in acts().items() if role == m[2]]
         return f"{m[1]}{', '.join([*own, *_CALLS.findall(m[3])])} |" if own else m[0]
 
     before, heading, rest = text.partition("## Permissions\n")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from l0gc.collect.sweep import SweepRun
 from l0gc.inspect import laggards
 from l0gc.inspect.explain import explain_epoch, explain_key
-from l0gc.inspect.laggards import Holding, Laggards, best_release, releases
+from l0gc.inspect.laggards import Laggards, best_release, releases
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.keys import journal_log
@@ -149,27 +149,27 @@ EPOCHS = st.integers(0, 12)
 HISTOGRAM = st.dictionaries(EPOCHS, st.integers(0, 1000))
 
 
-@given(st.dictionaries(EPOCHS, st.builds(Holding, st.integers(1, 9), st.integers(0, 1000))), HISTOGRAM, EPOCHS)
+@given(st.dictionaries(EPOCHS, st.tuples(st.integers(1, 9), st.integers(0, 1000))), HISTOGRAM, EPOCHS)
 def test_each_lift_costs_and_releases_all_up_to_its_epoch(
-    objects: dict[int, Holding], unreconciled: dict[int, int], below: int
+    objects: dict[int, tuple[int, int]], unreconciled: dict[int, int], below: int
 ) -> None:
     choices, first = releases(objects, unreconciled, below), min(unreconciled, default=below)
     assert [c.epoch for c in choices] == sorted(e for e in {*objects, *unreconciled} if first <= e < below)
     for c in choices:
         inside = range(first, c.epoch + 1)
-        there = [objects.get(e, Holding()) for e in inside]
+        there = [objects.get(e, (0, 0)) for e in inside]
         needed = [unreconciled.get(e, 0) for e in inside]
         assert c.lifted == sum(needed)
-        assert c.released == Holding(sum(h.objects for h in there), sum(h.bytes for h in there))
-        assert c.garbage == sum(max(0, h.bytes - n) for h, n in zip(there, needed, strict=True))
+        assert (c.objects, c.bytes) == (sum(n for n, _ in there), sum(n for _, n in there))
+        assert c.garbage == sum(max(0, size - n) for (_, size), n in zip(there, needed, strict=True))
     if choices:
         best = best_release(choices)
         assert all((c.garbage - c.lifted, c.epoch) <= (best.garbage - best.lifted, best.epoch) for c in choices)
 
 
 def test_of_lifts_that_are_worth_the_same_the_highest_is_taken() -> None:
-    choices = releases({3: Holding(2, 100), 5: Holding(1, 20), 7: Holding(1, 9)}, {3: 10, 5: 10, 7: 9}, 9)
-    assert [(c.epoch, c.lifted, *c.released, c.garbage) for c in choices] == [
+    choices = releases({3: (2, 100), 5: (1, 20), 7: (1, 9)}, {3: 10, 5: 10, 7: 9}, 9)
+    assert [(c.epoch, c.lifted, c.objects, c.bytes, c.garbage) for c in choices] == [
         (3, 10, 2, 100, 90),
         (5, 20, 3, 120, 100),
         (7, 29, 4, 129, 100),

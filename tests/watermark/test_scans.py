@@ -109,10 +109,10 @@ def test_the_trend_is_the_newest_scans_without_those_that_cannot_be_read() -> No
         write_scan(store, rt, snapshot(taken_ms))
     write_scan(store, rt, snapshot(5, cluster_id="another"))
     store.put(write_scan(store, rt, snapshot(6)), b"damaged")
-    trend = read_trend(store, Parallel(), CLUSTER, last=4)
-    assert ([t.taken_ms for t in trend.scans], trend.skipped) == ([3, 4], 2)
-    assert len(read_trend(store, Parallel(), CLUSTER).scans) == 5
-    assert read_trend(store, Parallel(), CLUSTER, last=0).scans == []
+    scans, skipped = read_trend(store, Parallel(), CLUSTER, last=4)
+    assert ([t.taken_ms for t in scans], skipped) == ([3, 4], 2)
+    assert len(read_trend(store, Parallel(), CLUSTER)[0]) == 5
+    assert read_trend(store, Parallel(), CLUSTER, last=0)[0] == []
 
 
 def test_a_trend_does_not_end_at_a_scan_that_expires_meanwhile() -> None:
@@ -120,8 +120,8 @@ def test_a_trend_does_not_end_at_a_scan_that_expires_meanwhile() -> None:
     gone = write_scan(store, runtime(), snapshot(1))
     write_scan(store, runtime(1), snapshot(2))
     store.fault = once(lambda: store.objects.pop(gone), "get", gone)
-    trend = read_trend(store, Parallel(), CLUSTER)
-    assert ([t.taken_ms for t in trend.scans], trend.skipped) == ([2], 0)
+    scans, skipped = read_trend(store, Parallel(), CLUSTER)
+    assert ([t.taken_ms for t in scans], skipped) == ([2], 0)
 
 
 def test_too_old_and_too_many_snapshots_are_old_and_nothing_else() -> None:

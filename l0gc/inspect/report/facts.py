@@ -245,11 +245,9 @@ def gather(
         CorruptObjectError: the controller's log cannot be read.
     """
     o = read_overview(cluster, price_gb_month, runs=RUNS_READ)
-    past = read_trend(cluster.store, cluster.parallel, o.cluster_id, SCANS_READ)
-    if past.skipped:
-        o.notes.append(
-            f"{past.skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without"
-        )
+    scans, skipped = read_trend(cluster.store, cluster.parallel, o.cluster_id, SCANS_READ)
+    if skipped:
+        o.notes.append(f"{skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
     bars = list[EpochBar]()
     if o.scan is not None and o.garbage is not None:
         left = o.garbage.left_objects / max(1, o.garbage.eligible_objects)
@@ -266,9 +264,9 @@ def gather(
         by_topic=[] if o.external_log else by_topic(o.logs),
         given_up=o.logs.given_up(SHOWN_HOLES),
         epochs=bars,
-        trend=trend_points(thinned(past.scans), sweeps_of(o.runs)),
+        trend=trend_points(thinned(scans), sweeps_of(o.runs)),
         saved=saved(o.runs, price_gb_month),
-        forecast=forecast(past.scans, o.runs, left_bytes, price_gb_month),
+        forecast=forecast(scans, o.runs, left_bytes, price_gb_month),
         deleted=deleted_bars(o.runs),
         findings=findings and msgspec.structs.replace(findings, findings=findings.findings[:SHOWN_FINDINGS]),
     )

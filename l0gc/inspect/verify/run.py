@@ -178,8 +178,8 @@ def verify(
     )
     parts += _read_again(basis, deep, max_findings, cluster, suspects)
 
-    counts = sum((p.counts for p in parts), Counter[Kind]())
-    first = heapq.nsmallest(max_findings, (s for p in parts for s in p.findings), key=_order)
+    counts = sum((kinds for _, kinds, _ in parts), Counter[Kind]())
+    first = heapq.nsmallest(max_findings, (s for _, _, findings in parts for s in findings), key=_order)
     result = VerifyResult(
         state.epoch,
         basis.watermark,
@@ -189,7 +189,7 @@ def verify(
         counts={kind.value: n for kind, n in sorted(counts.items())},
         checked=Checked(journals=state.journals, partitions=state.partition_count),
     )
-    for name, n in sum((p.seen for p in parts), Counter[str]()).items():
+    for name, n in sum((seen for seen, _, _ in parts), Counter[str]()).items():
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
     result.seconds = time.monotonic() - started
     return result
@@ -276,12 +276,6 @@ class References(NamedTuple):
             yield task, References([self.keys[n] for n in numbers], self.places[numbers], needed)
 
 
-class InDoubt(NamedTuple):
-    """A journal that may have lost entries: what it does not name, it may have named."""
-
-    journal: int
-
-
 # -- the first stage: journals -------------------------------------------------------------------------------------------
 
 
@@ -311,7 +305,7 @@ def _read_journals(
                 yield journal % cut.tasks, Seen(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
         if any(s.kind in DOUBTFUL for s in suspects):
-            yield from ((task, InDoubt(journal)) for task in range(cut.tasks))
+            yield from ((task, journal) for task in range(cut.tasks))
 
 
 def _l1_references(
@@ -381,8 +375,8 @@ def _compare(
     Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect.
 
     Args:
-        sent: the ranges that the task lists, the `References` that fall into them, every journal that is `InDoubt`, and
-            whatever else was seen of the journals, which is passed on.
+        sent: the ranges that the task lists, the `References` that fall into them, the number of every journal
+            that may have lost entries (what it does not name, it may have named), and what else was seen of the journals.
     """
 
     def addressed(item: Suspect | Seen) -> tuple[int, Suspect | Seen]:
@@ -397,8 +391,8 @@ def _compare(
                 references.append(item)
             case FolderRange():
                 ranges.append(item)
-            case InDoubt():
-                doubtful.add(item.journal)
+            case int():
+                doubtful.add(item)
             case _:
                 yield addressed(item)
     # No reference comes after this, so the listing is newer than all of them.
@@ -524,17 +518,10 @@ class _Comparison:
 # -- the third stage: the second reading ---------------------------------------------------------------------------------
 
 
-class _Confirmed(NamedTuple):
-    """What a task saw, and its findings: all by their kind, and the first of them."""
-
-    seen: Counter[str]
-    counts: Counter[Kind]
-    findings: list[Suspect]
-
-
 def _read_again(
     basis: Basis, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Seen]
-) -> Iterator[_Confirmed]:
+) -> Iterator[tuple[Counter[str], Counter[Kind], list[Suspect]]]:
+    """Yield what a task saw, and its findings: all by their kind, and the first of them."""
     suspects, seen = list[Suspect](), Seen()
     for item in sent:
         if isinstance(item, Suspect):
@@ -546,7 +533,7 @@ def _read_again(
         suspects.append(Suspect(Kind.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
     still = confirm(cluster, basis, suspects, deep=deep)
     first = heapq.nsmallest(max_findings, still, key=_order)
-    yield _Confirmed(seen.counts, Counter(s.kind for s in still), first)
+    yield seen.counts, Counter(s.kind for s in still), first
 
 
 def _order(s: Suspect) -> tuple[Any, ...]:
