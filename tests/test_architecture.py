@@ -156,7 +156,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
     "collect/pause.py": (["store.delete"], "the pause flag"),
     "collect/runs.py": (["store.delete_versions"], "delete markers, for undelete"),
-    "collect/sweep.py": (["store.abort"], "unfinished uploads, of which no object came"),
+    "collect/run.py": (["store.abort"], "unfinished uploads, of which no object came"),
     "inspect/doctor.py": (
         ["store.discard", "store.discard", "store.delete"],
         "what it wrote; names that nobody writes, to try permissions",

@@ -17,6 +17,7 @@ from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
 from l0gc.collect.garbage import KINDS
 from l0gc.collect.plan import UNKNOWN, Removal, run_id
+from l0gc.collect.run import RunResult
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult
 from l0gc.errors import UsageError
@@ -110,11 +111,7 @@ def swept(r: SweepResult) -> list[str]:
     if r.unparsable:
         foreign = count(r.unparsable, "key is not an L0 key and stays", "keys are not L0 keys and stay")
         lines.append(f"{foreign}, e.g. {r.unparsable_samples[0]}")
-    if r.uploads_aborted:
-        would = "would be " if r.dry_run else ""
-        lines.append(f"{count(r.uploads_aborted, 'unfinished upload')} {would}aborted")
-    if r.uploads_note:
-        lines.append(r.uploads_note)
+    lines += _uploads(r)
     if r.throttled:
         waited = f"{r.backpressure_seconds:.1f} s were spent waiting for it"
         lines.append(f"the store asked to slow down {count(r.throttled, 'time')}; {waited}")
@@ -158,9 +155,16 @@ def vacuumed(r: VacuumResult) -> list[str]:
     if r.unparsable:
         keys = count(r.unparsable, "key is not an L1 key and stays", "keys are not L1 keys and stay")
         lines.append(f"{keys}, e.g. {r.unparsable_samples[0]}")
+    lines += _uploads(r)
     if r.objects:
         lines += bytes_that_stay(r.plan)
     return lines
+
+
+def _uploads(r: RunResult) -> list[str]:
+    would = "would be " if r.dry_run else ""
+    aborted = [f"{count(r.uploads_aborted, 'unfinished upload')} {would}aborted"] if r.uploads_aborted else []
+    return aborted + ([r.uploads_note] if r.uploads_note else [])
 
 
 def bytes_that_stay(plan: Removal[Any], or_what: str = "") -> list[str]:

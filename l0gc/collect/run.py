@@ -33,7 +33,7 @@ from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, LocalWorkers, Place, Workers
 from l0gc.watermark.source import ClusterHandle
@@ -63,13 +63,24 @@ class RunResult(Tally, Outcome, kw_only=True):
 
     command: ClassVar[str] = SWEEP
     hidden: ClassVar[frozenset[str]] = frozenset(
-        ["plan", "list_requests", "list_errors", "highest_deleted_epoch", "delete_requests", "delete_errors", "limited"]
+        [
+            "plan",
+            "uploads_note",
+            "list_requests",
+            "list_errors",
+            "highest_deleted_epoch",
+            "delete_requests",
+            "delete_errors",
+            "limited",
+        ]
     )
 
     plan: Removal[Sweep] | Removal[Vacuum]
     engine: str = LOCAL
     stopped: bool = False
     seconds: float = 0.0
+    uploads_note: str = ""
+    """Why not all uploads were listed, where the store or the credentials did not allow it."""
 
     @property
     def run_id(self) -> str:
@@ -264,6 +275,24 @@ class RemovalRun(Generic[D, R]):
         self._settle(kind, done)
         if remover.tally.paused:
             self.stop.set()
+
+    def _abort_uploads(
+        self, prefix: str, remover: Remover, result: R, may_go: Callable[[UnfinishedUpload], bool]
+    ) -> None:
+        """Abort the unfinished uploads below `prefix` that may go; a dry run only counts them."""
+        store, tally = self._cluster.store, remover.tally
+        tally.list_requests += 1  # for the first page, also if it is empty
+        try:
+            for number, page in enumerate(store.uploads(prefix)):
+                tally.list_requests += number > 0
+                for upload in filter(may_go, page):
+                    if self.stop.is_set():
+                        return
+                    if not result.dry_run:
+                        store.abort(upload)
+                    tally.uploads_aborted += 1
+        except StoreError as e:
+            result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
 
     def _settle(self, kind: str, reported: Collection[str]) -> None:
         """Count what workers deleted that did not report, by the record.

@@ -20,11 +20,11 @@ from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
 from l0gc.collect.scan import Deletable, OutOfOrderError, SkipScan, Tally
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import L0gcError, PartialFailureError, SafetyError, StoreError
+from l0gc.errors import L0gcError, PartialFailureError, SafetyError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
 from l0gc.operations import Sweep
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, Place
 
@@ -63,12 +63,10 @@ class SweepResult(RunResult, kw_only=True):
     """
 
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | frozenset(
-        ["objects", "unparsable_samples", "unknown", "unknown_folders", "uploads_note"]
+        ["objects", "unparsable_samples", "unknown", "unknown_folders"]
     )
 
     plan: Removal[Sweep]
-    uploads_note: str = ""
-    """Why not all uploads were listed, where the store or the credentials did not allow it."""
     engine_reason: str = ""
 
     @property
@@ -163,7 +161,7 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
                 say = quiet
             self._spread(LEVEL_ZERO, functools.partial(sweep_ranges, say), parts)
             if not (remover.tally.limited and plan.is_limited_by_ratio):
-                self._abort_uploads(plan, result, remover.tally)
+                self._abort_uploads(plan.layout.data_prefix, remover, result, functools.partial(_may_be_aborted, plan))
         return result
 
     def _parts(self, plan: Removal[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
@@ -174,29 +172,12 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
             return [[r] for r in plan.ranges(workers.slots if plan.options.max_rate is None else workers.cores)]
         return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
-    def _abort_uploads(self, plan: Removal[Sweep], result: SweepResult, tally: Tally) -> None:
-        """Abort the unfinished uploads of keys that may go; a dry run only counts them."""
-        store, layout = self._cluster.store, plan.layout
-        tally.list_requests += 1  # for the first page, also if it is empty
-        try:
-            for number, page in enumerate(store.uploads(layout.data_prefix)):
-                tally.list_requests += number > 0
-                for upload in page:
-                    if self.stop.is_set():
-                        return
-                    parsed = layout.parse(upload.key)
-                    if parsed is None or parsed.epoch > plan.bound:
-                        continue
-                    if (
-                        not plan.first_shard <= parsed.shard < plan.end_shard
-                        or upload.initiated_ms > plan.older_than_ms
-                    ):
-                        continue
-                    if not plan.options.dry_run:
-                        store.abort(upload)
-                    tally.uploads_aborted += 1
-        except StoreError as e:
-            result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
+
+def _may_be_aborted(plan: Removal[Sweep], upload: UnfinishedUpload) -> bool:
+    key = plan.layout.parse(upload.key)
+    if key is None or key.epoch > plan.bound:
+        return False
+    return plan.first_shard <= key.shard < plan.end_shard and upload.initiated_ms <= plan.older_than_ms
 
 
 # -- a part of the shards -------------------------------------------------------------------------------------------------

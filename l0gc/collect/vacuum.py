@@ -2,7 +2,8 @@
 
 What has been dropped goes first, since no listing is needed for it; then the orphans, after the fences; then old records.
 A dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
-that follows deletes. The pause, the run record, the pace and the limits are those of a sweep, by the same code.
+that follows deletes. The pause, the run record, the pace and the limits are those of a sweep, by the same code. With the
+orphans end unfinished uploads of L1 objects that are stamped below the fence: what they would become can be named no more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from l0gc.collect.dropped_l1 import DroppedRemoval
-from l0gc.collect.garbage import KINDS, Amounts, GarbageSource
+from l0gc.collect.garbage import KINDS, ORPHANED_L1, Amounts, GarbageSource
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
 from l0gc.collect.plan import Removal, plan_vacuum
@@ -23,8 +24,9 @@ from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
+from l0gc.keys import L1_DATA, parse_level_one
 from l0gc.operations import Vacuum
-from l0gc.storage.objectstore import PAGE_SIZE
+from l0gc.storage.objectstore import PAGE_SIZE, UnfinishedUpload
 from l0gc.storage.workers import LOCAL
 
 
@@ -46,6 +48,7 @@ class VacuumResult(RunResult, kw_only=True):
         l1: What the journals have in the end: `live_objects` and `live_bytes` are named, `dropped_objects` and
             `dropped_bytes` wait for their grace.
         oldest_dropped_age_s: How long the oldest of these has waited that no pin keeps; null for none.
+        uploads_aborted: Unfinished multipart uploads of L1 objects aborted: a killed run's, stamped below the fence.
         requests: `list` and `delete` requests.
         throttled: How often the store asked to slow down, or did not answer in time.
         backpressure_seconds: For how long deleting waited because of that.
@@ -63,7 +66,7 @@ class VacuumResult(RunResult, kw_only=True):
     """
 
     command: ClassVar[str] = VACUUM
-    hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"eligible", "held_by_age", "uploads_aborted"}
+    hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"eligible", "held_by_age"}
 
     plan: Removal[Vacuum]
     deleted: dict[str, Removed] = msgspec.field(default_factory=lambda: dict.fromkeys(KINDS, Removed()))
@@ -168,6 +171,7 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
             self._spread(name, find, source.parts(folder, parts))
             if self._ended:
                 return
+        self._abort_uploads(L1_DATA, self._remover(ORPHANED_L1), result, functools.partial(_is_below, fence))
         if not plan.options.dry_run:
             found = [self._remover(name).tally for name in orphans]
             known = all(t.failed <= len(t.failures) for t in found)
@@ -184,3 +188,9 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         removers = list(self._removers.values())
         deleted, total = sum(r.tally.objects for r in removers), sum(r.tally.bytes for r in removers)
         self._workers.say(f"{kind}: {deleted:,} deleted, {size(total)}", kind=kind, deleted=deleted, bytes=total)
+
+
+def _is_below(fence: int, upload: UnfinishedUpload) -> bool:
+    """Whether what the upload would become can be named no more; aborting it sooner would only fail a run's round."""
+    key = parse_level_one(upload.key)
+    return key is not None and key.epoch < fence

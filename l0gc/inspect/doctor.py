@@ -47,8 +47,8 @@ from l0gc.inspect.reading import read_overview
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage import bucket
-from l0gc.storage.bucket import ABORTS, EXPIRES, EXPIRES_MARKERS, EXPIRES_OLD, MOVES, LifecycleRule
-from l0gc.storage.objectstore import ENABLED, OFF, ObjectStore
+from l0gc.storage.bucket import EXPIRES, EXPIRES_MARKERS, EXPIRES_OLD, MOVES, LifecycleRule
+from l0gc.storage.objectstore import OFF, ObjectStore
 from l0gc.storage.probe import probe
 from l0gc.storage.refusals import DENIED
 from l0gc.storage.s3 import S3Store
@@ -62,6 +62,8 @@ JAVA: Final = 17
 _LIBRARIES: Final = ("boto3", "obstore", "pyarrow", "msgspec")
 RACERS: Final = 8
 ROUNDS: Final = 2
+VERSIONED_FOLDERS: Final = ("level_zero/", "level_one/", "l0gc/")
+"""Where old versions pile up. No command but `undelete` needs them, so a rule may expire them everywhere."""
 
 NEEDED: Final = {
     ("read", FORMAT): "every command",
@@ -380,11 +382,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     elif state == OFF:
         yield ok("versioning", "off: what a sweep deletes is gone, and so is its cost")
     else:
-        yield warning(
-            "versioning",
-            f"{state}: a sweep leaves old versions behind, which cost as before",
-            "expire noncurrent versions below level_zero/data/ with a lifecycle rule, or l0gc sweep --purge-versions",
-        )
+        yield ok("versioning", f"{state}: what is deleted or replaced stays as an old version until a rule expires it")
     try:
         lock = bucket.object_lock(store)
     except (StoreError, NotFoundError):
@@ -399,7 +397,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     except (StoreError, NotFoundError):
         yield warning("lifecycle", "may not be read", "allow s3:GetLifecycleConfiguration, or ask its owner")
     else:
-        yield from check_lifecycle(rules, store.config.prefix, versioned=state == ENABLED)
+        yield from check_lifecycle(rules, store.config.prefix, versioned=state not in {OFF, ""})
 
 
 def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
@@ -424,11 +422,21 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
                 "lifecycle", f"{where} {MOVES}", "exclude l0gc/ and level_zero/: early deletion and retrieval cost more"
             )
     if not fights:
-        helps = any(r.does & {EXPIRES_OLD, EXPIRES_MARKERS, ABORTS} for r in rules)
-        text = "no rule fights l0gc"
-        if versioned and not helps:
-            text += "; none expires old versions either"
-        yield ok("lifecycle", text)
+        yield ok("lifecycle", "no rule fights l0gc")
+    bare = [
+        folder
+        for folder in VERSIONED_FOLDERS
+        if not all(
+            any(does in r.does and f"{prefix}{folder}".startswith(r.prefix) for r in rules)
+            for does in (EXPIRES_OLD, EXPIRES_MARKERS)
+        )
+    ]
+    if versioned and bare:
+        yield warning(
+            "old versions",
+            f"no rule expires those below {', '.join(bare)}, and the delete markers there: what is deleted stays",
+            f"let one rule expire noncurrent versions and expired delete markers below {prefix or 'the whole bucket'}",
+        )
 
 
 # -- the cluster ----------------------------------------------------------------------------------------------------------

@@ -65,5 +65,7 @@ def _rule(rule: Any) -> LifecycleRule:
     if rule.get("Transitions") or rule.get("NoncurrentVersionTransitions"):
         does.add(MOVES)
     where = rule.get("Filter", {})
+    if set(where.get("And", where)) - {"Prefix"}:  # by tags or by size: it leaves some
+        does -= {EXPIRES_OLD, EXPIRES_MARKERS}
     prefix = where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or ""
     return LifecycleRule(rule.get("ID", ""), prefix, frozenset(does))

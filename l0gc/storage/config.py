@@ -84,6 +84,11 @@ class StoreConfig:
         parts = urlsplit(url)
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
             raise UsageError(f"URL {url!r} must look like s3://bucket or s3://bucket/prefix")
+        if parts.netloc.startswith("arn:"):
+            raise UsageError(
+                f"URL {url!r} names an access point by its ARN; use its alias as the bucket, which ends with -s3alias (a "
+                "multi-region access point has none, and l0gc does not take it)"
+            )
         if not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(f"URL {url!r} names no bucket: letters, digits, dots, dashes")
         prefix = parts.path.strip("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l0gc.collect.remover
+from l0gc.cli.sweep import vacuumed
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, DroppedBatch, Fact
 from l0gc.collect.gc_steps import VACUUM
@@ -21,9 +23,9 @@ from l0gc.collect.runs import list_runs, old_run_records, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
-from l0gc.keys import ATTEMPTS, RUNS, SCANS
+from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, PartitionId, level_one
 from l0gc.operations import Vacuum
-from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.scans import KEEP_DAYS
@@ -215,6 +217,32 @@ def test_where_the_controller_went_back_nothing_is_deleted() -> None:
     with pytest.raises(EpochRegressionError):
         vacuum(cluster, source)
     assert store.objects == before
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_unfinished_uploads_of_l1_objects_below_the_fence_are_aborted(*, dry_run: bool) -> None:
+    cluster, store = a_cluster()
+    p = PartitionId("events", 1, 0)
+    keys = [level_one(p, epoch, 0, 9, str(uuid.uuid4())) for epoch in (5, 8, 9, 10)]
+    keys += [f"{L1_DATA}foreign", "level_zero/data/000/000000000000000001/x"]
+    store.unfinished = [UnfinishedUpload(key, str(n), 0) for n, key in enumerate(keys)]
+    done = vacuum(cluster, FakeGarbage(fence_at=9), Vacuum(dry_run=dry_run))
+    assert (done.uploads_aborted, done.to_json()["uploads_aborted"]) == (2, 2)
+    assert [u.key for u in store.unfinished] == (keys if dry_run else keys[2:])
+    assert "2 unfinished uploads" in " ".join(vacuumed(done))
+
+
+def test_a_store_that_does_not_list_uploads_ends_no_vacuum() -> None:
+    cluster, store = a_cluster(MemoryStore())
+    put(store, key_of(1, "x"))
+    store.uploads = failing_uploads  # type: ignore[method-assign]
+    done = vacuum(cluster, FakeGarbage(fence_at=9))
+    assert (counts(done), done.problem) == ({ORPHANED_L1: 1}, None)
+    assert "not all listed: 501" in " ".join(vacuumed(done))
+
+
+def failing_uploads(prefix: str) -> Iterator[list[UnfinishedUpload]]:
+    raise StoreError("501 NotImplemented")
 
 
 # -- dropped ----------------------------------------------------------------------------------------------------------

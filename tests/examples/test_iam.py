@@ -94,6 +94,7 @@ NOT_TRIED = {
     ("vacuumer", "s3:DeleteObject", "l0gc/attempts/*"): "there is no job that this l0gc does not have",
     ("reconciler", "s3:AbortMultipartUpload", "level_one/data/*"): "for uploads that fail in the middle",
     ("collector", "s3:AbortMultipartUpload", "level_one/data/*"): "the same",
+    ("vacuumer", "s3:AbortMultipartUpload", "level_one/data/*"): "there is no unfinished upload",
     ("reporter", "s3:GetObject", "level_zero/data/*"): "for when the object that holds M was written",
     ("sweeper", "s3:AbortMultipartUpload", "level_zero/data/*"): "there is no unfinished upload",
     ("collector", "s3:AbortMultipartUpload", "level_zero/data/*"): "the same",

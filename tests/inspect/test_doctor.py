@@ -161,6 +161,27 @@ def test_a_rule_by_age_fights_l0gc_where_l0gc_needs_its_objects(prefix: str, doe
     assert [c.status for c in doctor.check_lifecycle(rules, "c/", versioned=False)] == [status]
 
 
+@pytest.mark.parametrize(
+    ("rules", "bare"),
+    [
+        ([], ["level_zero/", "level_one/", "l0gc/"]),
+        ([("", "both")], []),
+        ([("c/", "both")], []),
+        ([("c/level_zero/data/", "both"), ("c/l0gc/", "both")], ["level_zero/", "level_one/"]),
+        ([("c/", "expires old versions")], ["level_zero/", "level_one/", "l0gc/"]),
+        ([("c/", "expires old versions"), ("c/level_one/", "removes delete markers")], ["level_zero/", "l0gc/"]),
+        ([("d/", "both")], ["level_zero/", "level_one/", "l0gc/"]),
+    ],
+)
+def test_folders_whose_old_versions_no_rule_ends_are_named(rules: list[tuple[str, str]], bare: list[str]) -> None:
+    both = frozenset({"expires old versions", "removes delete markers"})
+    known = [LifecycleRule("r", prefix, both if does == "both" else frozenset({does})) for prefix, does in rules]
+    assert by_name(doctor.check_lifecycle(known, "c/", versioned=False)).keys() == {"lifecycle"}
+    check = by_name(doctor.check_lifecycle(known, "c/", versioned=True)).get("old versions")
+    said = None if check is None else check.text.partition(" below ")[2].partition(", and the delete")[0]
+    assert said == (", ".join(bare) or None)
+
+
 # -- on moto --------------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +213,7 @@ def test_the_settings_of_a_bucket_are_reported(moto: S3Store) -> None:
         },
     )
     checks = by_name(doctor.settings(moto))
-    assert checks["versioning"].status == WARNING
+    assert (checks["versioning"].status, checks["old versions"].status) == (OK, WARNING)
     assert (checks["object lock"].status, checks["object lock"].text) == (WARNING, "GOVERNANCE, 3 days")
     assert checks["lifecycle"].status == FAILURE
     assert "rule old on the whole bucket" in checks["lifecycle"].text

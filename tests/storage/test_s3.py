@@ -62,6 +62,13 @@ def test_another_url_is_a_usage_error(url: str) -> None:
         StoreConfig.from_url(url)
 
 
+def test_an_access_point_goes_by_its_alias() -> None:
+    for kind in ("s3:eu-west-1", "s3"):
+        with pytest.raises(UsageError, match="names an access point by its ARN; use its alias"):
+            StoreConfig.from_url(f"s3://arn:aws:{kind}:123456789012:accesspoint/point/prefix")
+    assert StoreConfig.from_url("s3://point-abcd1234-s3alias/p").bucket == "point-abcd1234-s3alias"
+
+
 @pytest.mark.parametrize("url", ["s3://b/a//c", "s3://b/./c", "s3://b/a/.."])
 def test_a_prefix_that_not_every_store_can_keep_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="no part of the prefix may be empty"):
