@@ -16,7 +16,7 @@ from l0gc.integrations.iceberg.configuration import catalog_properties
 from l0gc.redaction import keep_secrets, keep_secrets_of, without_secrets
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from tests.cli.test_refused import FILE, GOES_ON, READS, REFUSED, leaves
+from tests.cli.test_refused import FILE, NEEDED, READ_ONLY, REFUSED, leaves
 from tests.support.cli import Ended, ended_here, founded
 from tests.support.tables import configure, sql_catalog
 
@@ -34,6 +34,7 @@ WORDS = [v.rpartition("@")[0].rpartition(":")[2] if "@" in v else v for v in PLA
 OTHERS = {
     "verify": ["--engine local"],
     "table drop": ["events --yes"],
+    "table sync": [""],
     "completion": ["bash"],
 }
 
@@ -93,7 +94,7 @@ def repeating(planted: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server.server_close()
 
 
-ALL = {name: given[0] for name, given in (REFUSED | GOES_ON | READS | OTHERS).items()}
+ALL = {name: given[0] for name, given in (REFUSED | NEEDED | READ_ONLY | OTHERS).items()}
 AS = (["-vv"], ["-vv", "--json"], ["-vv", "--log-format", "json"])
 
 
