@@ -99,8 +99,21 @@ def test_a_key_that_may_not_be_deleted_alone_is_named_and_the_others_go() -> Non
         assert list(store.list("").modified_ms) == ["locked"]
 
 
-def test_a_store_that_serves_whole_objects_for_ranges_is_refused_by_name() -> None:
-    with store_with(ignores_ranges) as store, pytest.raises(StoreUnfitError, match=r"does not serve a part .*Range"):
+def test_what_a_store_serves_in_place_of_a_range_is_cut() -> None:
+    body = bytes(range(256)) * 100
+    with store_with(ignores_ranges) as store:
+        probe(store, Runtime())
+        store.put("k", body)
+        assert store.get_ranges("k", [(700, 9), (25_590, 10)]) == [body[700:709], body[-10:]]
+
+
+def test_a_store_that_serves_other_ranges_than_asked_for_is_refused_by_name() -> None:
+    def quirk(request: Environ) -> int | None:
+        if "HTTP_RANGE" in request:
+            request["HTTP_RANGE"] = "bytes=0-9"
+        return None
+
+    with store_with(quirk) as store, pytest.raises(StoreUnfitError, match="Range"):
         probe(store, Runtime())
 
 
