@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
@@ -15,6 +16,10 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import ProducerState, is_ahead
+
+
+_RENEW_MS: Final = 24 * 3_600_000
+"""How old a run may become; it may begin at a new journal for a week, and its name is kept for two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,12 @@ def begin_run(cluster: Handles, name: str, journals: Sequence[JournalHandle] = (
     run = cluster.controller.init_producer(name)
     cluster.parallel.map(JournalHandle.catch_up, journals)
     return run_ahead(cluster, name, run, journals)
+
+
+def is_due(cluster: Handles, run: Producer) -> bool:
+    """Whether a run that goes on should become the next one, as of the last look at the controller's log."""
+    as_of_ms = cluster.controller.replica.as_of_ms
+    return as_of_ms is not None and as_of_ms - run.time_ms > _RENEW_MS
 
 
 def run_ahead(cluster: Handles, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:

@@ -64,15 +64,13 @@ from l0gc.streamlog.ingest.landing import Appender, Landing, WrittenObject
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.handle import Appended, JournalHandle
 from l0gc.streamlog.journal.producers import InputProgress, InputSpan, ProducerBatch, landed_of, progress_of
-from l0gc.streamlog.producers import run_ahead
+from l0gc.streamlog.producers import is_due, run_ahead
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log: Final = logging.getLogger(__name__)
-_RENEW_MS: Final = 24 * 3_600_000
-"""How old a producer's run may be; it may begin at a new journal for a week, and its name is kept for two."""
 _OBJECT_BYTES: Final = 256
 """What an object takes in an entry in addition to its extents."""
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -322,8 +320,8 @@ class _BatchAppender(Appender):
         """The producer's run, which a driver continues. It begins anew if it is missing or old, or if the
         journal, as of its last replay, refuses it."""
         name, controller = self._batch.producer, self._cluster.controller
-        known, as_of_ms = controller.snapshot().producers.get(name), controller.replica.as_of_ms
-        if known is None or (as_of_ms is not None and as_of_ms - known.time_ms > _RENEW_MS):
+        known = controller.snapshot().producers.get(name)
+        if known is None or is_due(self._cluster, known):
             known = controller.init_producer(name)
         return run_ahead(self._cluster, name, known, [journal])
 

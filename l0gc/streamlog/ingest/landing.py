@@ -101,6 +101,10 @@ class RunAppender(Appender):
     """Offers objects as a producer's run, which has landed nothing yet, each under the next sequence of its journal."""
 
     def __init__(self, producer: Producer) -> None:
+        self.begin(producer)
+
+    def begin(self, producer: Producer) -> None:
+        """Go on as the producer's next run."""
         self._identity = producer.producer_id, producer.epoch, producer.run
         self._sequences: Counter[int] = Counter()
 

@@ -4,6 +4,9 @@ The other system numbers its records, in each partition separately, and can be r
 producer's position in a partition is the next number that has not landed, and it is committed with the records, in one entry
 of their journal. Whoever begins again asks for the positions, and reads on from there; no record is missing and none is
 there twice, wherever the run before ended.
+
+A sender may be up for months, and a run's name is forgotten after two weeks: another sender would then not fence it (hazard
+33). So once a day it goes on as the producer's next run, unless another run took over, or the name was forgotten.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import target_of
 from l0gc.streamlog.journal.producers import INPUTS_KEPT, InputSpan, Int62, ProducerState, landed_of, progress_of
 from l0gc.streamlog.journal.rows import NUMBER
-from l0gc.streamlog.producers import begin_run
+from l0gc.streamlog.producers import begin_run, is_due
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Sender:
 
     def __init__(self, cluster: Handles, topic: Topic, name: str, run: Producer) -> None:
         self._cluster, self._topic, self._name, self._run = cluster, topic, name, run
-        self._landing = Landing(cluster, RunAppender(run))
+        self._appender = RunAppender(run)
+        self._landing = Landing(cluster, self._appender)
         self._error: BaseException | None = None
         self.positions: dict[int, int] = {}
         """By partition, the number after that of the last record which landed. A partition into which the producer sent
@@ -100,7 +104,8 @@ class Sender:
         return self._landing.result
 
     def send(self, records: Iterable[NewRecord], positions: Mapping[int, int]) -> None:
-        """Land records, those of each partition in their order, and the producer's new positions with them.
+        """Land records, those of each partition in their order, and the producer's new positions with them. One that has
+        none to send for days calls it without any, at least once a week, to stay the producer's newest run.
 
         Args:
             positions: by partition, of those that have any of the records: the number after that of its last one.
@@ -122,10 +127,11 @@ class Sender:
                 raise UsageError(f"a record's {name} cannot be of type {kind.__name__}, see NewRecord")
         positions = checked_value("positions", positions, dict[int, Int62])
         spans = self._spans(some, positions)
-        if not some:
-            return
-        packed = pack_records(self._topic, _columns(some))
+        packed = pack_records(self._topic, _columns(some)) if some else None
         try:
+            self._renew()
+            if packed is None:
+                return
             written = write_object(self._cluster, self._topic, packed)
             written.spans = spans
             self._landing.land([written])
@@ -133,6 +139,15 @@ class Sender:
             self._error = e
             raise
         self.positions |= positions
+
+    def _renew(self) -> None:
+        """Raises `InvalidProducerEpochError`: another run took over, or may have."""
+        self._cluster.controller.epoch()  # looks at the log
+        if is_due(self._cluster, self._run):
+            self._run = self._cluster.controller.init_producer(
+                self._name, self._run.producer_id, self._run.epoch, self._run.run
+            )
+            self._appender.begin(self._run)
 
     def _spans(self, records: Sequence[NewRecord], positions: Mapping[int, int]) -> dict[int, list[InputSpan]]:
         """Which spans of its inputs each journal gets."""

@@ -98,6 +98,57 @@ def test_a_run_that_another_one_followed_is_refused() -> None:
     assert content(cluster) == expected(3)
 
 
+def days_pass(cluster: Handles, days: float) -> None:
+    store_of(cluster).clock.ms += int(days * 24 * 3_600_000)
+    cluster.controller.tick_if_due()
+
+
+def test_a_sender_that_is_up_for_weeks_is_fenced_by_the_next_one() -> None:
+    """A name is forgotten two weeks after its newest run began, and the next run would get another id (hazard 33)."""
+    cluster = topic_in_memory(PARTITIONS)
+    with open_sender(cluster, "events", "bridge") as old:
+        for day in range(15):
+            old.send(*some(day, day + 1))
+            days_pass(another_process(cluster), 1.1)
+        with open_sender(another_process(cluster), "events", "bridge") as new:
+            new.send(*some(15, 17))
+            with pytest.raises(InvalidProducerEpochError):
+                old.send(*some(15, 17))
+    assert content(cluster) == expected(17)
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_sender_that_sent_nothing_for_weeks_goes_on_only_if_no_other_one_followed(followed: bool) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    with open_sender(cluster, "events", "bridge") as old:
+        old.send(*some(0, 1))
+        for _ in range(10):
+            days_pass(another_process(cluster), 1.5)
+            old.send([], {})
+        days_pass(another_process(cluster), 13)
+        if not followed:
+            old.send(*some(1, 3))
+            assert content(cluster) == expected(3)
+            return
+        days_pass(another_process(cluster), 2)
+        with open_sender(another_process(cluster), "events", "bridge") as new:
+            new.send(*some(1, 3))
+            for records in (some(1, 3), ([], {})):
+                with pytest.raises(InvalidProducerEpochError, match="start it anew"):
+                    old.send(*records)
+    assert sum(map(len, content(cluster))) == 3 * PARTITIONS
+
+
+def test_a_journal_that_got_nothing_for_a_week_takes_its_first_record() -> None:
+    cluster = topic_in_memory(PARTITIONS, 2)
+    with open_sender(cluster, "events", "bridge") as sender:
+        for day in range(9):
+            sender.send([record(0, day)], {0: day + 1})
+            days_pass(another_process(cluster), 1)
+        sender.send([record(3, 0)], {3: 1})
+    assert [len(records) for records in content(cluster)] == [9, 0, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("records", "positions", "error", "message"),
     [
