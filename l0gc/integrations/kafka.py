@@ -1,10 +1,15 @@
 """A bridge from Kafka: a topic of Kafka into a topic of l0gc with as many partitions, and back.
 
-    python -m l0gc.integrations.kafka BOOTSTRAP_SERVERS KAFKA_TOPIC URL TOPIC [--back]
+    python -m l0gc.integrations.kafka BOOTSTRAP_SERVERS KAFKA_TOPIC URL TOPIC [--from-beginning] [--back]
 
 **Each record once, in its partition and in order.** The producer's position in a partition is the consumer's: the offset of
 the next record. It lands with the records, in one entry of the journal. So the bridge may be killed at any moment, and goes
 on where the last entry ends; if a second one is started, the first one is refused. Keys, headers and create times are kept.
+
+**No position of another time** (hazard 33). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
+which a topic that is made again does not keep, are in the names of the producer and of the consumer group. If Kafka does not
+have the position, if its topic is made again while it is read, or if no position is remembered for a partition that has
+records, the bridge ends with an error. Only `--from-beginning` has it begin anywhere else.
 
 The way back copies what is there, and ends. If it is run again it sends everything again.
 """
@@ -12,7 +17,10 @@ The way back copies what is there, and ends. If it is run again it sends everyth
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -23,56 +31,167 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
 
 import l0gc
-from l0gc.api import NewRecord
-from l0gc.errors import L0gcError
+from l0gc.api import NewRecord, Record
+from l0gc.errors import L0gcError, NotFoundError, SafetyError
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 
 BATCH: Final = 10_000
 """How many records land together at most."""
+WAIT_S: Final = 1.0
+"""How long records are gathered at most before they land."""
+_COMMIT_S: Final = 3600.0
+"""So often positions are committed to Kafka, which forgets them after a week, and the producer's run is kept alive."""
+_ANSWER_S: Final = 10.0
+_INT64: Final = 1 << 63
 NULL: Final = ("kafka.null", None)
 """The header of a record whose value is null in Kafka (a tombstone): a value in l0gc is never null."""
+TIME: Final = "kafka.timestamp"
+"""The header with a create time that is not in the years 1970 to 9999, such as one in microseconds."""
+_OURS: Final = re.compile(r"=*kafka\.(null|timestamp)")
+"""A header of this name that a record has in Kafka gets one `=` more here."""
 
 
 def to_l0gc(
-    servers: str, source: str, url: str, topic: str, stop: Callable[[int], bool] = lambda landed: False
+    servers: str,
+    source: str,
+    url: str,
+    topic: str,
+    stop: Callable[[int], bool] = lambda landed: False,
+    *,
+    from_beginning: bool = False,
 ) -> None:
-    """Copy a topic of Kafka until `stop` is true of how many records have landed."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"l0gc-{topic}", "enable.auto.commit": False})
-    try:
-        with l0gc.open(url) as cluster, cluster.producers.sender(topic, f"kafka-{source}") as sender:
-            wanted = [TopicPartition(source, p) for p in consumer.list_topics(source, 10).topics[source].partitions]
-            for p in consumer.committed(wanted, 10):  # for partitions in which l0gc remembers no position any more
-                p.offset = sender.positions.get(p.partition, p.offset if p.offset >= 0 else OFFSET_BEGINNING)
+    """Copy a topic of Kafka until `stop` is true of how many records have landed.
+
+    Args:
+        from_beginning: begin partitions for which no position is remembered, or whose next records Kafka has deleted, at
+            their first record.
+
+    Raises:
+        NotFoundError: there is no such topic, in Kafka or in the cluster.
+        SafetyError: a position is missing, or is that of another time; see above.
+        KafkaException: Kafka refuses, or does not answer.
+    """
+    admin = AdminClient({"bootstrap.servers": servers})
+    partitions, cluster_id = _partitions(servers, source)
+    read_id = topic_id(admin, source)
+    with l0gc.open(url) as cluster:
+        described = cluster.topics.describe(topic, limit=1 << 31)
+        filled = {o.partition for o in described.offsets if o.next_offset}
+        of_source = f"{cluster_id}-{read_id}-{source}"
+        consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": f"l0gc-{topic}-{described.topic.topic_id}-{of_source}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+            }
+        )
+        with closing(consumer), cluster.producers.sender(topic, f"kafka-{of_source}"[:200]) as sender:
+            wanted = [TopicPartition(source, p) for p in partitions]
+            # In Kafka there are those of partitions in which l0gc remembers no position any more, too.
+            committed = {p.partition: p.offset for p in consumer.committed(wanted, _ANSWER_S) if p.offset >= 0}
+            positions = {**committed, **sender.positions}
+            missing = sorted(filled.intersection(partitions) - positions.keys())
+            if missing and not from_beginning:
+                raise SafetyError(
+                    f"partition {missing[0]} of topic {topic!r} has records, and no position of topic {source!r} (id "
+                    f"{read_id}) in Kafka cluster {cluster_id} is remembered: it was made again, the bridge was down for "
+                    "weeks, or the records are another source's; if they are not of this one, start it with --from-beginning"
+                )
+            for p in wanted:
+                p.offset = positions.get(p.partition, OFFSET_BEGINNING)
+                if from_beginning and p.offset < consumer.get_watermark_offsets(p, _ANSWER_S)[0]:
+                    p.offset = OFFSET_BEGINNING
                 consumer.incremental_assign([p])
-            positions = dict(sender.positions)
+            commit_at = 0.0
             while True:
-                if positions:
+                if positions and time.monotonic() >= commit_at:
                     offsets = [TopicPartition(source, p, at) for p, at in positions.items()]
                     consumer.commit(offsets=offsets, asynchronous=False)
+                    sender.send([], {})
+                    commit_at = time.monotonic() + _COMMIT_S
                 if stop(sender.result.records):
                     break
-                messages: list[Any] = consumer.consume(BATCH, timeout=1.0)
-                if failed := next((m.error() for m in messages if m.error()), None):
-                    raise KafkaException(failed)
-                positions = {m.partition(): m.offset() + 1 for m in messages}
-                sender.send(map(_record_of, messages), positions)
-    finally:
-        consumer.close()
+                messages: list[Any] = consumer.consume(BATCH, timeout=WAIT_S)
+                if failed := next((m for m in messages if m.error()), None):
+                    raise _why(consumer, failed, positions)
+                if not messages:
+                    continue
+                if (now_id := topic_id(admin, source)) != read_id:
+                    raise SafetyError(
+                        f"topic {source!r} of Kafka had the id {read_id} and has {now_id}: it was made again while it was "
+                        "read, and nothing of the new one was copied; start the bridge again"
+                    )
+                ends = {m.partition(): m.offset() + 1 for m in messages}
+                sender.send(map(_record_of, messages), ends)
+                positions |= ends
+                commit_at = 0.0
+
+
+def _partitions(servers: str, source: str) -> tuple[list[int], str]:
+    """The partitions of Kafka's topic, and the id of its cluster; a consumer that asks does not create the topic."""
+    with closing(Consumer({"bootstrap.servers": servers, "group.id": "l0gc"})) as consumer:
+        found = consumer.list_topics(source, _ANSWER_S)
+    about = found.topics[source]
+    if about.error is not None and about.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise KafkaException(about.error)
+    if about.error is not None:
+        raise NotFoundError(f"Kafka at {servers} has no topic {source!r}; create it there, or correct the name")
+    return sorted(about.partitions), found.cluster_id
+
+
+def topic_id(admin: AdminClient, source: str) -> str:
+    """The id of Kafka's topic, which changes when the topic is made again; the same for all of a broker before 2.8."""
+    (found,) = admin.describe_topics(TopicCollection([source]), request_timeout=_ANSWER_S).values()
+    return str(found.result().topic_id)
+
+
+def _why(consumer: Consumer, failed: Any, positions: Mapping[int, int]) -> Exception:
+    """What is raised for a message that is an error."""
+    if failed.error().code() != KafkaError._AUTO_OFFSET_RESET:
+        return KafkaException(failed.error())
+    partition = failed.partition()
+    first, end = consumer.get_watermark_offsets(TopicPartition(failed.topic(), partition), _ANSWER_S)
+    return SafetyError(
+        f"the bridge is at offset {positions.get(partition, 0)} of partition {partition} of topic {failed.topic()!r}, and "
+        f"Kafka has the offsets from {first} to {end}: if it deleted records before they were read, go on at the first one "
+        "that is left with --from-beginning; if the topic was made again, copy it into another topic of l0gc"
+    )
 
 
 def _record_of(message: Any) -> NewRecord:
-    kind, time = message.timestamp()
-    value, headers = message.value(), tuple(message.headers() or ())
-    return NewRecord(
-        message.partition(),
-        value if value is not None else b"",
-        message.key(),
-        headers if value is not None else (*headers, NULL),
-        None if kind == TIMESTAMP_NOT_AVAILABLE else time,
-    )
+    kind, create_time = message.timestamp()
+    value = message.value()
+    headers = [(f"={k}" if _OURS.fullmatch(k) else k, v) for k, v in message.headers() or ()]
+    if value is None:
+        headers.append(NULL)
+    if kind == TIMESTAMP_NOT_AVAILABLE:
+        create_time = None
+    elif not 0 <= create_time <= MAX_TIME_MS:
+        headers.append((TIME, b"%d" % create_time))
+        create_time = None
+    return NewRecord(message.partition(), value or b"", message.key(), tuple(headers), create_time)
+
+
+def in_kafka(record: Record) -> tuple[bytes | None, list[tuple[str, str | bytes | None]], int]:
+    """The value, the headers and the create time that a record has in Kafka."""
+    value: bytes | None = record.value
+    create_time = record.timestamp_ms if record.create_time_ms is None else record.create_time_ms
+    headers: list[tuple[str, str | bytes | None]] = []
+    for k, v in record.headers:
+        if (k, v) == NULL and not value:
+            value = None
+        elif k == TIME and v is not None and re.fullmatch(rb"-?[0-9]{1,19}", v) and -_INT64 <= int(v) < _INT64:
+            create_time = int(v)
+        else:
+            headers.append((k[1:] if k.startswith("=") and _OURS.fullmatch(k) else k, v))
+    return value, headers, create_time
 
 
 def to_kafka(servers: str, target: str, url: str, topic: str) -> None:
@@ -86,16 +205,17 @@ def to_kafka(servers: str, target: str, url: str, topic: str) -> None:
 
     with l0gc.open(url) as cluster:
         for r in cluster.read(topic):
+            value, headers, create_time = in_kafka(r)
             while True:
                 try:
                     producer.produce(
                         target,
-                        None if NULL in r.headers else r.value,
+                        value,
                         r.key,
                         r.partition,
                         on_delivery=delivered,
-                        timestamp=r.timestamp_ms if r.create_time_ms is None else r.create_time_ms,
-                        headers=[h for h in r.headers if h != NULL],
+                        timestamp=create_time or 1,  # the client takes 0 for now
+                        headers=headers,
                     )
                     break
                 except BufferError:  # the queue is full
@@ -114,13 +234,23 @@ def main() -> None:
     parser.add_argument("kafka_topic", metavar="KAFKA_TOPIC")
     parser.add_argument("url", metavar="URL", help="the cluster: s3://bucket[/prefix]")
     parser.add_argument("topic", metavar="TOPIC", help="the topic of l0gc, with as many partitions")
-    parser.add_argument("--back", action="store_true", help="copy what is in l0gc to Kafka, once")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--back", action="store_true", help="copy what is in l0gc to Kafka, once")
+    way.add_argument(
+        "--from-beginning",
+        action="store_true",
+        help="begin where no position is remembered, or the next records were deleted in Kafka, at the first record",
+    )
     given = parser.parse_args()
-    copy = to_kafka if given.back else to_l0gc
     try:
-        copy(given.servers, given.kafka_topic, given.url, given.topic)
+        if given.back:
+            to_kafka(given.servers, given.kafka_topic, given.url, given.topic)
+        else:
+            to_l0gc(given.servers, given.kafka_topic, given.url, given.topic, from_beginning=given.from_beginning)
     except L0gcError as e:
         parser.exit(e.exit_code, f"error: {e}\n")
+    except KafkaException as e:
+        parser.exit(1, f"error: {e.args[0].str()}\n")
 
 
 if __name__ == "__main__":

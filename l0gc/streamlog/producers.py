@@ -17,7 +17,6 @@ from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import ProducerState, is_ahead
 
-
 _RENEW_MS: Final = 24 * 3_600_000
 """How old a run may become; it may begin at a new journal for a week, and its name is kept for two."""
 

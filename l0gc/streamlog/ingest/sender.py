@@ -104,8 +104,8 @@ class Sender:
         return self._landing.result
 
     def send(self, records: Iterable[NewRecord], positions: Mapping[int, int]) -> None:
-        """Land records, those of each partition in their order, and the producer's new positions with them. One that has
-        none to send for days calls it without any, at least once a week, to stay the producer's newest run.
+        """Land records, those of each partition in their order, and the producer's new positions with them. If there are
+        none for days, call it without any at least once a week, so that the run stays the producer's newest.
 
         Args:
             positions: by partition, of those that have any of the records: the number after that of its last one.

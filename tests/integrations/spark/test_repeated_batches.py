@@ -51,7 +51,9 @@ def test_rows_that_come_again_with_other_partitions_have_landed_once_all_of_them
     partitions: list[int | None],
 ) -> None:
     """As with a column `partition` that is `rand()`; Kafka's sink would go on, too."""
-    for first in ([0, 1, 3], [1, 1, 0]):  # in both journals, and in one
+    both: list[int | None] = [0, 1, 3]
+    one: list[int | None] = [1, 1, 0]
+    for first in (both, one):  # in so many journals
         cluster = topic_in_memory(4, 2)
         land(cluster, 1, [1, 2, 3], first)
         assert land(cluster, 1, [1, 2, 3], partitions).skipped == 3

@@ -1,4 +1,4 @@
-"""Mutants of what a sink does with a batch that comes again."""
+"""Mutants of what a sink does with a batch that comes again, and a bridge with a position of another time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from confluent_kafka import Consumer
+
 from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows
 from l0gc.integrations.spark.stage import StagedObject
+from l0gc.streamlog.ingest.sender import Sender
 from l0gc.streamlog.journal.producers import InputProgress
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
+_KAFKA = "tests/integrations/test_kafka.py"
+_SENDER = "tests/streamlog/ingest/test_sender.py"
 _REPEATED = "tests/integrations/spark/test_repeated_batches.py"
 
 _of = BatchRows.of
@@ -52,3 +57,41 @@ def places_ignored(objects: Sequence[StagedObject]) -> BatchRows:
 )
 def other_journals_not_asked() -> AbstractContextManager[Any]:
     return everywhere(_LANDED, "refuse_other_rows", lambda cluster, batch, rows, topics: set())
+
+
+@instead(
+    33,
+    "l0gc/streamlog/ingest/sender.py::Sender._renew",
+    "a sender goes on as the run that it began with",
+    f"{_SENDER}::test_a_sender_that_is_up_for_weeks_is_fenced_by_the_next_one",
+    f"{_SENDER}::test_a_sender_that_sent_nothing_for_weeks_goes_on_only_if_no_other_one_followed",
+    f"{_SENDER}::test_a_journal_that_got_nothing_for_a_week_takes_its_first_record",
+    simulated=False,
+)
+def run_not_renewed(sender: Sender) -> None:
+    return None
+
+
+@instead(
+    33,
+    "l0gc/integrations/kafka.py::topic_id",
+    "a topic of Kafka that was made again is taken for the one before",
+    f"{_KAFKA}::test_a_topic_of_kafka_that_was_made_again_is_copied_only_if_that_is_said",
+    f"{_KAFKA}::test_a_topic_of_kafka_that_is_made_again_while_it_is_read_ends_the_bridge",
+    simulated=False,
+)
+def made_again_unseen(admin: object, source: str) -> str:
+    return "any"
+
+
+@mutant(
+    33,
+    "l0gc/integrations/kafka.py::to_l0gc",
+    "where Kafka does not have a position, reading begins anew",
+    f"{_KAFKA}::test_a_position_past_the_end_is_an_error_that_names_both",
+    simulated=False,
+)
+def position_skipped() -> AbstractContextManager[Any]:
+    return everywhere(
+        "l0gc.integrations.kafka", "Consumer", lambda config: Consumer({**config, "auto.offset.reset": "earliest"})
+    )
