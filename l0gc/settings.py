@@ -27,6 +27,8 @@ class Settings:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    sse: str | None = None
+    sse_kms_key_id: str | None = None
     cluster_id: str | None = None
     epoch_interval: NotNegative = 600.0
     json: bool = False

@@ -43,6 +43,8 @@ def open(
     endpoint_url: str | None = None,
     region: str | None = None,
     profile: str | None = None,
+    sse: str | None = None,
+    sse_kms_key_id: str | None = None,
     cluster_id: str | None = None,
     epoch_interval_s: float = EPOCH_INTERVAL_S,
 ) -> Cluster:
@@ -53,6 +55,9 @@ def open(
             the profile, else AWS.
         region: the bucket's; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, else what boto3 finds.
         profile: the AWS profile; credentials are found as boto3 finds them.
+        sse: how each object that is written is encrypted: `AES256`, `aws:kms` or `aws:kms:dsse`; by default `L0GC_SSE`, else
+            as the bucket says.
+        sse_kms_key_id: the key for that, by default `L0GC_SSE_KMS_KEY_ID`; with it alone, `sse` is `aws:kms`.
         cluster_id: refuse a bucket of any other cluster.
         epoch_interval_s: uploads and housekeeping advance an epoch that is older than this.
 
@@ -60,5 +65,7 @@ def open(
         UsageError: the URL or the endpoint cannot be one.
     """
     region = region or first_of(os.environ, REGION_VARIABLES)
-    config = StoreConfig.from_url(url, endpoint_url=endpoint_url, region=region, profile=profile)
+    config = StoreConfig.from_url(
+        url, endpoint_url=endpoint_url, region=region, profile=profile, sse=sse, sse_kms_key_id=sse_kms_key_id
+    )
     return Cluster(config, cluster_id, epoch_interval_s)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -772,7 +773,8 @@ class Cluster:
     def _store_at(self, url: str) -> S3Store:
         """The store of another bucket, with this one's credentials."""
         c = self._config
-        return S3Store(StoreConfig.from_url(url, endpoint_url=c.endpoint_url, region=c.region, profile=c.profile))
+        named = StoreConfig.from_url(url)
+        return S3Store(replace(c, bucket=named.bucket, prefix=named.prefix))
 
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress

@@ -25,7 +25,7 @@ from l0gc.formatting import STANDARD_PRICE
 from l0gc.operations import Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
-from l0gc.storage.config import ENDPOINT_VARIABLES, REGION_VARIABLES, first_of
+from l0gc.storage.config import ENCRYPTIONS, ENDPOINT_VARIABLES, REGION_VARIABLES, first_of
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
 _DEADLINE_S: Final = 3.0
@@ -61,6 +61,10 @@ _OPTIONS: Final = [
     ),
     click.option("--region", envvar=["L0GC_REGION", *REGION_VARIABLES], help="The bucket's region."),
     click.option("--profile", envvar=["L0GC_PROFILE", "AWS_PROFILE"], help="The AWS profile to use."),
+    click.option(
+        "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="How each object that is written is encrypted."
+    ),
+    click.option("--sse-kms-key-id", envvar="L0GC_SSE_KMS_KEY_ID", metavar="ID", help="The key for --sse aws:kms."),
     click.option(
         "--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."
     ),
@@ -349,6 +353,8 @@ def library(settings: Settings) -> Cluster:
         endpoint_url=None if settings.endpoint_url == of_boto3 else settings.endpoint_url,
         region=settings.region,
         profile=settings.profile,
+        sse=settings.sse,
+        sse_kms_key_id=settings.sse_kms_key_id,
         cluster_id=settings.cluster_id,
         epoch_interval_s=settings.epoch_interval,
     )

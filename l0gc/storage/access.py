@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -152,6 +152,9 @@ class Access:
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
         events.register("before-call.s3.DeleteObjects", _check_by_md5)
         events.register_last("before-call.s3", _expect_nothing)
+        for name, value in (("ServerSideEncryption", self._config.sse), ("SSEKMSKeyId", self._config.sse_kms_key_id)):
+            for write in ("PutObject", "CreateMultipartUpload") if value else ():
+                events.register(f"before-parameter-build.s3.{write}", partial(_set, name, value))
         return cast("S3Client", client)
 
     @cached_property
@@ -277,6 +280,10 @@ def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
     """Send a body with its head: some proxies leave botocore's `Expect: 100-continue` unanswered, or refuse it."""
     params["headers"].pop("Expect", None)
+
+
+def _set(name: str, value: str | None, params: dict[str, Any], **_: Any) -> None:
+    params[name] = value
 
 
 def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) -> None:

@@ -116,6 +116,8 @@ class Bulk:
             options["root_certificate"] = Path(reach.ca_bundle).read_bytes()
         # Under this name it overrides AWS_ENDPOINT_URL_S3; virtual-hosted means that it has the bucket in it.
         where = {"aws_endpoint_url_s3": reach.bucket_url, "virtual_hosted_style_request": True}
+        said = {"aws_server_side_encryption": self._config.sse, "aws_sse_kms_key_id": self._config.sse_kms_key_id}
+        encryption = {name: value for name, value in said.items() if value}
         try:
             return obstore.store.S3Store(
                 self._config.bucket,
@@ -123,7 +125,7 @@ class Bulk:
                 credential_provider=partial(_credential, self._credentials),
                 client_options=cast("ClientConfig", options),
                 retry_config={"max_retries": retries},
-                config=cast("S3Config", where | _UNMOVED),
+                config=cast("S3Config", where | encryption | _UNMOVED),
             )
         except obstore.exceptions.BaseError as e:
             raise ValueError(str(e)) from e

@@ -16,6 +16,9 @@ REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 """The variables that name them, the first one first. boto3 reads some of these on its own, obstore others."""
 
 _ODD: Final = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")
+ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
+"""How each object that is written may have to be encrypted, in S3's words."""
+SSE_VARIABLES: Final = ("L0GC_SSE", "L0GC_SSE_KMS_KEY_ID")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
@@ -57,6 +60,8 @@ class StoreConfig:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
+    sse: str | None = None
+    sse_kms_key_id: str | None = None
     settings: str = ""
     """What else botocore is to go by, as JSON: see `Access.settled`."""
 
@@ -68,13 +73,24 @@ class StoreConfig:
         endpoint_url: str | None = None,
         region: str | None = None,
         profile: str | None = None,
+        sse: str | None = None,
+        sse_kms_key_id: str | None = None,
     ) -> StoreConfig:
-        """Parse `s3://bucket[/prefix]`.
+        """Parse `s3://bucket[/prefix]`. How writes are encrypted, the environment says by default.
 
         Raises:
-            UsageError: the URL is of another form, or it or the endpoint holds credentials; or one of botocore's variables
-                has a newline at its end, for example.
+            UsageError: the URL is of another form, or it or the endpoint holds credentials; one of botocore's variables
+                has a newline at its end, for example; there is no such encryption.
         """
+        sse, sse_kms_key_id = (
+            sse or os.environ.get(SSE_VARIABLES[0]),
+            sse_kms_key_id or os.environ.get(SSE_VARIABLES[1]),
+        )
+        sse = sse or ("aws:kms" if sse_kms_key_id else None)
+        if sse not in (None, *ENCRYPTIONS):
+            raise UsageError(f"--sse {sse!r} is not one of {', '.join(ENCRYPTIONS)}")
+        if sse == "AES256" and sse_kms_key_id:
+            raise UsageError("--sse AES256 takes no key: leave --sse-kms-key-id out, or use --sse aws:kms")
         for name, value in os.environ.items():
             if name.startswith("AWS_"):
                 _refuse_odd(name, value)
@@ -94,7 +110,8 @@ class StoreConfig:
         prefix = parts.path.strip("/")
         if prefix and {"", ".", ".."}.intersection(prefix.split("/")):
             raise UsageError(f"URL {url!r}: no part of the prefix may be empty, '.' or '..'")
-        return cls(parts.netloc, f"{prefix}/" if prefix else "", endpoint_url or None, region, profile)
+        prefix = f"{prefix}/" if prefix else ""
+        return cls(parts.netloc, prefix, endpoint_url or None, region, profile, sse or None, sse_kms_key_id or None)
 
     @property
     def url(self) -> str:

@@ -43,6 +43,17 @@ def ignores_ranges(request: Environ) -> int | None:
     return None
 
 
+def wants_encryption(request: Environ) -> int | None:
+    """As a bucket policy that demands a key with each write."""
+    writes = request["REQUEST_METHOD"] == "PUT" and request["PATH_INFO"].count("/") > 1
+    parts = "partNumber" in request["QUERY_STRING"]
+    begins = request["REQUEST_METHOD"] == "POST" and request["QUERY_STRING"].startswith("uploads")
+    if not begins and (not writes or parts):
+        return None
+    names = ("HTTP_X_AMZ_SERVER_SIDE_ENCRYPTION", "HTTP_X_AMZ_SERVER_SIDE_ENCRYPTION_AWS_KMS_KEY_ID")
+    return None if [request.get(name) for name in names] == ["aws:kms", "key-1"] else 403
+
+
 def refuses_expectations(request: Environ) -> int | None:
     """As HTTP has it for servers that do not know them."""
     return 417 if "HTTP_EXPECT" in request else None
