@@ -75,6 +75,8 @@ class _Built(Exception):
 class Access:
     """The clients of one bucket, each made when it is first needed. Safe for several threads.
 
+    In Python 3.11 a cached property locks while it is made: `bulk` needs `reach`, that `client`. So `_lock` is taken last.
+
     Args:
         count: called for each request of obstore's.
     """
@@ -202,16 +204,15 @@ class Access:
     @cached_property
     def bulk(self) -> Bulk | None:
         """The same bucket through obstore; None if that cannot be given what botocore decided, which is logged."""
-        with self._lock:
-            credentials = self.credentials
-            if credentials is None:
-                raise no_credentials(self._config)
-            reach = self.reach
-            if not reach.obstacle:
-                try:
-                    return Bulk(self._config, reach, credentials, self._count)
-                except ValueError as e:
-                    reach = replace(reach, obstacle=str(e))
+        credentials = self.credentials
+        if credentials is None:
+            raise no_credentials(self._config)
+        reach = self.reach
+        if not reach.obstacle:
+            try:
+                return Bulk(self._config, reach, credentials, self._count)
+            except ValueError as e:
+                reach = replace(reach, obstacle=str(e))
         self.without_bulk(reach.obstacle)
         return None
 

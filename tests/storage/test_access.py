@@ -5,6 +5,7 @@ No name is resolved: requests for AWS go through a proxy on loopback that is eve
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from l0gc.errors import StoreError, UsageError
 from l0gc.settings import load_settings
+from l0gc.storage.access import Access
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.certificates import Authority
@@ -286,6 +288,29 @@ def test_another_machine_is_told_where_requests_go_and_no_secret(
             ("http://bucket.store.test/p/k", "SENT", "eu-west-1"),
             ("http://bucket.store.test", "SENT", "eu-west-1"),
         ]
+
+
+def test_threads_that_need_the_first_clients_at_once_all_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached property of Python 3.11 holds a lock while its value is made, so the order of locks counts."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    for _ in range(6):
+        access = S3Store(StoreConfig("bucket", endpoint_url="http://127.0.0.1:9")).access
+        start, got = threading.Barrier(6), list[object]()
+
+        def first(
+            name: str, access: Access = access, start: threading.Barrier = start, got: list[object] = got
+        ) -> None:
+            start.wait()
+            got.append(getattr(access, name))
+
+        names = ("bulk", "client", "once", "endpoint_url", "reach", "credentials")
+        threads = [threading.Thread(target=first, args=(name,), daemon=True) for name in names]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(20)
+        assert len(got) == len(names)
 
 
 def replaced(seen: Seen) -> Seen:

@@ -1,5 +1,7 @@
 """A proxy on loopback between an S3 client and its server: it counts requests, and lets them go wrong where a test says so.
 
+It is a server to its clients, with a certificate if it is given one, and a forward proxy for whoever sends it whole URLs.
+
 A behaviour decides the outcome of each request when its head has been read, under one lock and by its number, so "the n-th
 request" is one request also where a client sends several at once. `Host` goes on unchanged: the server checks the
 signature that the client made for the proxy's address. Everything is bound to 127.0.0.1, and every wait ends.
@@ -10,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -36,7 +39,7 @@ WAIT_S: Final = 60
 """The longest that a connection waits for its client or its server."""
 SLOW_S: Final = 0.3
 _PIECE: Final = 1 << 16
-_CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
+_CODES: Final = {400: "ExpiredToken", 403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
 
 
 class Proxy:
@@ -45,14 +48,25 @@ class Proxy:
     Args:
         upstream: the server, such as `http://127.0.0.1:41234`.
         clock_ahead_s: moves the `Date` that the server sends, which is the clock that l0gc measures ages with.
+        tls: makes it a server for HTTPS.
+        admit: gives the headers to send on, of a method, a path, headers (names in lower case) and a body; None if the
+            session of the request has ended.
     """
 
-    def __init__(self, upstream: str, behaviour: Behaviour | None = None, *, clock_ahead_s: int = 0) -> None:
+    def __init__(
+        self,
+        upstream: str,
+        behaviour: Behaviour | None = None,
+        *,
+        clock_ahead_s: int = 0,
+        tls: ssl.SSLContext | None = None,
+        admit: Callable[[str, str, dict[str, str], bytes], dict[str, str] | None] | None = None,
+    ) -> None:
         server = urlsplit(upstream)
         assert server.hostname is not None
         assert server.port is not None
         self.upstream = (server.hostname, server.port)
-        self.clock_ahead_s = clock_ahead_s
+        self.clock_ahead_s, self.tls, self.admit = clock_ahead_s, tls, admit
         self.requests: list[Request] = []
         self.outcomes: Counter[Outcome] = Counter()
         self.body_bytes: Counter[str] = Counter()
@@ -67,7 +81,7 @@ class Proxy:
     def endpoint_url(self) -> str:
         """The address that clients are given."""
         assert self._server is not None
-        return f"http://{HOST}:{self._server.server_address[1]}"
+        return f"{'https' if self.tls else 'http'}://{HOST}:{self._server.server_address[1]}"
 
     def start(self) -> Self:
         """Listen on a free port."""
@@ -164,9 +178,16 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # head and body are written apart; the body would wait for the head's receipt
     server: _Server
 
+    def setup(self) -> None:
+        if tls := self.server.proxy.tls:
+            self.request = tls.wrap_socket(self.request, server_side=True)
+        super().setup()
+
     def handle_any(self) -> None:
         headers = {k.lower(): v for k, v in self.headers.items()}
-        proxy = self.server.proxy
+        if self.path.startswith("http:"):  # for a forward proxy
+            self.path = "/" + self.path.split("/", 3)[3]
+        proxy, body = self.server.proxy, self._body()
         with proxy.one_request(self.command, self.path, headers, self.client_address[1]) as (request, outcome):
             if outcome is Outcome.SLOW:
                 time.sleep(SLOW_S)
@@ -178,14 +199,22 @@ class _Handler(BaseHTTPRequestHandler):
                     pass
                 self._refuse(STATUS[outcome])
                 return
+            sent = dict(self.headers.items())
+            if proxy.admit:
+                whole = b"".join(body)
+                admitted = proxy.admit(self.command, self.path, headers, whole)
+                if admitted is None:
+                    self._refuse(400)
+                    return
+                body, sent = iter([whole]), admitted
             upstream = HTTPConnection(*proxy.upstream, timeout=WAIT_S)
             try:
-                body: Iterable[bytes] = self._body()
                 if outcome is Outcome.REPEATED:
-                    body = list(body)
-                    self._forward(upstream, body).read()
+                    pieces = list(body)
+                    body = iter(pieces)
+                    self._forward(upstream, sent, pieces).read()
                     upstream.close()  # it connects again by itself
-                answer = self._forward(upstream, body)
+                answer = self._forward(upstream, sent, body)
                 if outcome in LETS_THE_ANSWER_THROUGH and not (outcome is Outcome.TRUNCATED and not answer.length):
                     self._relay(answer, request, truncated=outcome is Outcome.TRUNCATED)
                     return
@@ -222,9 +251,9 @@ class _Handler(BaseHTTPRequestHandler):
             left -= len(piece)
             yield piece
 
-    def _forward(self, upstream: HTTPConnection, body: Iterable[bytes]) -> HTTPResponse:
+    def _forward(self, upstream: HTTPConnection, headers: dict[str, str], body: Iterable[bytes]) -> HTTPResponse:
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
+        for name, value in headers.items():
             if name.lower() != "expect":  # answered by this server already
                 upstream.putheader(name, value)
         upstream.endheaders()

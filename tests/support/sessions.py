@@ -1,0 +1,98 @@
+"""Sessions that end, on loopback: what issues them in each way that botocore knows, and what refuses those that have ended.
+
+The store behind `admit` knows one key that lasts, so what is admitted is signed anew for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Self
+from urllib.parse import parse_qs
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+_KEY_ID: Final = re.compile(r"Credential=([^/]+)/")
+_OF_A_SESSION: Final = {"authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256", "connection"}
+_STS: Final = (
+    "<{action}Response><{action}Result><Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s</SecretAccessKey>"
+    "<SessionToken>{token}</SessionToken><Expiration>{until}</Expiration></Credentials></{action}Result></{action}Response>"
+)
+
+
+class Sessions:
+    """Issues sessions at `url` for the length of a `with` block.
+
+    Args:
+        seconds: how long each lasts by what its issuer says.
+        requests: after how many requests the store takes none of it any more.
+    """
+
+    def __init__(self, seconds: float = 900, requests: int = 1 << 30) -> None:
+        self.seconds, self.requests = seconds, requests
+        self.issued = self.expired = 0
+        self._used: dict[str, int] = {}
+        self._lock = threading.Lock()
+        issue = self._issue
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+                said = issue(self.path, parse_qs(body)).encode()
+                self.send_response_only(200)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            do_GET = do_POST = answer
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _issue(self, path: str, form: dict[str, list[str]]) -> str:
+        """Another session, as a container's agent, STS or SSO words it."""
+        with self._lock:
+            self.issued += 1
+            key, token = f"SESSION{self.issued:04}", f"token-{self.issued:04}"
+            self._used[key] = 0
+        end = datetime.now(UTC) + timedelta(seconds=self.seconds)
+        until = end.isoformat()
+        if form:
+            return _STS.format(action=form["Action"][0], key=key, token=token, until=until)
+        if path.startswith("/federation"):
+            role = {"accessKeyId": key, "secretAccessKey": "s", "sessionToken": token}
+            return json.dumps({"roleCredentials": role | {"expiration": int(end.timestamp() * 1000)}})
+        return json.dumps({"AccessKeyId": key, "SecretAccessKey": "s", "Token": token, "Expiration": until})
+
+    def admit(
+        self, keys: Credentials, region: str, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> dict[str, str] | None:
+        """The headers of a request for the store itself; None if its session has ended."""
+        found = _KEY_ID.search(headers.get("authorization", ""))
+        session = found[1] if found else ""
+        with self._lock:
+            if self._used.get(session, self.requests) >= self.requests:
+                self.expired += 1
+                return None
+            self._used[session] += 1
+        assert headers["x-amz-security-token"] == session.replace("SESSION", "token-")
+        kept = {name: value for name, value in headers.items() if name not in _OF_A_SESSION}
+        request = AWSRequest(method, f"http://{headers['host']}{path}", kept, body)
+        S3SigV4Auth(keys, "s3", region).add_auth(request)
+        return dict(request.headers.items())
