@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_segment, read_summary
+from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_segment
 from l0gc.collect.runs import list_runs
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
@@ -113,29 +112,6 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
     return 5
 
 
-@pytest.mark.parametrize("ranges", [1, 3, 4, 9])
-def test_a_sweep_deletes_exactly_the_garbage(small_pages: int, ranges: int) -> None:
-    cluster = a_cluster()
-    store_of(cluster).page_size = small_pages
-    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
-    result = sweep(cluster, ranges=ranges)
-    assert level_zero(cluster) == before - garbage
-    assert result.deleted == result.eligible == len(garbage) == 4 * 5 * 3
-    assert result.bytes == 4 * 3 * (1 + 2 + 3 + 4 + 5)
-    assert result.failed == 0
-    again = sweep(cluster, ranges=ranges)
-    assert (again.deleted, again.eligible, again.delete_requests) == (0, 0, 0)
-
-
-def test_threads_do_the_same_as_one_after_another(small_pages: int) -> None:
-    cluster, same = a_cluster(), a_cluster()
-    store_of(cluster).page_size = store_of(same).page_size = small_pages
-    with Threads(4) as threads:
-        result = sweep(cluster, threads=threads, ranges=4)
-    assert numbers(result) == numbers(sweep(same, ranges=4))
-    assert level_zero(cluster) == level_zero(same)
-
-
 @pytest.mark.parametrize("min_age_ms", [0, 60_000])
 @pytest.mark.parametrize("max_objects", [None, 1, 7, 1000])
 def test_a_dry_run_says_what_the_run_after_it_does(small_pages: int, min_age_ms: int, max_objects: int | None) -> None:
@@ -156,19 +132,6 @@ def test_a_delete_request_takes_a_full_page(small_pages: int) -> None:
     store_of(cluster).page_size = small_pages
     result = sweep(cluster, ranges=1)
     assert result.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
-
-
-def test_what_was_deleted_is_recorded() -> None:
-    cluster = a_cluster()
-    garbage = expected_garbage(cluster, 4)
-    result = sweep(cluster)
-    rows = on_record(cluster)
-    assert {f.key for f in rows} == garbage
-    assert len(rows) == len(garbage)
-    assert {f.status for f in rows} == {DELETED}
-    assert sum(f.size for f in rows) == result.bytes
-    summary = read_summary(cluster.store, result.run_id)
-    assert (summary.outcome, summary.objects, summary.bytes) == ("done", len(garbage), result.bytes)
 
 
 # -- when in doubt, nothing ---------------------------------------------------------------------------------------------
@@ -268,17 +231,6 @@ class Failing(MemoryStore):
         return failures
 
 
-def test_what_cannot_be_deleted_is_reported_and_the_rest_goes() -> None:
-    cluster = a_cluster(Failing())
-    before, garbage = level_zero(cluster), expected_garbage(cluster, 4)
-    locked = {k for k in garbage if f"/{3:018}/" in k}
-    result = sweep(cluster)
-    assert level_zero(cluster) == before - garbage | locked
-    assert (result.deleted, result.failed) == (len(garbage - locked), len(locked))
-    assert {f.key for f in result.failures} == locked
-    assert sweep(cluster).failed == len(locked)
-
-
 def test_refused_credentials_end_the_run_and_nothing_goes() -> None:
     cluster = a_cluster()
     store = store_of(cluster)
@@ -360,19 +312,6 @@ def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(
         assert dry.eligible == done.eligible == 60
     else:
         assert done.deleted == max_objects
-
-
-def test_threads_on_a_disordered_store_count_what_each_of_them_did(small_pages: int) -> None:
-    class Slow(Disordered):
-        def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-            time.sleep(0.002)
-            return super().delete(keys)
-
-    for seed in range(3):
-        cluster = disordered(seed, 3, Slow)
-        with Threads(4) as threads:
-            result = sweep(cluster, threads=threads, ranges=4)
-        assert result.deleted == result.eligible == 60
 
 
 # -- any bucket ---------------------------------------------------------------------------------------------------------

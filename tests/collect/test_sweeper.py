@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from l0gc.collect.plan import plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Remover
-from l0gc.collect.scan import Tally
+from l0gc.collect.scan import FAILURES_KEPT, Tally
 from l0gc.collect.sweep import SweepRun, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet
@@ -121,6 +121,8 @@ def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
         result = swept_by_many(cluster, ranges=ranges) if threads else SweepRun(cluster).run(ranges)
     assert level_zero(cluster) == before - garbage | stuck
     assert (result.deleted, result.failed) == (len(garbage - stuck), len(stuck))
+    assert {f.key for f in result.failures} <= stuck
+    assert len(result.failures) == min(len(stuck), FAILURES_KEPT)
     assert dry.deleted == result.eligible == len(garbage)
     assert result.bytes == sum(int(k.rsplit("/", 1)[1][:8], 16) + 1 for k in garbage - stuck)
     assert {f.key for f in on_record(cluster) if f.status == DELETED} == garbage - stuck
