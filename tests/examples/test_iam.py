@@ -54,7 +54,7 @@ from l0gc.keys import (
 )
 from tests.examples.iam import FOLDER, OPERATIONS, page, policies, written
 from tests.flows.test_secrets import IN_ONE
-from tests.support.cli import Ended, l0gc_process
+from tests.support.cli import Ended, ended_here, l0gc_process
 
 POLICIES = policies()
 
@@ -257,22 +257,24 @@ def planted(revision: int, name: str) -> dict[str, str]:
 def test_what_collects_may_delete_every_kind_of_garbage_wherever_it_lies(
     account: Account, roles: tuple[str, str]
 ) -> None:
-    account.l0gc("founder", "init", "--shards", "4")
-    revision = account.l0gc("administrator", "topic", "create", "events", "--partitions", "1", "--json").data[
-        "revision"
-    ]
+    def done(role: str, command: str) -> dict[str, Any]:
+        ended = ended_here(*command.split(), "--profile", role, "--json", environment=account.environment)
+        assert ended.code == 0, (role, command, ended.stderr)
+        return ended.data
+
+    done("founder", "init --shards 4")
+    revision = done("administrator", "topic create events --partitions 1")["revision"]
     for _ in range(3):
-        account.l0gc("administrator", "epoch", "advance")
-    account.l0gc("housekeeper", "housekeep", "--barrier")
-    account.l0gc("computer", "compute-watermark", "--engine", "local")
+        done("administrator", "epoch advance")
+    done("housekeeper", "housekeep --barrier")
+    done("computer", "compute-watermark --engine local")
     keys = planted(revision, str(uuid.uuid4()))
     assert keys.keys() == {place for kind in GARBAGE.values() for place in kind.places}
     for key in keys.values():
         account.client("admin").put_object(Bucket=account.bucket, Key=f"some/prefix/{key}", Body=b"{}")
     time.sleep(1.1)  # an attempt expires by its age, in whole seconds
-    now = ("--orphan-age", "0s", "--keep-runs", "0s", "--engine", "local")
-    assert account.l0gc(roles[0], "sweep", "--engine", "local", "--json").data["deleted"] == 1
-    assert account.l0gc(roles[1], "vacuum", *now, "--json").data["failed"] == 0
+    assert done(roles[0], "sweep --engine local")["deleted"] == 1
+    assert done(roles[1], "vacuum --orphan-age 0s --keep-runs 0s --engine local")["failed"] == 0
     left = {key.removeprefix("some/prefix/") for key in listed(account)}
     assert not left & set(keys.values())
 

@@ -24,11 +24,12 @@ from l0gc.inspect.verify.run import verify
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.give_up import give_up
+from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
 from tests.support.merge import merge
-from tests.support.reconcile import files, l1_key, partition_of, put, unreconciled
+from tests.support.reconcile import files, partition_of, put, unreconciled
 
 PARTITIONS = 4
 BAD = 2
