@@ -132,6 +132,16 @@ def test_the_newest_log_is_refused_by_name_once_the_older_one_was_accepted(place
     place.check_all_is_well()
 
 
+def test_a_copy_from_before_an_acceptance_is_accepted_as_the_next_one(place: Place) -> None:
+    """The log does not record the acceptance that went with it, and what is published does."""
+    accept(place)
+    place.restore(JOURNALS, place.copy)
+    refused(place, {"upload", "vacuum", "sweep"}, "journal 0 ended at offset")
+    accept(place)
+    assert place.process().journal(0).catch_up().set_backs == 2
+    assert published(place).ends["journal 0"][0] == 2
+
+
 def test_only_what_was_set_back_can_be_accepted(place: Place) -> None:
     assert "journal 0 ended at" in set_back(place.process(), 0)
     for journal, said in ((2, "journal 2 was not set back"), (99, "journal 99 does not exist")):

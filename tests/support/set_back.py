@@ -21,6 +21,7 @@ from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.level_one.expire import expire
+from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.topics import alter_defaults, alter_topic, close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import decode_published, encode_published
@@ -140,5 +141,6 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "merge": lambda p: merge(p.process()),
     "expire": lambda p: expire(p.process()),
     "delete-records": lambda p: delete_records(p.process(), TOPIC, before_offset=HIGH_WATERMARK),
+    "give-up": lambda p: give_up(p.process(), "ann", topic=TOPIC, partition=0, offsets=(0, 0)),
     "vacuum": lambda p: vacuum(p.process()),
 }

@@ -65,6 +65,17 @@ def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_end
     assert first not in {s.snapshot_id for s in table(cluster).metadata.snapshots}
 
 
+def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:
+    """Two syncs, or a rollback and a sync, may leave it with several."""
+    times_ms = {1: 0, 2: 100, 3: 5000}
+    notes = {at: plan.SnapshotNote("c", 1, {}, time_ms, "pin", 0, 0) for at, time_ms in times_ms.items()}
+    for order in ((1, 2, 3), (3, 2, 1)):
+        ended = plan.ended_snapshots(
+            {at: notes[at] for at in order}, {1: None, 2: 1, 3: 1}, 3, ["pin"], now_ms=5050, keep_ms=1000
+        )
+        assert ended == {1, 2}
+
+
 def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -> None:
     (pin,) = cluster.controller.snapshot().pins.values()
     assert pin.topic == cluster.controller.snapshot().topic("events").revision

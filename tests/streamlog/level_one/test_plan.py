@@ -19,6 +19,7 @@ from l0gc.streamlog.level_one.plan import (
     TASK_BYTES,
     Fault,
     JournalPlan,
+    ObjectRead,
     Step,
     Window,
     choose_steps,
@@ -26,6 +27,7 @@ from l0gc.streamlog.level_one.plan import (
     make_round,
     steps_of,
     still_there,
+    still_unreconciled,
     strangers,
     unreconciled,
     writers_of,
@@ -352,6 +354,24 @@ def test_a_fault_counts_only_where_nobody_has_lifted_the_records() -> None:
     assert still_there(j.state, fault((0, 0), revision=77)) is None
     j.apply(Closed([ClosedTopic(REVISION)]))
     assert still_there(j.state, fault((0, 0))) is None
+
+
+def test_what_could_not_be_read_is_still_needed_only_at_the_offsets_that_it_had() -> None:
+    """An object may have landed once more, behind others, in a journal that was set back and accepted."""
+    j = Journal()
+    j.land(extents_of(9, {0: 3, 1: 3}))
+    ((revision, o),) = unreconciled(j.state, Window(0, TOPICS))
+    read = ObjectRead(0, revision, o)
+    j.reconcile({0: 2})
+    left = still_unreconciled(j.state.topics[REVISION], read)
+    assert left is not None
+    assert left.object.extents["partition"].tolist() == [1]
+    again = Journal()
+    again.land(extents_of(9, {1: 5}, key="another"))
+    again.land(extents_of(9, {0: 3, 1: 3}))
+    left = still_unreconciled(again.state.topics[REVISION], read)
+    assert left is not None
+    assert left.object.extents["partition"].tolist() == [0]
 
 
 def test_of_a_partition_that_a_journal_does_not_know_nothing_is_unreconciled() -> None:
