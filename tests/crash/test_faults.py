@@ -122,7 +122,7 @@ def test_the_loop_survives_a_store_that_fails(seed: int, weed: SeaweedFS, store:
         assert sorted(read) == sorted(line for job in jobs for line in _lines(job))
         proxy.settle()
 
-        faults = {f.value: n for f, n in proxy.outcomes.items() if f is not Outcome.PASS}
+        faults = {str(f): n for f, n in proxy.outcomes.items() if f is not Outcome.PASS}
         failed = [(command, code) for command, code, _ in cron.ended if code]
         sys.stdout.write(f"{len(proxy.requests)} requests; {faults}; commands that failed: {failed}\n")
         assert len(faults) == len(Faults.KINDS)

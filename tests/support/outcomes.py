@@ -54,6 +54,14 @@ class Outcome(enum.Enum):
     DENY_AFTER = "403 after the server"
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer of this status and code, and the request does not reach the server."""
+
+    status: int
+    code: str
+
+
 STATUS: Final = {
     Outcome.FAIL: 500,
     Outcome.FAIL_AFTER: 500,
@@ -91,7 +99,7 @@ def request_of(number: int, method: str, target: str, headers: dict[str, str], p
 class Behaviour(Protocol):
     """Called by one request at a time."""
 
-    def decide(self, request: Request) -> Outcome:
+    def decide(self, request: Request) -> Outcome | Refusal:
         """What becomes of the request, of which the server knows nothing yet."""
         ...
 

@@ -30,6 +30,7 @@ from tests.support.outcomes import (
     Behaviour,
     Outcome,
     Passing,
+    Refusal,
     Request,
     request_of,
 )
@@ -68,7 +69,7 @@ class Proxy:
         self.upstream = (server.hostname, server.port)
         self.clock_ahead_s, self.tls, self.admit = clock_ahead_s, tls, admit
         self.requests: list[Request] = []
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[Outcome | Refusal] = Counter()
         self.body_bytes: Counter[str] = Counter()
         """Of the answers that were passed on, by the requests' keys."""
         self._behaviour = behaviour or Passing()
@@ -111,7 +112,7 @@ class Proxy:
     @contextlib.contextmanager
     def one_request(
         self, method: str, path: str, headers: dict[str, str], port: int
-    ) -> Iterator[tuple[Request, Outcome]]:
+    ) -> Iterator[tuple[Request, Outcome | Refusal]]:
         """Number a request, which came from that port, and decide its outcome."""
         with self._lock:
             request = request_of(len(self.requests) + 1, method, path, headers, port)
@@ -168,6 +169,10 @@ class _Server(ThreadingHTTPServer):
         """A client that goes away, or a server that does, ends the connection and nothing else."""
 
 
+def _refusal(status: int) -> Refusal:
+    return Refusal(status, _CODES[status])
+
+
 class _ClientGoneError(Exception):
     """The client went away before its request was complete."""
 
@@ -197,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
             if outcome not in REACHES_THE_SERVER:
                 for _ in self._body():
                     pass
-                self._refuse(STATUS[outcome])
+                self._refuse(outcome if isinstance(outcome, Refusal) else _refusal(STATUS[outcome]))
                 return
             sent = dict(self.headers.items())
             if proxy.admit:
@@ -221,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer.read()
                 proxy.answered(request)
                 if outcome in STATUS:
-                    self._refuse(STATUS[outcome])
+                    self._refuse(_refusal(STATUS[outcome]))
                 else:
                     self.close_connection = True
             except (OSError, HTTPException, _ClientGoneError):
@@ -288,10 +293,10 @@ class _Handler(BaseHTTPRequestHandler):
         ahead = self.server.proxy.clock_ahead_s
         return email.utils.formatdate(email.utils.parsedate_to_datetime(value).timestamp() + ahead, usegmt=True)
 
-    def _refuse(self, status: int) -> None:
-        code = _CODES[status]
-        body = b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code><Message>-</Message></Error>".encode()
-        self.send_response_only(status)
+    def _refuse(self, refusal: Refusal) -> None:
+        text = f"<Error><Code>{refusal.code}</Code><Message>-</Message></Error>"
+        body = b"" if self.command == "HEAD" else text.encode()
+        self.send_response_only(refusal.status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Date", email.utils.formatdate(usegmt=True))

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, SafetyError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, SafetyError
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.reading import published_m
 from l0gc.inspect.verify.findings import (
@@ -587,8 +587,13 @@ def _with(s: Suspect, detail: str | None) -> Suspect | None:
 
 def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None:
     """Return the suspect again if its object still has the fault, or no object is to be read."""
-    if s.kind in _BY_SIZE:
-        size = size_of(cluster.store, s.key)
+    if s.kind in _BY_SIZE or s.kind == Kind.L1_ORPHAN:
+        try:
+            size = size_of(cluster.store, s.key)
+        except RefusedObjectError as e:
+            return _with(s, str(e))
+        if s.kind == Kind.L1_ORPHAN:
+            return s if size is not None else None
         if size is None:
             return _with(s, "the object is missing")
         if s.kind == Kind.L0_SHORT and size < s.expected:
@@ -603,8 +608,6 @@ def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None
             return _with(s, faults[0][1]) if faults else None
         case Kind.L1_CORRUPT:
             return _with(s, l1_fault(cluster.store, s.key, s.expected))
-        case Kind.L1_ORPHAN:
-            return s if size_of(cluster.store, s.key) is not None else None
     if s.key == CONTROLLER_LOG and s.kind in DOUBTFUL:
         return _with(s, dict(controller_faults(cluster, deep=deep)).get(s.kind))
     return s
