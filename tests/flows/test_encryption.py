@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ import pytest
 
 import l0gc as library
 from l0gc.errors import AccessDeniedError, UsageError
+from l0gc.integrations.iceberg.encrypted import _Body
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import founded, l0gc, printed
 from tests.support.quirky_s3 import quirky_s3, wants_encryption
+from tests.support.tables import configure, sql_catalog
 
 KEY = {"L0GC_SSE": "aws:kms", "L0GC_SSE_KMS_KEY_ID": "key-1"}
 
@@ -79,6 +83,31 @@ def test_a_settings_file_and_the_library_set_it(demanding: str, tmp_path: Path) 
     assert shown["sse"] == "AES256"
     with library.open(f"s3://bucket-{uuid.uuid4()}", endpoint_url=demanding, sse_kms_key_id="key-1") as cluster:
         cluster.init(create_bucket=True, shards=4)
+
+
+def test_a_table_s_metadata_is_encrypted_too(demanding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEY.items():
+        monkeypatch.setenv(name, value)
+    founded()
+    sql_catalog(monkeypatch, tmp_path, f"{os.environ['L0GC_URL']}/lake")
+    configure(monkeypatch, **{"s3.region": "us-east-1"})
+    assert l0gc("table", "create", "events", "--catalog", "lake")["table"] == "l0gc.events"
+    (tmp_path / "records").write_bytes(b"one\ntwo\n")
+    l0gc("upload", "events", str(tmp_path / "records"))
+    l0gc("reconcile", "--engine", "local")
+    (synced,) = l0gc("table", "sync")["tables"]
+    assert synced["added"] > 0
+
+
+def test_a_file_whose_writing_fails_is_not_sent() -> None:
+    sent: list[bytes] = []
+    with contextlib.suppress(ValueError), _Body(sent.append) as body:
+        body.write(b"half")
+        raise ValueError
+    with _Body(sent.append) as body:
+        body.write(b"whole")
+    body.close()
+    assert sent == [b"whole"]
 
 
 @pytest.mark.parametrize(

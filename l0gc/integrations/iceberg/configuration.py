@@ -44,14 +44,24 @@ def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
             f"PYICEBERG_CATALOG__{name.upper()}__URI"
         )
     keep_secrets(known)
+    encryption = _encryption(store)
     if "s3.endpoint" in known:
-        return known
+        return encryption | known
     own = _access(store)
     if any(
         is_secret(key) or key.rpartition(".")[2] in _IDENTITIES for key in known if key.startswith(("s3.", "client."))
     ):
         own = {key: value for key, value in own.items() if not is_secret(key)}
-    return own | known
+    return own | encryption | known
+
+
+def _encryption(store: ObjectStore) -> dict[str, str]:
+    """What has each file of the table encrypted, where l0gc encrypts its own."""
+    if not isinstance(store, S3Store) or store.config.sse is None:
+        return {}
+    key = store.config.sse_kms_key_id
+    named = {"py-io-impl": f"{__package__}.encrypted.EncryptedFileIO", "l0gc.sse": store.config.sse}
+    return named | ({"l0gc.sse-kms-key-id": key} if key else {})
 
 
 def _access(store: ObjectStore) -> dict[str, str]:
