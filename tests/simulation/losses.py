@@ -1,8 +1,8 @@
-"""L0 objects that are lost, and somebody who gives up their records while everybody else goes on.
+"""L0 objects that are lost, or that the store refuses, and somebody who gives up records while everybody else goes on.
 
 A search of its own, so that the seeds of the others stay what they are: the same processes, and one more that deletes L0
 objects by hand and gives up what lies in them, or tries to give up what can be read. In the end all that is lost is given
-up; then M passes it, and every other record is where it was.
+up, and what was refused can be read again; then M passes it, and every other record is where it was.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 LOST = "L0 objects lost"
 GIVEN_UP = "ranges given up"
 REFUSED = "ranges that could not be given up"
+WITHHELD = "L0 objects that the store refused"
 
 
 @dataclass
 class Losses:
-    """What is lost in a seed: the keys of objects, and the values of records in them that may be gone for good."""
+    """What is lost in a seed: the keys of objects, and the values of records in them that may be gone for good.
+
+    `withheld` are the keys of objects that the store refuses, and has: their records are never given up.
+    """
 
     keys: set[str] = field(default_factory=set)
+    withheld: set[str] = field(default_factory=set)
     values: set[bytes] = field(default_factory=set)
 
 
@@ -62,17 +67,23 @@ def loser(world: World, process: Process) -> None:
     there = sorted({h.extent.key for h in held(world)} & world.store.objects.keys())
     if there and chance.random() < 0.6:
         _lose(world, losses, chance.choice(there))
+    elif there and chance.random() < 0.5:
+        losses.withheld.add(chance.choice(there))
+        world.happened[WITHHELD] += 1
     if chance.random() < 0.5:
         world.sleep(chance.choice([1.0, 30.0]))
     cluster = world.cluster(process)
     for h in list(held(world)):
-        if h.extent.key in losses.keys or chance.random() < 0.1:
+        if h.extent.key in losses.keys | losses.withheld or chance.random() < 0.1:
             _try(world, cluster, h)
+    if chance.random() < 0.3:
+        losses.withheld.clear()
 
 
 def give_all_up(world: World, cluster: Handles) -> None:
     """Give up all that is lost, and lift the rest; nothing fails any more."""
     losses = _losses(world)
+    losses.withheld.clear()
     while has_work(cluster):
         reconcile(cluster)
         following: dict[tuple[int, int], Held] = {}

@@ -261,6 +261,8 @@ class World:
     def _strike(self, thread: Thread, call: Call) -> None:
         if self.alone is not None and thread is self.alone[0]:
             return  # nothing keeps it from what it is there for
+        if self.losses is not None and call.key in self.losses.withheld and call.kind in ("get", "head"):
+            raise StoreError(f"{call.key}: it was archived")
         f, draw = self.faults, self.random.random()
         if thread.refused:  # who looks why it was refused may not get an answer
             thread.refused = False

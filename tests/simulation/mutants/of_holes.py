@@ -12,6 +12,7 @@ import numpy as np
 import l0gc.streamlog.journal.entries
 import l0gc.streamlog.level_one.give_up
 import l0gc.streamlog.level_one.merge_plan
+from l0gc.errors import RefusedObjectError
 from l0gc.streamlog.journal.entries import GIVE_UP
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.level_one.give_up import LostBlock
@@ -21,6 +22,9 @@ from tests.simulation.mutants.tools import everywhere, mutant
 _TEST = "tests/streamlog/journal/test_holes.py"
 _REFUSED = "tests/streamlog/level_one/test_refused_objects.py"
 _TEST_GIVE_UP = "tests/streamlog/level_one/test_give_up.py"
+
+
+_read_back = l0gc.streamlog.level_one.give_up.read_back
 
 
 def _none(rows: Any) -> Any:
@@ -50,6 +54,23 @@ def readable_given_up() -> AbstractContextManager[Any]:
         return [LostBlock(key, e.block.start, "it is gone") for e in extents]
 
     return everywhere("l0gc.streamlog.level_one.give_up", "read_back", untried)
+
+
+@mutant(
+    35,
+    "l0gc/streamlog/level_one/give_up.py::give_up",
+    "what the store only refuses is given up as lost",
+    f"{_REFUSED}::test_what_the_store_only_refuses_is_given_up_only_if_that_is_said",
+    simulated=False,
+)
+def refused_given_up() -> AbstractContextManager[Any]:
+    def lost(cluster: Any, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
+        try:
+            return _read_back(cluster, key, extents)
+        except RefusedObjectError as e:
+            return [LostBlock(key, extent.block.start, str(e)) for extent in extents]
+
+    return everywhere("l0gc.streamlog.level_one.give_up", "read_back", lost)
 
 
 @mutant(

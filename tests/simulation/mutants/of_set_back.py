@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import msgspec
 
 import l0gc.collect.gc_steps
+import l0gc.streamlog.level_one.give_up
 import l0gc.streamlog.level_one.plan
 import l0gc.watermark.publication
 from l0gc.streamlog.cluster import Handles
@@ -120,6 +122,17 @@ def lost_are_orphans(self: JournalLook, journal: int, state: JournalState) -> No
 def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
     """What was accepted stops nobody, whatever it needs."""
     _check_set_back(published, unit)
+
+
+@mutant(
+    38,
+    "l0gc/streamlog/level_one/give_up.py::give_up",
+    "records are given up whatever was set back",
+    f"{_TEST}::test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well",
+    simulated=False,
+)
+def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
+    return mock.patch.object(l0gc.streamlog.level_one.give_up, "refuse_if_set_back")
 
 
 @mutant(
