@@ -266,7 +266,7 @@ class S3Store:
     def _ranges_plain(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         """Read ranges that lie close by one request, as obstore does; a store that ignores ranges sends the whole object."""
         spans: builtins.list[tuple[int, int]] = []
-        for start, length in sorted(r for r in ranges if r[1]):
+        for start, length in sorted(ranges):
             if spans and start <= spans[-1][1] + COALESCE_BYTES:
                 spans[-1] = (spans[-1][0], max(spans[-1][1], start + length))
             else:
@@ -275,8 +275,8 @@ class S3Store:
         for start, end in spans:
             r, body = self._get(key, Range=f"bytes={start}-{end - 1}")
             read[start] = body if r["ResponseMetadata"]["HTTPStatusCode"] == 206 else body[start:end]
-        at = {r: max((s for s, _ in spans if s <= r[0]), default=0) for r in ranges}
-        return [read.get(at[r], b"")[r[0] - at[r] : r[0] - at[r] + r[1]] for r in ranges]
+        of = [max(s for s in read if s <= start) for start, _ in ranges]
+        return [read[at][start - at : start - at + length] for at, (start, length) in zip(of, ranges, strict=True)]
 
     def put(self, key: str, body: bytes) -> Written:
         return self.call("put", key, lambda: self._put(self.client, key, body))

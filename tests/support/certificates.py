@@ -36,17 +36,30 @@ class Authority:
                 name = x509.DNSName(host)
             subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server")])
             certificate = self._signed(subject, key, x509.SubjectAlternativeName([name]))
-            file = self._folder / f"{host.replace('*', '_')}.pem"
-            private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-            file.write_bytes(private + certificate.public_bytes(_PEM))
-            self._contexts[host] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._contexts[host].load_cert_chain(file)
+            self._contexts[host] = self._served(host.replace("*", "_"), key, certificate)
         return self._contexts[host]
 
+    def alone(self, host: str) -> ssl.SSLContext:
+        """A server whose certificate is the authority's: one that signs itself. `bundle` is that certificate then."""
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+        own = self._signed(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0), names)
+        self.bundle.write_bytes(own.public_bytes(_PEM))
+        return self._served("alone", self._key, own)
+
+    def _served(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> ssl.SSLContext:
+        file = self._folder / f"{name}.pem"
+        private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        file.write_bytes(private + certificate.public_bytes(_PEM))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
+
     def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType
     ) -> x509.Certificate:
         now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
         builder = x509.CertificateBuilder(self._name, subject, key.public_key(), x509.random_serial_number())
         builder = builder.not_valid_before(now - day).not_valid_after(now + day)
-        return builder.add_extension(extension, critical=False).sign(self._key, hashes.SHA256())
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        return builder.sign(self._key, hashes.SHA256())

@@ -40,7 +40,7 @@ WAIT_S: Final = 60
 """The longest that a connection waits for its client or its server."""
 SLOW_S: Final = 0.3
 _PIECE: Final = 1 << 16
-_CODES: Final = {400: "ExpiredToken", 403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
+_CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
 
 
 class Proxy:
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
                 whole = b"".join(body)
                 admitted = proxy.admit(self.command, self.path, headers, whole)
                 if admitted is None:
-                    self._refuse(400)
+                    self._refuse(Refusal(400, "ExpiredToken"))
                     return
                 body, sent = iter([whole]), admitted
             upstream = HTTPConnection(*proxy.upstream, timeout=WAIT_S)
