@@ -4,6 +4,11 @@ Each is raised as `Interrupted` where the main thread is, so that whatever is op
 folders go, Java goes, and one line says what was done. Work that can end between two of its steps asks for `stopping`
 instead. A signal that was ignored when the command was started, as under `nohup`, stays ignored.
 
+A request that hangs holds nobody up. The main thread may be in another library's wait, where no signal reaches it, or wait
+for threads that are. So Python also writes each signal into a pipe. A thread that reads it says that the run stops, ends the
+process after a grace, and at once at the second signal. Wherever that is, running the command again is safe: an append under
+way is read back by the next one, and an object that no journal names is garbage.
+
 Nothing is raised in the middle of a lock of `threading`: its methods are written in Python, so the lock would stay locked,
 and the threads that need it would keep the process for ever. Such a signal is sent once more, a moment later.
 """
@@ -13,6 +18,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import select
 import signal
 import sys
 import threading
@@ -27,6 +33,15 @@ from l0gc.errors import L0gcError, StoppedError
 SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 INTERRUPTED: Final = 128 + signal.SIGINT
 _AGAIN_S: Final = 0.02
+_SAID_AFTER_S: Final = 0.3
+"""Most runs have ended by then, and have said what was done."""
+GRACE_S: Final = 8.0
+"""How long a run may take to stop in good order: systemd and Kubernetes wait longer."""
+_LAST_WORD_S: Final = 0.2
+_watch: Final = list[int]()
+"""The end of the pipe that Python writes signals into, once they are listened to."""
+_sent_again: Final = list[int]()
+"""Signals that this process sent itself once more."""
 _WAITING: Final = ("join", "_wait_for_tstate_lock", "_shutdown")
 """Functions of `threading` that wait, and hold no lock."""
 _dropped: Final = set[int]()
@@ -70,6 +85,50 @@ def listen() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _heard)
     sys.unraisablehook = _unraisable
+    if not _watch:
+        out, into = os.pipe()
+        os.set_blocking(into, False)
+        _watch.append(into)
+        _thread.start_new_thread(_keep_to_the_grace, (out,))
+    signal.set_wakeup_fd(_watch[0], warn_on_full_buffer=False)
+
+
+def _keep_to_the_grace(out: int) -> None:
+    """Say that the run stops, if it takes a moment; end the process after the grace, or at the second signal."""
+    due, number, said = float("inf"), 0, True
+    while True:
+        left = max(0.0, due - time.monotonic()) if number else None
+        ready = select.select([out], [], [], left if said else _SAID_AFTER_S)[0]
+        heard = os.read(out, 1)[0] if ready else 0
+        if heard in _sent_again:
+            _sent_again.remove(heard)
+        elif heard in SIGNALS and not number:
+            due, number, said = time.monotonic() + GRACE_S, heard, False
+        elif heard in SIGNALS:
+            _end_now(heard, "")
+        elif time.monotonic() >= due:
+            _end_now(
+                number, f"stopped, though not all of it ended within {GRACE_S:.0f} s: running the command again is safe"
+            )
+        elif not said:
+            said = True
+            _thread.start_new_thread(_say, ("stopping (again to end at once)",))
+
+
+def _end_now(number: int, why: str) -> None:
+    """End the process, after a moment for a last word, or for the signal itself to end it."""
+    if why:
+        _thread.start_new_thread(_say, (why,))  # whoever has stderr may not take it
+    time.sleep(_LAST_WORD_S)
+    if sys.stderr is not None and sys.stderr.isatty():
+        os.write(2, b"\x1b[?25h")  # progress hides the cursor
+    os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    import logging
+
+    logging.getLogger(__name__).error("%s", text)
 
 
 def _heard(number: int, frame: FrameType | None) -> None:
@@ -106,6 +165,7 @@ def _send_again(number: int) -> None:
 
     def send() -> None:
         time.sleep(_AGAIN_S)
+        _sent_again.append(number)
         os.kill(os.getpid(), number)
 
     _thread.start_new_thread(send, ())
@@ -121,6 +181,7 @@ def ended(code: int) -> None:
     def heard(number: int, frame: Any) -> None:
         os._exit(code)
 
+    signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         if signal.getsignal(number) in (_heard, signal.SIG_DFL):
             signal.signal(number, heard)

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,7 +33,7 @@ from l0gc.events import event
 from l0gc.redaction import keep_secrets_of
 from l0gc.storage.bulk import Bulk, Reach, process
 from l0gc.storage.config import StoreConfig, check_endpoint
-from l0gc.storage.refusals import ATTEMPTS, READ_SECONDS, REDIRECTS, Answer, no_credentials
+from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS, REDIRECTS, Answer, no_credentials
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -154,6 +155,7 @@ class Access:
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
         events.register("before-call.s3.DeleteObjects", _check_by_md5)
         events.register_last("before-call.s3", _expect_nothing)
+        events.register_first("needs-retry.s3", _keep_to_the_deadline)
         for name, value in (("ServerSideEncryption", self._config.sse), ("SSEKMSKeyId", self._config.sse_kms_key_id)):
             for write in ("PutObject", "CreateMultipartUpload") if value else ():
                 events.register(f"before-parameter-build.s3.{write}", partial(_set, name, value))
@@ -281,6 +283,13 @@ def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
     """Send a body with its head: some proxies leave botocore's `Expect: 100-continue` unanswered, or refuse it."""
     params["headers"].pop("Expect", None)
+    params["context"]["began"] = time.monotonic()
+
+
+def _keep_to_the_deadline(caught_exception: Exception | None, request_dict: dict[str, Any], **_: Any) -> None:
+    """End a request that has gone without an answer for so long, instead of another attempt."""
+    if caught_exception is not None and time.monotonic() - request_dict["context"]["began"] >= DEADLINE_SECONDS:
+        raise caught_exception
 
 
 def _set(name: str, value: str | None, params: dict[str, Any], **_: Any) -> None:

@@ -11,14 +11,14 @@ import os
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
-from l0gc.storage.refusals import ATTEMPTS, READ_SECONDS
+from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -124,7 +124,7 @@ class Bulk:
                 region=reach.region,
                 credential_provider=partial(_credential, self._credentials),
                 client_options=cast("ClientConfig", options),
-                retry_config={"max_retries": retries},
+                retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=DEADLINE_SECONDS)},
                 config=cast("S3Config", where | encryption | _UNMOVED),
             )
         except obstore.exceptions.BaseError as e:

@@ -31,6 +31,8 @@ from l0gc.storage.config import StoreConfig
 ATTEMPTS: Final = 5
 READ_SECONDS: Final = 30
 """How often a request is sent at most, and how long an answer is waited for."""
+DEADLINE_SECONDS: Final = 60
+"""A request that has waited for so long in all is not sent again."""
 DENIED: Final = "AccessDenied"
 EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})

@@ -1,8 +1,9 @@
 """Killing a command at one of its requests, and looking at what becomes of the cluster.
 
 A point is a request's number and whether the command dies before the server sees it or after the server has answered.
-Commands of their own process die by SIGKILL. The Spark commands run in this process, where the proxy plays dead instead:
-from that request on nothing of theirs, nor of their executors', reaches the server any more.
+Commands of their own process die by SIGKILL, or by another signal while all requests from there on hang. The Spark commands
+run in this process, where the proxy plays dead instead: from that request on nothing of theirs, nor of their executors',
+reaches the server any more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +37,7 @@ from tests.crash.tables import environment
 from tests.support.cli import l0gc
 from tests.support.deep import deep_findings
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
-from tests.support.outcomes import DieAt, KillAt, MeetAt, Request
+from tests.support.outcomes import DieAt, HangAt, KillAt, MeetAt, Request
 from tests.support.proxy import Proxy
 from tests.support.spark import shared_spark
 
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 WHEN: Final = ("before", "after")
 _TRIES: Final = 3
 _PROCESS_S: Final = 120
+STOPS_WITHIN_S: Final = 10.0
+_NOTICED_S: Final = 0.5
+"""How long a request hangs until the signal comes, so that the command waits for it."""
 _BUCKET: Final = "l0gc-crash"
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
 """Gives each command a process that has imported everything: that takes longer than most commands."""
@@ -150,8 +155,13 @@ class Bench:
             self._check(case, scene, before, complete=True, cleaned=self._clean(case))
         return requests
 
-    def try_point(self, case: Case, n: int, when: str, *, verify: bool) -> Request | None:
+    def try_point(
+        self, case: Case, n: int, when: str, *, verify: bool, number: signal.Signals = signal.SIGKILL
+    ) -> Request | None:
         """Kill the command at its n-th request, run it again until it succeeds, and check.
+
+        Args:
+            number: any other signal than SIGKILL comes while that request hangs.
 
         Returns:
             The request that it died of; None if it sent fewer, and ended well.
@@ -161,7 +171,7 @@ class Bench:
         """
         self._begin_anew()
         with self._environment():
-            return self._try_point(case, n, after=when == "after", verify=verify)
+            return self._try_point(case, n, number, after=when == "after", verify=verify)
 
     def meet(self, case: Case, n: int, others: Callable[[], None]) -> Request | None:
         """Have others act before the n-th request of the command, which goes on then; and check.
@@ -196,13 +206,16 @@ class Bench:
         _to_its_end(process)
         return process.exitcode
 
-    def _try_point(self, case: Case, n: int, *, after: bool, verify: bool) -> Request | None:
+    def _try_point(self, case: Case, n: int, number: signal.Signals, *, after: bool, verify: bool) -> Request | None:
         scene, before = self._prepare(case)
         reading = readers(self._config, scene.records, f"{case.name}:{n}:{after}")
         died_at: Request | None = None
         try:
             with reading if case.cleaned else contextlib.nullcontext():
-                died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
+                if number != signal.SIGKILL:
+                    died_at = self._stop(case, n, number, after=after)
+                else:
+                    died_at = (self._die_here if case.shared else self._kill)(case, n, after=after)
                 self._check(case, scene, before, complete=False)
                 if self._clean(case):
                     self._check(case, scene, before, complete=False, cleaned=True)
@@ -257,6 +270,31 @@ class Bench:
         if process.exitcode != expected:
             raise BrokenError(
                 f"{case.name} at request {n} ({behaviour.fired}) ended with {process.exitcode}: {errors.read_text()}"
+            )
+        return behaviour.fired
+
+    def _stop(self, case: Case, n: int, number: signal.Signals, *, after: bool) -> Request | None:
+        """Send the signal while the n-th request hangs; the command says so, and ends in time with the signal's code."""
+        behaviour, errors = HangAt(n, after=after), self._scratch / "errors"
+        with Proxy(self._server.endpoint_url, behaviour, clock_ahead_s=case.clock_ahead_s) as proxy:
+            environment = {**os.environ, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
+            process = _PROCESSES.Process(target=_command, args=(self._args(case), environment, errors))
+            process.start()
+            while not behaviour.hung.wait(0.1) and process.is_alive():
+                pass
+            time.sleep(_NOTICED_S)
+            took, code, alive = time.monotonic(), 128 + number, process.is_alive()
+            if alive:
+                os.kill(process.pid or 0, number)
+            process.join(_PROCESS_S)
+            took = time.monotonic() - took
+            process.kill()
+            process.join()
+        said = errors.read_text()
+        if alive and (process.exitcode != code or took > STOPS_WITHIN_S or "l0gc: stop" not in said):
+            raise BrokenError(
+                f"{case.name}, whose request {n} ({behaviour.fired}) hung, ended {took:.1f} s after {number.name} with "
+                f"{process.exitcode}: {said}"
             )
         return behaviour.fired
 

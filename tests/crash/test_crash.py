@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 
@@ -46,6 +48,17 @@ def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(ben
     points = points_of(bench.requests_of(CASES[name]))
     died = [bench.try_point(CASES[name], n, when, verify=False) for n, when in _sampled(points, name, SAMPLE)]
     assert sum(d is not None for d in died) > SAMPLE // 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.shared])
+def test_a_signal_while_any_request_hangs_ends_the_command_in_time_and_the_next_run_goes_on(
+    bench: Bench, name: str
+) -> None:
+    points = _sampled(points_of(bench.requests_of(CASES[name])), name, SAMPLE)
+    numbers = cycle((signal.SIGINT, signal.SIGTERM))
+    for (n, when), number in zip(points, numbers, strict=False):
+        bench.try_point(CASES[name], n, when, verify=False, number=number)
 
 
 @pytest.mark.thorough

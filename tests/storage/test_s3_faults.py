@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.errors import AmbiguousWriteError, PreconditionFailedError
+from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreTimeoutError
 from l0gc.runtime import Runtime
+from l0gc.storage import access
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.log import SharedLog
 from l0gc.storage.s3 import S3Store
-from tests.support.outcomes import Behaviour, Outcome, Request
+from tests.support.outcomes import Behaviour, HangAt, Outcome, Request
 from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.weed
@@ -79,6 +80,18 @@ def test_a_read_survives_each_fault(weed: SeaweedFS, bucket: StoreConfig, direct
         assert proxy.outcomes == {outcome: 1} if outcome is Outcome.SLOW else {outcome: 1, Outcome.PASS: 1}
     with proxied(weed, Scripted(outcome)) as proxy:
         assert through(proxy, bucket).get_ranges("k", [(1, 1 << 20)]) == [LARGE[1 : 1 + (1 << 20)]]
+
+
+def test_a_request_that_hangs_is_not_sent_again_after_its_deadline(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(access, "DEADLINE_SECONDS", 0.3)
+    direct.put("k", b"v")
+    with proxied(weed, HangAt(1, after=False)) as proxy:
+        with pytest.raises(StoreTimeoutError):
+            through(proxy, bucket).get("k")
+        assert len(proxy.requests) == 2
 
 
 def test_a_repeated_conditional_write_lands_and_is_said_to_exist(

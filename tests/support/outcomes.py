@@ -52,6 +52,8 @@ class Outcome(enum.Enum):
     REPEATED = "sent twice"
     DENY = "403 before the server"
     DENY_AFTER = "403 after the server"
+    HANG = "never answered, before the server"
+    HANG_AFTER = "never answered, after the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ REACHES_THE_SERVER: Final = {
     Outcome.TRUNCATED,
     Outcome.REPEATED,
     Outcome.DENY_AFTER,
+    Outcome.HANG_AFTER,
 }
 _JOURNAL_LOG: Final = re.compile(r"l0gc/journal/\d+/log/")
 LETS_THE_ANSWER_THROUGH: Final = {Outcome.PASS, Outcome.SLOW, Outcome.TRUNCATED, Outcome.REPEATED}
@@ -145,6 +148,30 @@ class KillAt:
     def _kill(self, request: Request) -> None:
         self.fired = request
         os.kill(self._pid(), signal.SIGKILL)
+
+
+class HangAt:
+    """Leaves the n-th request, and all after it, without an answer. With `after`, the server does what the n-th asks.
+
+    `hung` is set once the client waits for nothing else than an answer that does not come.
+    """
+
+    def __init__(self, n: int, *, after: bool) -> None:
+        self._n, self._after = n, after
+        self.fired: Request | None = None
+        self.hung = threading.Event()
+
+    def decide(self, request: Request) -> Outcome:
+        if request.number < self._n:
+            return Outcome.PASS
+        self.fired = self.fired or request
+        if self._after and request.number == self._n:
+            return Outcome.HANG_AFTER
+        self.hung.set()
+        return Outcome.HANG
+
+    def answered(self, request: Request) -> None:
+        self.hung.set()
 
 
 class DieAt:

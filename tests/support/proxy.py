@@ -202,6 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
             if outcome not in REACHES_THE_SERVER:
                 for _ in self._body():
                     pass
+                if outcome is Outcome.HANG:
+                    self._hang()
+                    return
                 self._refuse(outcome if isinstance(outcome, Refusal) else _refusal(STATUS[outcome]))
                 return
             sent = dict(self.headers.items())
@@ -225,7 +228,9 @@ class _Handler(BaseHTTPRequestHandler):
                     return
                 answer.read()
                 proxy.answered(request)
-                if outcome in STATUS:
+                if outcome is Outcome.HANG_AFTER:
+                    self._hang()
+                elif outcome in STATUS:
                     self._refuse(_refusal(STATUS[outcome]))
                 else:
                     self.close_connection = True
@@ -235,6 +240,12 @@ class _Handler(BaseHTTPRequestHandler):
                 upstream.close()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+
+    def _hang(self) -> None:
+        """Wait until the client goes away."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.recv(1)
 
     def _body(self) -> Iterator[bytes]:
         """The request's body as it stands on the wire."""
