@@ -29,13 +29,15 @@ _MMAP_BYTES: Final = 128 << 10
 _GC_THRESHOLDS: Final = (700, 10, 10)
 """Those of Python up to 3.12."""
 _NEW_S: Final = 60.0
+_STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Of Linux; the one of macOS counts suspended time as it is."""
 
 
 class Clock(Protocol):
     """What l0gc asks of a clock."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never goes back."""
+        """Seconds since an arbitrary start, also those that the machine is suspended for; never goes back."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970 (UTC); for the timestamps of records, and to be compared with the store's."""
@@ -48,7 +50,7 @@ class SystemClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_STEADY)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

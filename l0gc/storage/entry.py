@@ -10,6 +10,7 @@ is stored, such as a boundary, has its checksum in a last line (`seal`).
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ ENTRY_LIMIT: Final = 64 << 20
 CHECKPOINT_LIMIT: Final = 1 << 30
 """The most bytes that a checkpoint unpacks to: some ten million unreconciled extents."""
 
+SMALL_LIMIT: Final = 4 << 20
+"""The most bytes of any other object of `l0gc/`; what M is published with is the largest, 200 KB with 9,999 journals."""
+_AROUND: Final = 1024
+"""What an object has around its content, at most."""
+
 WRITER: Final = 8
 """An entry's id begins with so many characters that all entries of its writer share; the rest is random."""
 _PLAIN: Final = 1
@@ -37,6 +43,18 @@ _WORTH_PACKING: Final = 128
 """Below this a zstd frame saves nothing that counts."""
 
 Millis = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def read_limit(key: str) -> float:
+    """Return how many bytes of an object are read at most where it is read whole.
+
+    Of a longer one, which somebody else has put there, that many are read, so that it fails where it is decoded.
+    """
+    if not key.startswith("l0gc/"):
+        return math.inf
+    if "/checkpoint/" in key:
+        return CHECKPOINT_LIMIT + _AROUND
+    return ENTRY_LIMIT + _AROUND if any(part in key for part in ("/log/", "/runs/", "/scans/")) else SMALL_LIMIT
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):

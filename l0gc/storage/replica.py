@@ -51,8 +51,8 @@ _OVERDUE: Final = 1.25
 _SMALL_CHECKPOINT_ENTRIES: Final = 4
 """Entries that are worth a cheap checkpoint to housekeeping, and a truncation its three requests."""
 READ_AGAIN_S: Final = 60.0
-"""An entry gets the store's time as of the writer's last read of the log, and what is remembered of producers expires by
-that. A writer that was idle for longer reads the log before it appends."""
+"""An entry gets the date of the last reply about the log's end, plus the time that has passed since. That is at most so
+long, whatever this machine's clock says: a writer that was idle for longer reads the log before it appends."""
 _MAX_CONFLICTS: Final = 1000
 """Far above what contention can cause; a writer that meets this many is not making progress."""
 _MAX_READS: Final = 200
@@ -99,6 +99,7 @@ class Replica(Generic[S]):
         self.offset = -1
         self.time_ms = 0
         self.as_of_ms: int | None = None
+        self._as_of_at = float("-inf")
         self._read_at = float("-inf")
         self._folder = Folder()
         self.checkpoint_offset = -1
@@ -239,7 +240,7 @@ class Replica(Generic[S]):
         assert self.as_of_ms is not None
         self._whole = False  # unless it is certain what happened to the append, the log is asked
         try:
-            time_ms = max(self.time_ms, self.log.store_time.settle(self.as_of_ms))  # in the log it is for ever
+            time_ms = max(self.time_ms, self._now_ms())  # in the log it is for ever
             landed = self.log.append(offset, payload, time_ms=time_ms, as_of_ms=self.as_of_ms)
         except LogConflictError as e:
             self._whole = True
@@ -265,10 +266,22 @@ class Replica(Generic[S]):
     def _take(self, entries: Sequence[Landed], as_of_ms: int) -> None:
         """Apply the entries that follow; the offset after them was free at `as_of_ms`. Only then the state is whole."""
         self._whole = False
+        if as_of_ms != self.as_of_ms:
+            self._as_of_at = self._runtime.clock.monotonic()
         for entry in entries:
             self._apply(entry)
         self.as_of_ms = as_of_ms
         self._whole = True
+
+    def _now_ms(self) -> int:
+        """The store's time now, to 2 s: dates are whole seconds, cut off, so it is never ahead of the store's clock.
+
+        Raises:
+            SafetyError, StoreError: see `StoreTime.settle`.
+        """
+        assert self.as_of_ms is not None
+        passed_s = min(self._runtime.clock.monotonic() - self._as_of_at, READ_AGAIN_S)
+        return self.log.store_time.settle(self.as_of_ms) + int(passed_s * 1000)
 
     def _apply(self, entry: Landed) -> None:
         self._machine.apply(self._state, entry)

@@ -13,11 +13,12 @@ import builtins
 import email.utils
 import heapq
 import logging
+import math
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
@@ -39,6 +40,7 @@ from l0gc.redaction import without_secrets
 from l0gc.storage.access import Access
 from l0gc.storage.bulk import COALESCE_BYTES, Bulk, FullKeys
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.entry import read_limit
 from l0gc.storage.objectstore import (
     OFF,
     PAGE_SIZE,
@@ -229,14 +231,17 @@ class S3Store:
         return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
 
     def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
-        """The answer, and its body."""
+        """The answer, and its body, as far as it is read: see `read_limit`."""
         from botocore.exceptions import BotoCoreError
+
+        most = math.inf if wanted else read_limit(key)
 
         def call() -> tuple[Any, bytes]:
             for attempt in range(1, ATTEMPTS + 1):
                 r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **wanted)
                 try:
-                    return r, r["Body"].read()
+                    with closing(r["Body"]) as body:  # only without a number does it miss bytes
+                        return r, body.read(int(most) if r["ContentLength"] > most else None)
                 except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
                     if attempt == ATTEMPTS:
                         raise

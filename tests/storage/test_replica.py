@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pytest
@@ -582,6 +582,26 @@ def test_a_lost_reply_under_contention_is_neither_lost_nor_repeated(store: Memor
     store.fault = lose_reply(f"{1:020}")
     assert propose(a, "a1") == 1
     assert a.state == b.catch_up() == ["b0", "a1"]
+
+
+class WholeSeconds(MemoryStore):
+    """Replies are dated as HTTP has it."""
+
+    def put_if_absent(self, key: str, body: bytes) -> Written:
+        written = super().put_if_absent(key, body)
+        return replace(written, date_ms=written.date_ms // 1000 * 1000)
+
+
+def test_entries_get_the_time_of_their_append_although_no_reply_came_in_between() -> None:
+    """Never ahead of the store's clock, and right to 2 s."""
+    store, sent = WholeSeconds(), list[int]()
+    replica = filled(store, 1)
+    for _ in range(8):
+        store.clock.sleep(4.3)
+        sent.append(store.clock.ms)
+        propose(replica, "e")
+    late = [at - replica.log.get(n).time_ms for n, at in enumerate(sent, start=1)]
+    assert all(0 <= ms < 2000 for ms in late), late
 
 
 def test_an_entry_of_a_writer_that_was_idle_gets_the_time_of_its_append_and_not_of_its_last_read() -> None:

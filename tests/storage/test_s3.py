@@ -22,6 +22,7 @@ from l0gc.errors import (
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.entry import SMALL_LIMIT
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
@@ -141,6 +142,15 @@ def test_what_is_written_is_read_back_with_the_stores_times(store: S3Store) -> N
     assert (stored.body, stored.etag) == (b"body", written.etag)
     assert 0 <= stored.date_ms - stored.modified_ms < 60_000
     assert abs(store.now_ms() - written.date_ms) < 60_000
+
+
+def test_of_an_object_that_is_longer_than_its_kind_can_be_only_so_much_is_read(store: S3Store) -> None:
+    small, large = "l0gc/attempts/merge.json", "l0gc/journal/0000/log/000"
+    for key in (small, large, "level_zero/data/000"):
+        store.put(key, bytes(SMALL_LIMIT + 1))
+        assert len(store.get(key).body) == SMALL_LIMIT + (key != small)
+    store.put(small, bytes(SMALL_LIMIT))
+    assert len(store.get(small).body) == SMALL_LIMIT
 
 
 def test_keys_are_relative_to_the_prefix(store: S3Store) -> None:
