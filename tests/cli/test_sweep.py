@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -49,19 +48,6 @@ def refuse(command: str, option: str, value: str) -> None:
     with pytest.raises(click.BadParameter) as refused:
         cli.main([command, "--url", "s3://nowhere", option, value], prog_name="l0gc", standalone_mode=False)
     assert value in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("limit", "limited"), [({}, False), ({"max_objects": 1}, True), ({"max_delete_ratio": 0.0}, True)]
-)
-def test_only_limits_that_one_process_must_keep_count_as_such(limit: dict[str, Any], limited: bool) -> None:
-    unlimited = Sweep(max_rate=100.0)
-    assert msgspec.structs.replace(unlimited, **limit).in_one_process == limited
-
-
-@pytest.mark.parametrize("elsewhere", [{"record_dir": Path("x")}, {"record": False}])
-def test_a_record_outside_of_the_bucket_needs_one_process(elsewhere: dict[str, Any]) -> None:
-    assert Sweep(**elsewhere).in_one_process
 
 
 @pytest.mark.parametrize(

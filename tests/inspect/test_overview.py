@@ -293,15 +293,6 @@ def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> 
     assert cause.detail.startswith("journal 5 holds a topic with revision 1 and id ")
 
 
-def test_another_clusters_watermark_is_a_cause() -> None:
-    """Hazard 11: commands refuse it; status says so, and reports the rest."""
-    cluster = topic_in_memory(2)
-    publish(cluster.store, cluster.runtime, PublishedWatermark("somebody else's", 0, 1, cluster.store.now_ms()))
-    o = read_overview(cluster)
-    assert [c.cause for c in o.causes] == ["foreign_watermark"]
-    assert (o.watermark, o.computable_watermark) == (-1, 0)
-
-
 @pytest.mark.parametrize("how", ["missing", "short", "changed"])
 def test_an_object_that_is_not_what_the_log_says_is_a_cause(how: str) -> None:
     cluster = topic_in_memory(2)

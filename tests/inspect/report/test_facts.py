@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.gc_steps import VACUUM
-from l0gc.collect.pause import set_pause
 from l0gc.collect.record import summary_key, write_summary
-from l0gc.errors import NotInitialisedError, UsageError
+from l0gc.errors import UsageError
 from l0gc.inspect import causes as codes
 from l0gc.inspect.overview import Cause
 from l0gc.inspect.reading import garbage_of, read_overview
@@ -31,7 +30,6 @@ from l0gc.inspect.report.facts import (
     WAITING,
     Report,
     Verdict,
-    day_of,
     deleted_bars,
     epoch_bars,
     forecast,
@@ -82,32 +80,6 @@ def test_an_empty_cluster_has_nothing_to_report() -> None:
     assert (o.garbage, facts.epochs, facts.trend, facts.runs, facts.behind) == (None, [], [], [], [])
     assert (o.errors, o.notes, o.held_back_by, facts.by_topic) == ([], [], [], [])
     assert (o.as_of_ms, facts.url) == (NOW, "s3://b/p/")
-
-
-def test_without_a_cluster_there_is_no_report() -> None:
-    with pytest.raises(NotInitialisedError, match="l0gc init"):
-        gather(memory_cluster(bootstrap=False), "s3://b/")
-
-
-def test_lag_and_what_holds_m_come_from_the_journals() -> None:
-    cluster = topic_in_memory(3)
-    put(cluster, {0: 1, 1: 1})
-    for _ in range(4):
-        cluster.controller.advance()
-        housekeep(cluster)
-    publish_m(cluster, 0, at_ms=NOW - 60_000)
-    facts = gathered(cluster)
-    o = facts.overview
-    assert (o.cluster_epoch, o.watermark, o.computable_watermark, o.lag_epochs) == (5, 0, 0, 5)
-    assert [(p.partition, p.gc_epoch, p.unreconciled_records) for p in facts.behind] == [
-        (0, 0, 1),
-        (1, 0, 1),
-        (2, 3, 0),
-    ]
-    assert "l0gc reconcile" in facts.behind[0].reason
-    assert [(h.partition, h.gc_epoch) for h in o.held_back_by] == [(0, 0), (1, 0)]
-    assert o.held_partitions == 2
-    assert o.next.startswith("l0gc reconcile")
 
 
 def test_holes_are_listed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,15 +229,6 @@ def test_only_scans_that_cannot_be_read_are_as_none() -> None:
     assert facts.epochs == []
 
 
-def test_a_pause_is_shown() -> None:
-    cluster = memory_cluster()
-    set_pause(cluster.store, "disk audit", "ann")
-    facts = gathered(cluster)
-    o = facts.overview
-    assert o.paused is not None
-    assert "disk audit" in render(facts)
-
-
 def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> None:
     cluster = external_cluster()
     facts = gathered(cluster)
@@ -348,10 +311,6 @@ def test_few_runs_have_a_bar_each_and_many_share_their_days() -> None:
     assert {b.runs for b in days} == {4}
     assert [b.started_ms for b in days] == [n * DAY_MS for n in range(20)]
     assert len(deleted_bars([run_entry(n * DAY_MS, deleted=1) for n in range(200)])) == MOST_DAYS
-
-
-def test_a_day_begins_at_midnight_utc() -> None:
-    assert day_of(DAY_MS * 20_000 + 1) == day_of(DAY_MS * 20_001 - 1) == DAY_MS * 20_000
 
 
 @given(
