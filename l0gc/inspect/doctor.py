@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from l0gc import __version__
 from l0gc.collect.garbage import GARBAGE
+from l0gc.collect.plan import UNKNOWN, versioning_of
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
@@ -318,7 +319,7 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     """Check whether these credentials may do what each command does; a refusal is a warning, since roles are cut down
     on purpose."""
     name = f"doctor-{runtime.new_id()}"
-    versioned = _versioning(store) != OFF  # if that cannot be read, a delete could leave a marker
+    versioned = versioning_of(store) != OFF  # if that cannot be read, a delete could leave a marker
     tries: dict[str, Callable[[str], object]] = {
         "read": store.get,
         "write": lambda key: _write(store, key),
@@ -363,21 +364,14 @@ def _allowed(attempt: Callable[[str], object], key: str) -> bool:
     except AccessDeniedError:
         return False
     except (ObjectNotFoundError, PreconditionFailedError, AmbiguousWriteError):
-        return True
+        pass
     return True
-
-
-def _versioning(store: S3Store) -> str:
-    try:
-        return store.versioning()
-    except StoreError:
-        return ""
 
 
 def settings(store: S3Store) -> Iterator[Check]:
     """Check versioning, object lock, lifecycle rules and unfinished uploads."""
-    state = _versioning(store)
-    if not state:
+    state = versioning_of(store)
+    if state == UNKNOWN:
         yield warning("versioning", "may not be read", "allow s3:GetBucketVersioning, or ask the owner of the bucket")
     elif state == OFF:
         yield ok("versioning", "off: what a sweep deletes is gone, and so is its cost")
@@ -397,7 +391,7 @@ def settings(store: S3Store) -> Iterator[Check]:
     except (StoreError, NotFoundError):
         yield warning("lifecycle", "may not be read", "allow s3:GetLifecycleConfiguration, or ask its owner")
     else:
-        yield from check_lifecycle(rules, store.config.prefix, versioned=state not in {OFF, ""})
+        yield from check_lifecycle(rules, store.config.prefix, versioned=state not in {OFF, UNKNOWN})
 
 
 def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:

@@ -112,7 +112,7 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
     else:
         o.logs = read_journals(cluster, state, o.watermark)
         _judge_journals(cluster, o, published)
-    o.pins, o.tables = _pins(o), _tables(o)
+    o.pins, o.tables = _pins(o), [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
     o.records, o.unreconciled_records, o.lost_records, o.holes = o.logs.records()
     o.lag_ms, o.lag_at_least = _lag(cluster, o)
     o.causes, o.warnings = find_causes(o), find_warnings(o)
@@ -243,11 +243,6 @@ def _pins(o: Overview) -> list[PinCost]:
         table = next((t.table for t in state.tables.values() if p.name.startswith(t.pin_prefix)), "")
         costs.append(PinCost(p.name, watermark, p.created_ms, p.end_ms, p.why, l0, l1, table))
     return costs
-
-
-def _tables(o: Overview) -> list[TableState]:
-    """Return the tables, by topic."""
-    return [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
 
 
 def _table(o: Overview, t: TopicTable) -> TableState:

@@ -12,6 +12,7 @@ from moto import mock_aws
 
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.pause import set_pause
+from l0gc.collect.plan import UNKNOWN
 from l0gc.errors import AccessDeniedError, UnsupportedFormatError
 from l0gc.inspect import doctor
 from l0gc.inspect.doctor import FAILURE, OK, WARNING, Check, guarded
@@ -225,7 +226,7 @@ def test_a_delete_is_not_tried_where_it_would_leave_a_marker(
     moto: S3Store, monkeypatch: pytest.MonkeyPatch, may_ask: bool
 ) -> None:
     if not may_ask:
-        monkeypatch.setattr(doctor, "_versioning", lambda store: "")
+        monkeypatch.setattr(doctor, "versioning_of", lambda store: UNKNOWN)
     checks = by_name(doctor.permissions(moto, Runtime()))
     assert checks["delete"].status == WARNING
     assert checks["read"].status == checks["write"].status == checks["list"].status == OK
