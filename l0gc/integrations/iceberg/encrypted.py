@@ -1,8 +1,8 @@
 """PyIceberg's files where a bucket demands encryption with each write, which Arrow's S3 cannot ask for.
 
-Files are read, listed and deleted as always. One that is written is kept until it is closed, and then sent as one object by
-l0gc's own client, with the encryption that `--sse` names; a table's metadata files are small. A file whose writing failed is
-not sent.
+Files are read, listed and deleted as always. A file that is written is kept until it is closed, and then sent as one object
+by l0gc's own client, with the encryption that `--sse` names; a table's metadata files are small. A file whose writing failed
+is not sent.
 """
 
 from __future__ import annotations
