@@ -37,8 +37,7 @@ def keep_secrets(settings: Mapping[str, object]) -> None:
 
 def keep_secrets_of(credentials: object) -> None:
     """Remove the keys and the token of botocore's credentials, also those that they are renewed to."""
-    if credentials is not None:
-        _credentials.add(credentials)
+    _credentials.add(credentials)
 
 
 def without_secrets(text: str) -> str:

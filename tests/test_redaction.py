@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from l0gc.cli.main import cli
 from l0gc.errors import L0gcError
 from l0gc.integrations.iceberg.configuration import catalog_properties
-from l0gc.redaction import keep_secrets, keep_secrets_of, without_secrets
+from l0gc.redaction import keep_secrets, without_secrets
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.cli.test_refused import FILE, NEEDED, READ_ONLY, REFUSED, leaves
@@ -127,6 +128,21 @@ def test_a_variable_that_is_not_one_word_is_named_before_anything_is_sent(
     assert planted_in(*outputs_of(ended)) == []
 
 
+@pytest.mark.parametrize("part", ["AccessKeyId", "SecretAccessKey", "SessionToken"])
+def test_a_key_of_a_process_that_is_not_one_word_is_named(
+    part: str, planted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = {"AccessKeyId": "PROCESSKEYID0123", "SecretAccessKey": "process-secret-key", "SessionToken": "process-token"}
+    said[part] += "\n"
+    (tmp_path / "said.json").write_text(json.dumps({"Version": 1, **said}))
+    (tmp_path / "config").write_text(f"[profile x]\ncredential_process = cat {tmp_path / 'said.json'}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    ended = ended_here("status", "--url", "s3://bucket/p", "--profile", "x", "-v")
+    assert (ended.code, "(custom-process) ends with a newline" in ended.stderr) == (2, True)
+    assert [v for v in said.values() if v.strip() in ended.stderr] == []
+
+
 def test_an_endpoint_that_is_not_one_word_is_a_usage_error() -> None:
     ended = ended_here("status", "--url", "s3://b/p", "--endpoint-url", "http://127.0.0.1:9\n")
     assert (ended.code, ended.stderr) == (2, "l0gc: the endpoint ends with a newline: set it without that\n")
@@ -192,6 +208,5 @@ def test_what_is_secret_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
     monkeypatch.setenv("SHORT_TOKEN", "main")
     keep_secrets({"token": "of-a-catalog"})
-    keep_secrets_of(None)
     said = without_secrets("hush-hush of-a-catalog /var/run/token main http://ann:pw@host/x")
     assert said == "*** *** /var/run/token main http://***@host/x"

@@ -32,7 +32,7 @@ from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.redaction import keep_secrets_of
 from l0gc.storage.bulk import Bulk, Reach, process
-from l0gc.storage.config import StoreConfig, check_endpoint
+from l0gc.storage.config import StoreConfig, check_endpoint, check_word
 from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS, REDIRECTS, Answer, no_credentials
 
 if TYPE_CHECKING:
@@ -149,7 +149,10 @@ class Access:
                     user_agent_extra="l0gc",
                 ),
             )
-        keep_secrets_of(self.credentials)
+        if (credentials := self.credentials) is not None:
+            keep_secrets_of(credentials)
+            for part in ("access_key", "secret_key", "token"):  # not of those that would be fetched for it
+                check_word(f"{part} of the credentials ({credentials.method})", vars(credentials).get(part) or "")
         check_endpoint(client.meta.endpoint_url)
         events = client.meta.events
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)

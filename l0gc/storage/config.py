@@ -27,7 +27,7 @@ def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None
     return next((value for name in names if (value := environment.get(name))), None)
 
 
-def _refuse_odd(name: str, value: str) -> None:
+def check_word(name: str, value: str) -> None:
     """Raise `UsageError` if a value ends with a newline, for example; it is not repeated."""
     if _ODD.search(value):
         what = "ends with a newline" if value.endswith("\n") else "has a space at an end, or a control character in it"
@@ -36,7 +36,7 @@ def _refuse_odd(name: str, value: str) -> None:
 
 def check_endpoint(url: str) -> None:
     """Raise `UsageError` if it is of another form, or holds credentials."""
-    _refuse_odd("the endpoint", url)
+    check_word("the endpoint", url)
     _refuse_credentials("endpoint", url)
     server = urlsplit(url)
     if server.scheme not in {"http", "https"} or not server.hostname:
@@ -93,7 +93,7 @@ class StoreConfig:
             raise UsageError("--sse AES256 takes no key: leave --sse-kms-key-id out, or use --sse aws:kms")
         for name, value in os.environ.items():
             if name.startswith("AWS_"):
-                _refuse_odd(name, value)
+                check_word(name, value)
         _refuse_credentials("URL", url)
         if endpoint_url:
             check_endpoint(endpoint_url)
