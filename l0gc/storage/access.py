@@ -216,7 +216,7 @@ class Access:
         if not reach.obstacle:
             try:
                 return Bulk(self._config, reach, credentials, self._count)
-            except ValueError as e:
+            except (OSError, ValueError) as e:
                 reach = replace(reach, obstacle=str(e))
         self.without_bulk(reach.obstacle)
         return None

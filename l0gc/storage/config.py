@@ -13,7 +13,7 @@ from l0gc.errors import UsageError
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-"""The variables that name them, the first one first. boto3 reads some of these on its own, obstore others."""
+"""The variables that name them, the first one first."""
 
 _ODD: Final = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")
 ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")

@@ -269,6 +269,21 @@ def test_a_ca_bundle_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
         S3Store(StoreConfig("bucket")).get("k")
 
 
+@pytest.mark.parametrize("bundle", ["", "no certificate"])
+def test_a_ca_bundle_that_obstore_cannot_read_is_left_to_boto3(
+    bundle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ca.pem"
+    if bundle:
+        file.write_text(bundle)
+    for name, value in {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "x"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(file if bundle else tmp_path))
+    access = S3Store(StoreConfig("bucket", endpoint_url="https://127.0.0.1:9")).access
+    assert access.bulk is None
+    assert ("o certificate" if bundle else "s a directory") in access.obstacle
+
+
 def test_another_machine_is_told_where_requests_go_and_no_secret(
     recorders: dict[str, Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
