@@ -15,12 +15,12 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.give_up
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.level_one.parquet
+import l0gc.streamlog.level_one.reconcile
 import l0gc.streamlog.level_one.rewrite
 import l0gc.streamlog.reader
 from l0gc import columns
@@ -41,13 +41,13 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, is_hole, name_bytes
 from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file
-from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.give_up import LostBlock, give_up
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
 from l0gc.streamlog.level_one.plan import Window
+from l0gc.streamlog.level_one.reconcile import Commit
 from l0gc.streamlog.level_one.rewrite import Rewritten
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, _holding
 from l0gc.streamlog.reader import read_slices
@@ -350,7 +350,7 @@ def small(state_rows: int) -> Iterator[None]:
     level_one = l0gc.streamlog.level_one
     patches = [
         (level_one.index, "STATE_ROWS", state_rows),
-        (level_one.commit, "STATE_ROWS", state_rows),
+        (level_one.reconcile, "STATE_ROWS", state_rows),
         (level_one.index, "KEPT_ROWS", max(1, state_rows // 2)),
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.rewrite, "rewrite", _rewrite),

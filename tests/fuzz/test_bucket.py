@@ -27,7 +27,8 @@ from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
-from l0gc.streamlog.level_one import commit, index
+from l0gc.streamlog.level_one import index
+from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import Record, read_topic
@@ -84,7 +85,7 @@ def a_bucket() -> StrictStore:
 def the_bucket() -> MemoryStore:
     """It takes seconds to write, so it is written when a test needs it, and once."""
     with pytest.MonkeyPatch.context() as few:  # so that a bucket of some objects has index objects, too
-        for module, name, rows in ((commit, "STATE_ROWS", 2), (index, "STATE_ROWS", 2), (index, "KEPT_ROWS", 1)):
+        for module, name, rows in ((runs, "STATE_ROWS", 2), (index, "STATE_ROWS", 2), (index, "KEPT_ROWS", 1)):
             few.setattr(module, name, rows)
         return a_bucket()
 

@@ -19,11 +19,10 @@ from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
-from l0gc.streamlog.level_one.reconcile import commit_round, gathered, reconcile
+from l0gc.streamlog.level_one.reconcile import Committed, commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.histogram import read_listing

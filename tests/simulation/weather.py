@@ -15,9 +15,9 @@ import pyarrow as pa
 import l0gc.collect.plan
 import l0gc.collect.scan
 import l0gc.storage.replica
-import l0gc.streamlog.level_one.commit
 import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge_plan
+import l0gc.streamlog.level_one.reconcile
 import l0gc.streamlog.level_one.write
 import l0gc.streamlog.reader
 from l0gc.storage.log import SharedLog
@@ -152,7 +152,7 @@ class Weather:
             (l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every),
             (l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", self.small_checkpoint),
             (l0gc.streamlog.level_one.index, "STATE_ROWS", self.index_rows),
-            (l0gc.streamlog.level_one.commit, "STATE_ROWS", self.index_rows),
+            (l0gc.streamlog.level_one.reconcile, "STATE_ROWS", self.index_rows),
             (l0gc.streamlog.level_one.index, "KEPT_ROWS", self.index_rows // 2),
             (l0gc.streamlog.level_one.index, "INDEX_ROWS", 2 * self.index_rows),
             (l0gc.streamlog.level_one.merge_plan, "OBJECTS", 1),

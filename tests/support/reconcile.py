@@ -19,13 +19,13 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import L1File, l1_file
-from l0gc.streamlog.level_one import commit, index
+from l0gc.streamlog.level_one import index
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.commit import Committed
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round, plan_journal, windows_of
 from l0gc.streamlog.level_one.read import Row, read_rows
+from l0gc.streamlog.level_one.reconcile import Committed
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
 
@@ -66,7 +66,7 @@ def stored(cluster: Handles, topic: Topic, records: Records, *, epoch: int | Non
 
 def spill_early(monkeypatch: pytest.MonkeyPatch, state_rows: int, kept_rows: int) -> None:
     """Partitions keep so few rows of L1 in the state before older ones go into index objects."""
-    for module in (commit, index):
+    for module in (runs, index):
         monkeypatch.setattr(module, "STATE_ROWS", state_rows)
     monkeypatch.setattr(index, "KEPT_ROWS", kept_rows)
 

@@ -23,8 +23,8 @@ from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
 from l0gc.streamlog.journal.rows import Rows, name_bytes, of_partition
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.commit import Commit
 from l0gc.streamlog.level_one.index import IndexChange, files_of, index_key, l1_key
+from l0gc.streamlog.level_one.reconcile import Commit
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
@@ -122,12 +122,12 @@ def replaced_index_removed(
 
 @instead(
     28,
-    "l0gc/streamlog/level_one/commit.py::Commit",
+    "l0gc/streamlog/level_one/reconcile.py::Commit",
     "a commit deletes the objects of partitions that it takes for lost",
     f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
     "tests/streamlog/level_one/test_commit.py"
     "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
-    place="l0gc/streamlog/level_one/commit.py::Commit._count",
+    place="l0gc/streamlog/level_one/reconcile.py::Commit._count",
 )
 def losers_removed(self: Commit, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""

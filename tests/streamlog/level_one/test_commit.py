@@ -12,9 +12,9 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal import handle as journal_handle
 from l0gc.streamlog.journal.entries import Edit, decode_journal_entry
-from l0gc.streamlog.level_one import commit as commits
-from l0gc.streamlog.level_one.commit import Commit, Committed
+from l0gc.streamlog.level_one import reconcile as commits
 from l0gc.streamlog.level_one.plan import Fault
+from l0gc.streamlog.level_one.reconcile import Commit, Committed
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.memory_store import (
     Call,

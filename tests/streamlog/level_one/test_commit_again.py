@@ -11,9 +11,9 @@ import pytest
 
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.level_one import commit as commits
 from l0gc.streamlog.level_one import index, write
 from l0gc.streamlog.level_one import merge as merges
+from l0gc.streamlog.level_one import reconcile as commits
 from l0gc.streamlog.level_one.merge_plan import MergeRule, merges_of
 from l0gc.streamlog.level_one.write import L1Writer
 from l0gc.streamlog.topics import create_topic, delete_topic

@@ -32,11 +32,8 @@ def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> Handl
 
 
 def reads(cluster: Handles) -> list[ObjectRead]:
-    return [
-        r
-        for take in planned(cluster).takes
-        for r in reconcile.reads_in(cluster.journal(take.window.journal), take.window)
-    ]
+    r = planned(cluster)
+    return [read for _, read in reconcile.Lift(r).hand_out(cluster, range(len(r.takes)))]
 
 
 def rows_of(cluster: Handles, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
