@@ -54,8 +54,14 @@ class Way:
         self.proxy = self.stack.enter_context(Proxy(self.weed.endpoint_url))
         self.environment |= {"AWS_ENDPOINT_URL_S3": "http://store.test", "HTTP_PROXY": self.proxy.endpoint_url}
 
+    def short(self) -> None:
+        self._with(Sessions(seconds=900))
+
     def ending(self) -> None:
-        self.sessions = self.stack.enter_context(Sessions(seconds=3600, requests=REQUESTS))
+        self._with(Sessions(seconds=3600, requests=REQUESTS))
+
+    def _with(self, sessions: Sessions) -> None:
+        self.sessions = self.stack.enter_context(sessions)
         keys = Credentials(*(self.environment.pop(name) for name in KEYS))
         admit = partial(self.sessions.admit, keys, self.weed.region)
         self.proxy = self.stack.enter_context(Proxy(self.weed.endpoint_url, admit=admit))
@@ -72,7 +78,7 @@ def way(weed: SeaweedFS, tmp_path: Path) -> Iterator[Way]:
 
 
 @pytest.mark.parametrize("client", ["both", "boto3 alone"])
-@pytest.mark.parametrize("through", [Way.direct, Way.dots, Way.tls, Way.forward, Way.ending])
+@pytest.mark.parametrize("through", [Way.direct, Way.dots, Way.tls, Way.forward, Way.short, Way.ending])
 @pytest.mark.thorough
 def test_the_loop_goes_round_wherever_boto3_works(
     way: Way, through: Callable[[Way], None], client: str, monkeypatch: pytest.MonkeyPatch
@@ -98,11 +104,14 @@ def test_the_loop_goes_round_wherever_boto3_works(
     assert (swept["deleted"], swept["failed"]) == (len(objects), 0)
     read = b"".join(printed("read", "events", "--partition", str(p)) for p in range(2))
     assert sorted(read.split()) == sorted(LINES * 4)
-    assert l0gc("doctor")["failures"] == 0
+    doctor = l0gc("doctor")
+    assert doctor["failures"] == 0
+    assert ("client" in {c["name"] for c in doctor["checks"]}) == (client != "both")
 
     if way.proxy:
         kinds = {r.operation for r in way.proxy.requests}
         assert kinds >= {"GetObject", "ListObjectsV2", "DeleteObjects", "PutObject if-none-match", "HeadBucket"}
         assert way.proxy.outcomes[Outcome.PASS] == len(way.proxy.requests) > 100
     if way.sessions:
-        assert way.sessions.expired > 10
+        assert way.sessions.issued > 10
+        assert (way.sessions.expired > 10) == (through is Way.ending)
