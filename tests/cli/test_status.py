@@ -93,13 +93,6 @@ def unreconciled(partitions: int) -> list[DatedHolder]:
     return [DatedHolder("t", p, 4, UNRECONCILED, "2 unreconciled records", 2, "key") for p in range(partitions)]
 
 
-@pytest.mark.parametrize(("partitions", "others"), [(9, "8 more at 4: 18"), (16_384, "16,383 more at 4: at least 20")])
-def test_partitions_that_hold_m_and_are_not_named_are_counted(partitions: int, others: str) -> None:
-    s = read_overview(memory_cluster())
-    s.held_back_by, s.held_partitions = unreconciled(min(partitions, 10)), partitions
-    assert f"held by t/0 and {others} unreconciled records from epoch 5 on" in " ".join(text(s).split())
-
-
 def test_a_line_says_who_lags_and_there_is_none_where_nobody_does() -> None:
     s = read_overview(memory_cluster())
     assert s.laggards == Laggards()

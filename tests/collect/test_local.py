@@ -16,7 +16,7 @@ from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_s
 from l0gc.collect.runs import list_runs
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
-from l0gc.keys import PUBLISHED_WATERMARK, RUNS, KeyLayout
+from l0gc.keys import RUNS, KeyLayout
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage
@@ -175,14 +175,6 @@ def test_without_a_cluster_nothing_goes() -> None:
     with pytest.raises(NotInitialisedError):
         sweep(Handles(store, Runtime(store.clock, random.Random(1))))
     assert store.objects == before
-
-
-def test_a_watermark_that_moved_after_the_snapshot_is_no_sign_of_an_old_backup() -> None:
-    cluster = a_cluster()
-    store = store_of(cluster)
-    other = Handles(store, Runtime(store.clock, random.Random(1)))
-    store.fault = once(lambda: publish_m(other, other.controller.advance()), key=PUBLISHED_WATERMARK)
-    assert sweep(cluster).failed == 0
 
 
 def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:

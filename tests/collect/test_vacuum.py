@@ -340,20 +340,6 @@ def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:
     assert dry.paused is not None
 
 
-def test_a_pause_that_comes_meanwhile_ends_the_run_before_the_next_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
-    cluster, store = a_cluster()
-    source = FakeGarbage()
-    source.drop(0, 0, 0, DroppedBatch(DROPPED_L1, put(store, *(f"x{i}" for i in range(10)))))
-
-    def pause(text: str, **fields: object) -> None:
-        set_pause(store, "audit", "ann")
-
-    done = VacuumRun(cluster, workers=LocalWorkers(cluster, progress=pause)).run(source)
-    assert (len(source.purged_keys), done.stopped, isinstance(done.problem, PausedError)) == (1, True, True)
-    assert sum(k.startswith("x") for k in store.objects) == 9
-
-
 def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
     cluster, store = a_cluster()
@@ -364,20 +350,6 @@ def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(done.problem, StoppedError)
     assert (done.stopped, counts(done), source.purged_keys) == (True, {DROPPED_L1: 1}, ["l1/dropped/a"])
     assert read_summary(store, done.run_id).outcome == "stopped"
-
-
-def test_a_run_that_fails_says_on_record_what_it_did() -> None:
-    cluster, store = a_cluster()
-    source = planted(store)
-
-    def purged(unit: int, objects: Sequence[Deletable]) -> None:
-        raise StoreError("the store is gone")
-
-    source.purged = purged  # type: ignore[method-assign]
-    with pytest.raises(StoreError) as failed:
-        VacuumRun(cluster).run(source)
-    summary = read_summary(store, vars(failed.value)["so_far"].run_id)
-    assert (summary.outcome, summary.kinds[DROPPED_L1].objects) == ("failed", 2)
 
 
 def test_an_external_log_has_old_records_alone() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,11 @@ import pytest
 from l0gc.collect.attempts import attempt_key
 from l0gc.collect.garbage import KINDS
 from l0gc.collect.plan import run_id
-from l0gc.errors import PausedError, UsageError
 from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one, level_one_index
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
-from tests.flows.test_sweep import end
-from tests.support.cli import ended_here, founded, l0gc, start
+from tests.support.cli import ended_here, founded, l0gc
 from tests.support.merge import merge
 from tests.support.proxy import Proxy
 from tests.support.reconcile import spill_early
@@ -112,36 +108,6 @@ def test_the_grace_and_the_age_are_waited_for(planted: S3Store) -> None:
     assert counts(l0gc("vacuum")) == {}
     assert counts(l0gc("vacuum", "--l1-grace", "0s")) == {"dropped_l1": 9}
     assert counts(l0gc("vacuum", "--orphan-age", "0s")) == {"orphaned_l1": 1, "orphaned_index": 1}
-
-
-@pytest.mark.thorough
-def test_a_pause_and_a_record_elsewhere_are_obeyed(planted: S3Store, tmp_path: Path) -> None:
-    l0gc("pause", "--why", "audit")
-    with pytest.raises(PausedError):
-        l0gc("vacuum", *NOW)
-    l0gc("resume")
-    done = l0gc("vacuum", *NOW, "--record-dir", str(tmp_path), "--max-objects", "3")
-    assert (counts(done), l0gc("runs", "list")["runs"]) == ({"dropped_l1": 3}, [])
-    shown = l0gc("runs", "show", done["run_id"], "--record-dir", str(tmp_path))
-    assert shown["by_status"] == {"deleted": 3}
-    with pytest.raises(UsageError):
-        l0gc("vacuum", "--engine", "spark", "--max-objects", "3")
-
-
-@pytest.mark.thorough
-def test_a_signal_ends_a_vacuum_in_good_order_and_another_one_goes_on(planted: S3Store) -> None:
-    process = start(["vacuum", "--json", *NOW, "--max-rate", "1"])
-    before = len(everything(planted))
-    while len(everything(planted)) >= before:  # its record is written first
-        before = max(before, len(everything(planted)))
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    ended = end(process)
-    assert (ended.code, ended.data["stopped"]) == (143, True)
-    first = ended.data["deleted"]["dropped_l1"]["objects"]
-    assert 0 < first < 9
-    assert counts(l0gc("vacuum", *NOW))["dropped_l1"] == 9 - first
 
 
 @pytest.mark.thorough

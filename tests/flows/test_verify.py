@@ -19,14 +19,12 @@ from l0gc.cli.output import Output, taking_results
 from l0gc.cli.status import verified
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError, StaleClusterEpochError
-from l0gc.inspect.verify import run
 from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout, PartitionId, journal_log, level_one
 from l0gc.runtime import Runtime
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import RECONCILE, Closed, ClosedTopic, JournalEntry, ObjectExtents, Objects
@@ -41,7 +39,7 @@ from tests.support.journal import edit
 from tests.support.verify import events_of, handle_of, l1_of, lift, object_of, put, topic_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 pytestmark = [pytest.mark.weed, pytest.mark.slow]
 
@@ -224,7 +222,7 @@ def test_a_bucket_that_is_well_gives_nothing_on_spark_either(bucket_of_events: B
 
 
 def nothing_is_wrong(bucket_of_events: Bucket, kept: Kept, *args: str) -> None:
-    data = verify("--deep", *args)
+    data = verify("--deep")
     assert data["findings"] == []
     assert data["counts"] == {}
     l1_bytes = sum(len(b) for k, b in kept.objects.items() if k.startswith("level_one/data/") and "/gone-" not in k)
@@ -491,39 +489,9 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
     ]
 
 
-@pytest.mark.spark
-@pytest.mark.thorough
-def test_every_finding_is_counted_and_some_are_listed(
-    one_spark: SparkSession, bucket_of_events: Bucket, kept: Kept
-) -> None:
-    from l0gc.spark.handles import ClusterAddress
-    from l0gc.spark.workers import SparkWorkers
-
-    b = bucket_of_events
-    keys = [level_one(b.p, 1, 50 + n, 59 + n, UUID) for n in range(30)]
-    for key in keys:
-        b.store.put(key, b"x")
-    for workers in (LocalWorkers(b.cluster), SparkWorkers(one_spark, ClusterAddress(kept.config))):
-        result = run.verify(b.cluster, workers, min_age_ms=0, max_findings=7)
-        assert (result.total, result.counts) == (30, {"l1_orphan": 30})
-        assert [f.key for f in result.findings] == keys[:7]
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
-    nothing_is_wrong_in_use(store)
-
-
-@pytest.mark.spark
-@pytest.mark.thorough
-@pytest.mark.timeout(600)
-@pytest.mark.usefixtures("one_spark")
-def test_a_bucket_in_use_gives_nothing_on_spark(store: S3Store) -> None:
-    nothing_is_wrong_in_use(store, "--engine", "spark")
-
-
-def nothing_is_wrong_in_use(store: S3Store, *args: str) -> None:
     """Uploads, a reconciler, ticks, M, sweeps, and topics that come and go, while verify reads."""
     store.create_bucket()
     cluster = Handles(S3Store(store.config))
@@ -572,12 +540,12 @@ def nothing_is_wrong_in_use(store: S3Store, *args: str) -> None:
         began = -1
         while not failures and (not swept[0] or rounds[0] < began + 2):  # until enough has happened during one run
             began = rounds[0]
-            runs.append(verify("--deep", *args))
+            runs.append(verify("--deep"))
             assert runs[-1]["findings"] == []
     finally:
         stop.set()
         for t in threads:
             t.join()
     assert failures == []
-    assert verify("--deep", *args)["findings"] == []
+    assert verify("--deep")["findings"] == []
     assert max(run["checked"]["l0_objects"] for run in runs) > 0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 
 from l0gc.errors import (
-    ClusterMismatchError,
     EpochRegressionError,
-    SafetyError,
     UsageError,
 )
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
@@ -22,7 +19,7 @@ from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, list_scans, read_scan
 from l0gc.watermark.source import UNREADABLE, ClusterIdentity, Holder, PinnedUnits, UnitSummary
-from tests.support.memory_store import MemoryStore, memory_cluster, once, store_of
+from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.watermark.test_compute import unit
 
 
@@ -145,42 +142,6 @@ def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, e
         ):
             run_pipeline(cluster, source, dry_run=dry_run)
         assert published(cluster) == stored
-
-
-def test_a_faster_run_that_saw_a_newer_epoch_is_no_sign_of_an_old_backup() -> None:
-    """Hazard 10: between a run's last read of the epoch and its publication another one may do all of its work."""
-    cluster = a_cluster(3)
-    faster = partial(run_pipeline, cluster, Source(cluster, [unit(2)]))
-
-    def overtake() -> None:
-        cluster.controller.advance()
-        faster()
-
-    store_of(cluster).fault = once(overtake, "put_if_absent", PUBLISHED_WATERMARK)
-    result = run_pipeline(cluster, Source(cluster, [unit(2)]))
-    assert (result.watermark, result.previous_watermark) == (2, 2)
-    stored = published(cluster)
-    assert stored is not None
-    assert stored.cluster_epoch == 4
-
-
-def test_a_slower_run_does_not_lower_m() -> None:
-    """Hazard 15."""
-    cluster = a_cluster(9)
-    faster = partial(run_pipeline, cluster, Source(cluster, [unit(7)]))
-    with pytest.raises(SafetyError, match="never goes down"):
-        run_pipeline(cluster, Source(cluster, [unit(6)], meanwhile=faster))
-    stored = published(cluster)
-    assert stored is not None
-    assert stored.watermark == 7
-
-
-def test_another_clusters_watermark_stops_everything() -> None:
-    """Hazard 11."""
-    cluster = a_cluster(9)
-    cluster.store.put(PUBLISHED_WATERMARK, encode_published(PublishedWatermark("another", 1, 2, 0)))
-    with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
-        run_pipeline(cluster, Source(cluster, [unit(3)]))
 
 
 def test_a_unit_that_cannot_be_read_holds_m_and_is_named() -> None:
