@@ -26,10 +26,12 @@ from l0gc.keys import journal_log
 from l0gc.operations import OPERATIONS, types_of
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
+from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.delete_records import delete_records
 from tests.collect.test_local import Failing, a_cluster, level_zero
 from tests.support.cli import opens
-from tests.support.memory_store import memory_cluster, topic_in_memory
+from tests.support.memory_store import another_process, memory_cluster, topic_in_memory
 
 ROOT = Path(__file__).parents[1]
 URL = "s3://bucket/prefix"
@@ -175,6 +177,25 @@ def test_with_a_session_spark_does_the_work(bucket: StoreConfig) -> None:
         assert computed.listing is not None
         assert cluster.sweep().deleted == computed.listing.eligible_objects == 1
         assert len(list(cluster.read("events"))) == 100
+
+
+@pytest.mark.parametrize("reconciled", [False, True])
+def test_a_read_with_a_pin_reads_as_of_it_whatever_is_deleted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, *, reconciled: bool
+) -> None:
+    """Also if this process reads the journals anew for something else."""
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)  # one partition after another, as of a large topic
+    handles = topic_in_memory(3)
+    with over(handles, monkeypatch) as cluster:
+        cluster.upload("events", [b"%d" % n for n in range(9000)])
+        if reconciled:
+            cluster.reconcile()
+        records = cluster.read("events", pin=True)
+        got = [next(records)]
+        delete_records(another_process(handles), "events", before_offset=-1)
+        cluster.topics.describe("events")
+        assert list(cluster.read("events")) == []
+        assert len(got + list(records)) == 9000
 
 
 # -- what goes wrong ------------------------------------------------------------------------------------------------------

@@ -190,9 +190,8 @@ class Cluster:
         """
         from l0gc.streamlog.reader import read_topic
 
-        target, partitions = self._partitions_of(topic, partition)
-        records = read_topic(self.handles(), target, partitions, start, skip_holes=skip_holes)
-        return self._pinned(topic, records) if pin else records
+        read = partial(read_topic, self.handles(), *self._partitions_of(topic, partition), start, skip_holes=skip_holes)
+        return self._pinned(topic, read) if pin else read()
 
     def read_lines(
         self,
@@ -218,8 +217,8 @@ class Cluster:
         if progress is not quiet:
             progress("reading the journals")
             total = count_records(cluster, target, partitions, start)
-        lines = read_record_lines(cluster, target, partitions, start, skip_holes=skip_holes)
-        for some in self._pinned(topic, lines) if pin else lines:
+        read = partial(read_record_lines, cluster, target, partitions, start, skip_holes=skip_holes)
+        for some in self._pinned(topic, read) if pin else read():
             records, written = records + some.records, written + len(some.lines)
             yield some
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
@@ -757,14 +756,15 @@ class Cluster:
         target = self.handles().controller.snapshot().topic(topic)
         return target, None if partition is None else [target.id(partition).partition]
 
-    def _pinned(self, topic: str, found: Iterator[A]) -> Iterator[A]:
-        """What is read, while a pin keeps it. Nothing of it was looked up before."""
-        from l0gc.streamlog.pins import pin_for_reader
+    def _pinned(self, topic: str, read: Callable[..., Iterator[A]]) -> Iterator[A]:
+        """Read as of a pin, which is created first. Raises `NotFoundError`: it ended before the reading did."""
+        from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
         cluster = self.handles()
         pin = pin_for_reader(cluster, f"topic {topic}")
         try:
-            yield from found
+            with while_pinned(cluster, pin.name, "read again"):
+                yield from read(pin=pin)
         finally:
             with suppress(L0gcError):  # it ends by itself
                 self.handles()  # a forked child leaves it to its parent

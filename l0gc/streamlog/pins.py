@@ -16,13 +16,13 @@ A pin that stopped in between has promised nothing, and holds all from its first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import AccessDeniedError, L0gcError, StoreError
+from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, UsageError
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Handles
@@ -127,6 +127,17 @@ def pin_for_reader(cluster: Handles, what: str, ttl_ms: int = PIN_TTL_S * 1000) 
             "a reader that pins appends to the logs, and these credentials may not: read without a pin, or with a pinner's "
             f"permissions ({e})"
         ) from e
+
+
+@contextmanager
+def while_pinned(cluster: Handles, name: str, remedy: str) -> Iterator[None]:
+    """Take what goes wrong inside for the end of the pin, if that has ended. Raises `NotFoundError`, with the remedy."""
+    try:
+        yield
+    except L0gcError as e:
+        if isinstance(e, UsageError) or name in cluster.controller.snapshot().pins:
+            raise
+        raise NotFoundError(f"pin {name!r}, as of which records are read, has ended: {remedy}") from e
 
 
 def _take_effect(cluster: Handles, pin: Pin) -> Pin:

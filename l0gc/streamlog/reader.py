@@ -21,8 +21,9 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError
 from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Headers, headers_list, times_list
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import RECORD, WHOLE_RECORD
@@ -81,9 +82,10 @@ def read_topic(
     start: int | None = None,
     *,
     skip_holes: bool = False,
+    pin: Pin | None = None,
 ) -> Iterator[Record]:
     """The records of a topic, one partition after another. See `read_slices`."""
-    slices = read_slices(cluster, topic, partitions, start, names=WHOLE_RECORD, skip_holes=skip_holes)
+    slices = read_slices(cluster, topic, partitions, start, names=WHOLE_RECORD, skip_holes=skip_holes, pin=pin)
     for partition, base, batch in slices:
         n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
         rows = zip(
@@ -106,6 +108,7 @@ def read_slices(
     *,
     names: Sequence[str] = RECORD,
     skip_holes: bool = False,
+    pin: Pin | None = None,
 ) -> Iterator[RecordSlice]:
     """The records of a topic in order of partition and offset, as far as its journals went when reading began.
 
@@ -114,6 +117,7 @@ def read_slices(
         start: from this offset on, in each partition; without it, from the log start offset.
         names: which columns of a record are wanted; an optional one is null where there is none.
         skip_holes: leave out records that were given up, with a warning.
+        pin: read as of it, whatever is deleted since.
 
     Raises:
         CorruptObjectError: an object does not hold what the journal says, or is missing while the journal still needs it.
@@ -121,7 +125,7 @@ def read_slices(
         PartitionClosedError: the topic was deleted.
         RecordsLostError: records were given up; those before them in their partition have come.
     """
-    for reader in _readers(cluster, topic, partitions, start, skip_holes=skip_holes):
+    for reader in _readers(cluster, topic, partitions, start, skip_holes=skip_holes, pin=pin):
         yield from reader.read(names)
 
 
@@ -132,10 +136,11 @@ def read_record_lines(
     start: int | None = None,
     *,
     skip_holes: bool = False,
+    pin: Pin | None = None,
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines. See `read_slices`."""
     lines = list[bytes]()
-    for s in read_slices(cluster, topic, partitions, start, skip_holes=skip_holes):
+    for s in read_slices(cluster, topic, partitions, start, skip_holes=skip_holes, pin=pin):
         lines += s.batch.column(2).to_pylist()
         if len(lines) >= ROWS:
             yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
@@ -152,12 +157,29 @@ def count_records(
 
 
 def _readers(
-    cluster: Handles, topic: Topic, partitions: Iterable[int] | None, start: int | None, *, skip_holes: bool = False
+    cluster: Handles,
+    topic: Topic,
+    partitions: Iterable[int] | None,
+    start: int | None,
+    *,
+    skip_holes: bool = False,
+    pin: Pin | None = None,
 ) -> list[_RunReader]:
     wanted = None if partitions is None else distinct(np.fromiter(partitions, np.int64))
+    ends = dict(pin.ends or ()) if pin is not None else None
+
+    def caught_up(run: JournalRun) -> JournalHandle:
+        number = run.journal
+        journal = cluster.journal(number) if ends is None else cluster.journal_as_of(number, ends.get(number, -1))
+        journal.catch_up()
+        return journal
+
     runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
-    cluster.parallel.map(lambda run: cluster.journal(run.journal).catch_up(), runs)
-    return [_RunReader(cluster, topic, run, wanted, start, skip_holes=skip_holes) for run in runs]
+    journals = cluster.parallel.map(caught_up, runs)
+    return [
+        _RunReader(cluster, topic, run, journal, wanted, start, skip_holes=skip_holes)
+        for run, journal in zip(runs, journals, strict=True)
+    ]
 
 
 def _within(partitions: Rows, run: JournalRun) -> Rows:
@@ -174,6 +196,7 @@ class _RunReader:
         cluster: Handles,
         topic: Topic,
         run: JournalRun,
+        journal: JournalHandle,
         wanted: Rows | None,
         start: int | None,
         *,
@@ -181,7 +204,7 @@ class _RunReader:
     ) -> None:
         self._without_holes = "" if skip_holes else "--skip-holes"
         self._cluster, self._topic, self._start = cluster, topic, start
-        self._journal = cluster.journal(run.journal)
+        self._journal = journal
         known = topic_copy(self._journal, topic)
         chosen = _within(known.partitions, run).astype(np.int64)
         if wanted is not None:

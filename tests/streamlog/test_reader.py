@@ -126,7 +126,10 @@ def test_a_record_has_its_partition_time_key_and_value(tmp_path: Path) -> None:
     upload(cluster, "events", [path])
     reconcile(cluster)
     upload(cluster, "events", [path])
-    assert list(read(cluster)) == [Record(0, n, now, None, v) for n, v in enumerate([b"a", b"b"] * 2)]
+    records = list(read(cluster))
+    times = [r.timestamp_ms for r in records]
+    assert records == [Record(0, n, times[n], None, v) for n, v in enumerate([b"a", b"b"] * 2)]
+    assert now <= times[0] == times[1] <= times[2] == times[3] <= store_of(cluster).clock.ms
 
 
 def test_slices_are_what_the_records_are(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -31,17 +31,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from l0gc.columns import scalar
-from l0gc.errors import L0gcError, NotFoundError, OffsetOutOfRangeError, PartitionClosedError
+from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
 from l0gc.integrations.spark.filters import PushedFilters
 from l0gc.integrations.spark.options import ReadOptions
 from l0gc.integrations.spark.plan import Planner, Slice, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
-from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.parquet import Times
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
-from l0gc.streamlog.pins import pin_for_reader
+from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
@@ -57,7 +56,8 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
         return  # the task that Spark makes of a plan without slices
     cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
     journal = cluster.journal_as_of(wanted.journal, wanted.as_of) if wanted.pin else cluster.journal(wanted.journal)
-    with _while_pinned(cluster, wanted), ThreadPoolExecutor(_THREADS, "fetch") as pool:
+    pinned = while_pinned(cluster, wanted.pin, "call load() again") if wanted.pin else nullcontext()
+    with pinned, ThreadPoolExecutor(_THREADS, "fetch") as pool:
         journal.catch_up()
         reader = OffsetReader(
             cluster,
@@ -83,19 +83,6 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
         leave_out_of_collections()
     counters = asdict(reader.counters)
     _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
-
-
-@contextmanager
-def _while_pinned(cluster: Handles, wanted: Slice) -> Iterator[None]:
-    """What goes wrong inside is the end of the pin, if that has ended. Raises `NotFoundError`."""
-    try:
-        yield
-    except L0gcError as e:
-        if not wanted.pin or wanted.pin in cluster.controller.snapshot().pins:
-            raise
-        raise NotFoundError(
-            f"pin {wanted.pin!r}, as of which this data frame reads, has ended: call load() again"
-        ) from e
 
 
 def _on_deleted(

@@ -58,7 +58,9 @@ def test_a_pinned_frame_reads_the_same_until_its_pin_ends(cluster: Handles) -> N
             tick(goes, 3)
             housekeep(another_process(cluster, seed=10))
         vacuum(goes)
-        with pytest.raises(NotFoundError, match=f"pin '{pin.name}', as of which this data frame reads, has ended"):
+        with pytest.raises(
+            NotFoundError, match=f"pin '{pin.name}', as of which records are read, has ended: call load"
+        ):
             table(reader, slices)
         with pytest.raises(NotFoundError, match="topic"):
             read(cluster, topic="events")
