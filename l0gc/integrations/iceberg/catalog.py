@@ -177,6 +177,26 @@ def _sentence(e: Exception) -> str:
     return (lines[0] if lines else type(e).__name__)[:300]
 
 
+def check_place(table: Table, wanted: TopicTable) -> None:
+    """Raises `SafetyError`: the table lies elsewhere than it was created, or names metadata files that do.
+
+    Whoever may write to the catalog alone can have it name another table's, which a sync would then delete (hazard 32).
+    """
+    folder = metadata_folder(table)
+    files = [table.metadata_location, *(old.metadata_file for old in table.metadata.metadata_log)]
+    if table.location() != (wanted.location or table.location()) or not all(f.startswith(folder) for f in files):
+        raise SafetyError(
+            f"table {wanted.table} in catalog {wanted.catalog!r} was created at {wanted.location}, and has its metadata at "
+            f"{table.metadata_location} now, or names older metadata elsewhere: somebody changed it there, and nothing was "
+            f"changed or deleted; put it back, or end it with l0gc table drop {wanted.topic} --forget"
+        )
+
+
+def metadata_folder(table: Table) -> str:
+    """Where the metadata files of a table are."""
+    return f"{table.location().rstrip('/')}/metadata/"
+
+
 def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
     """The table in its catalog, which is created if it is not there, and else is as `load_table` wants it."""
     from pyiceberg.table import TableProperties as P
@@ -203,7 +223,7 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
         NotFoundError: it does not exist.
         UsageError: it was not created by l0gc.
         ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
-        SafetyError: its columns, or how it is partitioned, are not what l0gc made them.
+        SafetyError: its columns, or how it is partitioned, are not what l0gc made them; see `check_place`, too.
     """
     with explained(wanted.catalog):
         try:
@@ -220,6 +240,7 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
             f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name"
         )
     check_owner(owner, int(table.properties.get(REVISION, -1)), wanted, cluster_id)
+    check_place(table, wanted)
     columns = {f.field_id: (f.name, f.field_type, f.required) for f in table.schema().fields}
     ours = {f.field_id: (f.name, f.field_type, f.required) for f in SCHEMA.fields}
     parts = [(f.source_id, f.transform) for f in table.spec().fields]

@@ -8,7 +8,6 @@ manifests stays bounded. Nothing here copies, reads or deletes a data object.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pyiceberg.types import LongType, TimestamptzType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from l0gc.errors import SafetyError
+from l0gc.integrations.iceberg.catalog import metadata_folder
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.streamlog.journal.rows import Rows, name_bytes, name_text
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
@@ -280,7 +280,7 @@ def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
     Raises:
         SafetyError: one of them is not a metadata file of this table, or lies where l0gc has its own objects.
     """
-    folder = f"{table.location().rstrip('/')}/metadata/"
+    folder = metadata_folder(table)
     for path in paths:
         inside = path.startswith(folder) and _METADATA.fullmatch(path[len(folder) :])
         if not inside or any(path.startswith(f"{url}{own}") for own in OWN):
@@ -297,20 +297,32 @@ OWN: Final = ("level_zero/", "level_one/", "l0gc/")
 """Where a cluster has its own objects, below its URL."""
 
 
-def unnamed(table: Table, older_than_ms: float = math.inf) -> Iterator[str]:
-    """Metadata files of the table that it does not name, since a run was killed, and which were written so long ago."""
+def unnamed(table: Table, age_ms: int | None = None) -> Iterator[str]:
+    """Metadata files of the table that it does not name, since a run was killed.
+
+    The table is loaded again after they were listed, so what another commit has written is named by then (hazard 32).
+
+    Args:
+        age_ms: only those that were written so long before the table's current metadata, both by the warehouse's clock.
+    """
     from pyarrow.fs import FileSelector
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     if not isinstance(table.io, PyArrowFileIO):
         return
-    folder = f"{table.location().rstrip('/')}/metadata"
-    scheme, host, path = PyArrowFileIO.parse_location(folder, table.io.properties)
-    named = named_by(table, table.metadata.snapshots) | {table.metadata_location}
-    named |= {old.metadata_file for old in table.metadata.metadata_log}
-    named |= {s.statistics_path for s in (*table.metadata.statistics, *table.metadata.partition_statistics)}
-    for info in table.io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path, allow_not_found=True)):
-        at = f"{folder}/{info.base_name}"
-        old = info.mtime is not None and info.mtime.timestamp() * 1000 < older_than_ms
-        if old and info.is_file and at not in named and _METADATA.fullmatch(info.base_name):
+    folder = metadata_folder(table)
+    scheme, host, path = PyArrowFileIO.parse_location(folder.rstrip("/"), table.io.properties)
+    listed = table.io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path, allow_not_found=True))
+    written = {f"{folder}{info.base_name}": info.mtime for info in listed if info.is_file}
+    named = set[str]()
+    for there in (table, table.catalog.load_table(table.name())):
+        named |= named_by(there, there.metadata.snapshots) | {there.metadata_location}
+        named |= {old.metadata_file for old in there.metadata.metadata_log}
+        named |= {s.statistics_path for s in (*there.metadata.statistics, *there.metadata.partition_statistics)}
+    now = written.get(table.metadata_location)
+    for at, mtime in written.items():
+        old = age_ms is None or (
+            now is not None and mtime is not None and (now - mtime).total_seconds() * 1000 > age_ms
+        )
+        if old and at not in named and _METADATA.fullmatch(at.removeprefix(folder)):
             yield at

@@ -26,7 +26,7 @@ from l0gc.streamlog.journal.rows import NAME, Rows, name_low, sums
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS
 
 PENDING_MS: Final = 3_600_000
-"""A pin that has not taken effect for so long is of a sync that has died."""
+"""A pin that no snapshot names for so long is of a sync that has died, or whose commit failed."""
 NOTE: Final = "l0gc"
 """The key in a snapshot's summary."""
 
@@ -146,14 +146,17 @@ def ended_snapshots(
     }
 
 
-def unused_pins(pins: Mapping[str, Pin], kept: Iterable[SnapshotNote | None], now_ms: int) -> list[str]:
+def unused_pins(
+    pins: Mapping[str, Pin], loaded: Iterable[SnapshotNote | None], kept: Iterable[SnapshotNote | None], now_ms: int
+) -> list[str]:
     """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
 
-    A pin that has not taken effect may be that of a sync that runs: it counts once that must have died.
+    A young pin that none of the loaded snapshots named, either, may be that of a sync that runs, and that will commit a
+    snapshot which names it (hazard 32).
     """
-    named = {note.pin for note in kept if note is not None}
-    ended = {name for name, p in pins.items() if p.in_effect or now_ms - p.created_ms >= PENDING_MS}
-    return [name for name in pins if name in ended - named]
+    before, named = ({note.pin for note in notes if note is not None} for notes in (loaded, kept))
+    old = {name for name, p in pins.items() if now_ms - p.created_ms >= PENDING_MS}
+    return [name for name in pins if name in (before | old) - named]
 
 
 def note_without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:

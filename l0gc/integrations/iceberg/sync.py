@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyiceberg.exceptions as failed
+from msgspec.structs import replace
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -61,10 +62,13 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
+    known = state.tables.get(wanted.topic)
+    if known is not None and replace(known, location="") == wanted:
+        wanted = known
     if (entry := decide_create_table(state, wanted)) is not None:
         entry.check(state)  # or a table without a topic would stay in the catalog
-    create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
-    cluster.controller.create_table(wanted)
+    there = create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
+    cluster.controller.create_table(replace(wanted, location=there.location()))
 
 
 def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> None:
@@ -134,8 +138,9 @@ class _Sync:
 
     def __init__(self, cluster: Handles, table: TopicTable, there: Table, state: ControllerState, keep_ms: int) -> None:
         self._cluster, self._table, self._there, self._state, self._keep_ms = cluster, table, there, state, keep_ms
-        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()
-        self._pins = {name: pin for name, pin in self._all_pins.items() if pin.in_effect}
+        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()  # as of before the table was loaded
+        now = cluster.controller.snapshot().pins_of(table)  # of which a snapshot that was loaded may name any
+        self._pins = {name: pin for name, pin in now.items() if pin.in_effect}
         self._snapshots = {s.snapshot_id: s for s in there.metadata.snapshots}
         self._notes = {at: _note(s) for at, s in self._snapshots.items()}
         self._head = there.current_snapshot()
@@ -144,7 +149,8 @@ class _Sync:
             self._note = plan.check_head(self._notes[self._head.snapshot_id], table, state.cluster_id)
 
     def run(self, topic: Topic) -> TableSynced:
-        """Raises `CommitFailedException`: the table was changed since; nothing was committed."""
+        """Raises `CommitFailedException`: the table was changed since, or its pin was deleted; it is to be decided anew."""
+        self._end_unused_pins()  # also where no commit ever succeeds
         note, made = self._note, None
         if note is not None and plan.is_fresh(note, self._pins, self._now_ms, self._keep_ms):
             pin = note.pin
@@ -161,9 +167,16 @@ class _Sync:
                 _end_pins(self._cluster, [made])
             raise
         if result.committed:
+            if pin not in self._cluster.controller.snapshot().pins:
+                raise failed.CommitFailedException(f"pin {pin} was deleted while its snapshot was committed")
             with explained(self._table.catalog):
                 self._clean_up(result, ended)
         return result
+
+    def _end_unused_pins(self) -> None:
+        notes = [_note(s) for s in self._there.metadata.snapshots]
+        unused = plan.unused_pins(self._all_pins, self._notes.values(), notes, self._now_ms)
+        _end_pins(self._cluster, [self._all_pins[name] for name in unused])
 
     def _new_pin(self) -> Pin:
         name = f"{self._table.pin_prefix}{self._cluster.runtime.new_id()}"
@@ -244,8 +257,7 @@ class _Sync:
         """After the commit: delete the pins and the metadata files that only ended snapshots named."""
         there, url = self._there, self._cluster.store.url
         kept = {s.snapshot_id: s for s in there.metadata.snapshots}
-        unused = plan.unused_pins(self._all_pins, [_note(s) for s in kept.values()], self._now_ms)
-        _end_pins(self._cluster, [self._all_pins[name] for name in unused])
+        self._end_unused_pins()
         if not ended:
             return
         gone = [self._snapshots[at] for at in ended if at not in kept]
@@ -255,7 +267,7 @@ class _Sync:
         paths = named_by(there, gone) - named_by(there, near)
         days = {note.time_ms // DAY_MS for at in ended if (note := self._notes[at]) is not None}
         if min((note.time_ms // DAY_MS for s in kept.values() if (note := _note(s))), default=-1) not in days:
-            paths |= set(unnamed(there, self._now_ms - max(self._keep_ms, DAY_MS)))
+            paths |= set(unnamed(there, max(self._keep_ms, DAY_MS)))
         result.metadata_deleted = end_metadata(there, paths, url)
 
 

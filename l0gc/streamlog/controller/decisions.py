@@ -143,7 +143,7 @@ def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.C
     state.topic(wanted.topic, wanted.revision)
     if state.tables.get(wanted.topic) == wanted:
         return None
-    return entries.CreateTable(wanted.topic, wanted.revision, wanted.catalog, wanted.table)
+    return entries.CreateTable(wanted.topic, wanted.revision, wanted.catalog, wanted.table, wanted.location)
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:

@@ -299,12 +299,14 @@ class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
 
 
 class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
-    """The topic that the epoch `revision` created has an Iceberg table from now on, in PyIceberg's catalog of that name."""
+    """The topic that the epoch `revision` created has an Iceberg table from now on, in PyIceberg's catalog of that name; its
+    catalog created it at `location`."""
 
     topic: str
     revision: int
     catalog: str
     table: str
+    location: str = ""
 
     def check(self, state: ControllerState) -> None:
         check_table(self.topic, self.catalog, self.table)
@@ -317,7 +319,7 @@ class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
                 )
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
-        state.tables[self.topic] = TopicTable(self.topic, self.revision, self.catalog, self.table)
+        state.tables[self.topic] = TopicTable(self.topic, self.revision, self.catalog, self.table, self.location)
 
 
 class DropTable(msgspec.Struct, frozen=True, array_like=True, tag="j"):

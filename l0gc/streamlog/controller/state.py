@@ -193,12 +193,16 @@ TABLE_PINS: Final = "table-"
 
 
 class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
-    """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It outlives its topic, until it is dropped."""
+    """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It outlives its topic, until it is dropped.
+
+    `location` is where it was created; metadata files are deleted nowhere else (hazard 32).
+    """
 
     topic: str
     revision: int
     catalog: str
     table: str
+    location: str = ""
 
     @property
     def pin_prefix(self) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -33,9 +36,11 @@ def pins_that_nothing_names(cluster: Handles) -> set[str]:
     return cluster.controller.snapshot().pins.keys() - {note.pin for note in notes if note}
 
 
-def fails(cluster: Handles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit]) -> Exception:
+def fails(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit], minutes: int = 7 * 60
+) -> Exception:
     """A sync that takes a new pin, and whose commit is replaced, fails with this."""
-    store_of(cluster).clock.ms += 7 * HOUR_MS
+    store_of(cluster).clock.ms += minutes * 60_000
     lift(cluster)
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "commit_table", commits(SqlCatalog.commit_table))
@@ -68,9 +73,20 @@ def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
         assert "may or may not have committed" in str(failure)
         vacuum_all(cluster)
         assert {s.removeprefix(cluster.store.url) for s in _kept(cluster)} <= set(copy_of(store_of(cluster), L1_DATA))
-    assert len(pins_that_nothing_names(cluster)) == (3 if commits is before else 0)
+    assert len(pins_that_nothing_names(cluster)) == (1 if commits is before else 0)
+    store_of(cluster).clock.ms += HOUR_MS
     sync(another_process(cluster))
     assert pins_that_nothing_names(cluster) == set()
+
+
+def test_a_catalog_that_never_takes_a_commit_does_not_fill_the_cluster_with_pins(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try takes a pin, and a thousand of them are the most that a cluster has (hazard 32)."""
+    for n in range(12):
+        failure = fails(cluster, monkeypatch, before, minutes=20 if n else 7 * 60)
+        assert isinstance(failure, AmbiguousWriteError)
+        assert len(pins_that_nothing_names(cluster)) <= 4
 
 
 def _kept(cluster: Handles) -> set[str]:
@@ -98,6 +114,76 @@ def test_a_commit_that_lands_after_its_sync_gave_up_is_found_by_the_next(
     go_on.set()
     assert landed.wait(10)
     assert (sync(cluster).committed, pins_that_nothing_names(cluster)) == (False, set())
+
+
+@contextmanager
+def meanwhile(method: str, does: Callable[[], object]) -> Iterator[None]:
+    """Before the next call of the catalog's method something else happens."""
+    real, left = getattr(SqlCatalog, method), [does]
+
+    def late(*arguments: Any) -> Any:
+        if left:
+            left.pop()()
+        return real(*arguments)
+
+    with mock.patch.object(SqlCatalog, method, late):
+        yield
+    assert not left
+
+
+def head_pin(cluster: Handles) -> str:
+    head = table(cluster).current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    note = plan.note_of(head.summary.additional_properties)
+    assert note is not None
+    return note.pin
+
+
+def test_a_pin_of_a_sync_that_runs_is_not_ended_by_one_that_keeps_snapshots_for_another_time(cluster: Handles) -> None:
+    """That one has nothing new to commit, ends an old snapshot, and so does not get in the way of the other's commit."""
+    lift(cluster)
+    sync(cluster, keep_ms=HOUR_MS)
+    store_of(cluster).clock.ms += HOUR_MS
+    lift(cluster)
+    sync(cluster, keep_ms=2 * HOUR_MS)
+    other, snapshots = another_process(cluster), len(table(cluster).metadata.snapshots)
+    running = set[str]()
+
+    def ends_the_old_ones() -> None:
+        running.update(pins_that_nothing_names(cluster))
+        assert not sync(other, keep_ms=HOUR_MS).added
+        assert len(table(other).metadata.snapshots) < snapshots
+
+    with meanwhile("commit_table", ends_the_old_ones):
+        assert sync(cluster, keep_ms=DAY_MS).committed
+    assert running == {head_pin(cluster)} <= cluster.controller.snapshot().pins.keys()
+    vacuum_all(cluster)
+    sync(another_process(cluster), keep_ms=DAY_MS)
+    assert len(_kept(cluster)) > 0
+
+
+def test_a_sync_whose_pin_is_deleted_before_its_commit_takes_another(cluster: Handles) -> None:
+    def delete_all() -> None:
+        for pin in cluster.controller.snapshot().pins.values():
+            cluster.controller.delete_pin(pin.name)
+
+    store_of(cluster).clock.ms += 7 * HOUR_MS
+    lift(cluster)
+    with meanwhile("commit_table", delete_all):
+        sync(cluster)
+    assert head_pin(cluster) in cluster.controller.snapshot().pins
+
+
+def test_the_snapshot_of_a_sync_that_ended_while_another_began_stays(cluster: Handles) -> None:
+    """The other one has read the pins before it loads the table, which names a new one."""
+    other = another_process(cluster)
+    store_of(cluster).clock.ms += 7 * HOUR_MS
+    lift(cluster)
+    made: list[int] = []
+    with meanwhile("load_table", lambda: made.append(sync(other).snapshot_id)):
+        (synced,) = sync_tables(cluster, "events", DAY_MS).tables
+    assert ([synced.snapshot_id], synced.expired) == (made, 0)
 
 
 def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_runs_stays(cluster: Handles) -> None:
@@ -161,6 +247,28 @@ def known_files(cluster: Handles) -> set[str]:
     return {f.rpartition("/")[2] for f in known | {old.metadata_file for old in there.metadata.metadata_log}}
 
 
+@pytest.mark.parametrize("ahead_days", [2, -2])
+def test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says(
+    cluster: Handles, ahead_days: int
+) -> None:
+    """By the bucket's clock a file that was written just now may be days old, or of the day after tomorrow."""
+    store_of(cluster).clock.ms = int(time.time() * 1000) + ahead_days * DAY_MS
+    other, real, left = another_process(cluster), SqlCatalog.commit_table, [True]
+
+    def followed(*arguments: Any) -> Any:
+        response = real(*arguments)
+        if left:
+            left.clear()
+            lift(other)
+            sync(other)
+        return response
+
+    lift(cluster)
+    with mock.patch.object(SqlCatalog, "commit_table", followed):
+        assert sync(cluster, keep_ms=0).expired
+    assert sync(cluster).files == 6
+
+
 def test_metadata_files_that_nothing_names_end_after_a_day_and_those_of_others_stay(
     cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +291,6 @@ def test_metadata_files_that_nothing_names_end_after_a_day_and_those_of_others_s
     (folder / "snap-1-0-x.avro").mkdir()
     (folder / "snap-1-0-x.avro" / "snap-1-0-x.avro").touch()
     (folder.parent / "snap-1-0-x.avro").touch()
-    dated(folder, clock.ms)
 
     for hours in (1, 22):  # the orphans may be those of a sync that runs
         clock.ms += hours * HOUR_MS
@@ -191,7 +298,7 @@ def test_metadata_files_that_nothing_names_end_after_a_day_and_those_of_others_s
         lift(cluster)
         sync(cluster, keep_ms=0)
     assert orphans <= {f.name for f in folder.iterdir()}
-    dated(folder, clock.ms - 23 * HOUR_MS)
+    dated(folder, int(time.time() * 1000) - 25 * HOUR_MS)
     for _ in range(3):
         clock.ms += 5 * HOUR_MS
         lift(cluster)

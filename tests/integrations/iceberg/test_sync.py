@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -254,6 +255,48 @@ def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_ref
     with pytest.raises(SafetyError, match="another program has written"):
         sync(cluster)
     assert {k: v for k, v in copy_of(store_of(cluster)).items() if k in before} == before
+
+
+def point(cluster: Handles, metadata_location: str) -> None:
+    """Somebody with rights on the catalog alone has the table's entry name this file."""
+    engine = table(cluster).catalog.engine  # type: ignore[attr-defined]  # SQLite's
+    with engine.begin() as sql:
+        sql.exec_driver_sql(
+            "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'events'", (metadata_location,)
+        )
+
+
+@pytest.mark.parametrize("does", ["all of it", "its log"])
+def test_a_table_that_was_pointed_at_another_tables_metadata_is_refused_and_that_stays(
+    cluster: Handles, does: str
+) -> None:
+    there, known = table(cluster), cluster.controller.snapshot().table("events")
+    theirs = there.catalog.create_table(
+        "l0gc.theirs", catalogs.SCHEMA, partition_spec=catalogs.SPEC, properties=there.properties
+    )
+    for n in range(3):
+        with theirs.transaction() as change:
+            change.set_properties(n=str(n))
+    folder = Path(theirs.location().removeprefix("file://")) / "metadata"
+    files = {f.name for f in folder.iterdir()}
+    pointed = theirs.metadata_location
+    if does == "its log":
+        metadata = json.loads(Path(there.metadata_location.removeprefix("file://")).read_text())
+        log = [{"metadata-file": f"file://{folder}/{name}", "timestamp-ms": 1} for name in sorted(files)]
+        made = Path(there.location().removeprefix("file://")) / "metadata" / "00009-x.metadata.json"
+        made.write_text(json.dumps({**metadata, "metadata-log": log}))
+        pointed = f"file://{made}"
+    point(cluster, pointed)
+    store_of(cluster).clock.ms += 2 * DAY_MS
+    for _ in range(catalogs.VERSIONS_KEPT + 1):
+        lift(cluster)
+        (failure,) = sync_tables(cluster, "events", 0).failures
+        assert isinstance(failure, SafetyError)
+        assert "was created at" in str(failure)
+        assert "nothing was changed or deleted" in str(failure)
+    with pytest.raises(SafetyError, match="--forget"):
+        drop_table(cluster, known)
+    assert {f.name for f in folder.iterdir()} == files
 
 
 def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -> None:

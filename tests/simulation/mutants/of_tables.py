@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
-from tests.simulation.mutants.tools import everywhere, mutant
+from l0gc.integrations.iceberg import commit
+from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _TEST = "tests/integrations/iceberg/test_sync.py"
+_ENDS = "tests/integrations/iceberg/test_ends.py"
 _PLAN = "l0gc.integrations.iceberg.plan"
+
+_unnamed = commit.unnamed
+
+
+@instead(
+    32,
+    "l0gc/integrations/iceberg/catalog.py::check_place",
+    "a table is synced wherever its catalog says that it lies",
+    f"{_TEST}::test_a_table_that_was_pointed_at_another_tables_metadata_is_refused_and_that_stays",
+    simulated=False,
+)
+def anywhere(table: Any, wanted: Any) -> None:
+    return None
+
+
+@instead(
+    32,
+    "l0gc/integrations/iceberg/plan.py::unused_pins",
+    "a sync ends the pins of syncs that run",
+    f"{_ENDS}::test_a_pin_of_a_sync_that_runs_is_not_ended_by_one_that_keeps_snapshots_for_another_time",
+    simulated=False,
+)
+def running_pins_ended(pins: Any, loaded: Any, kept: Any, now_ms: int) -> list[str]:
+    return list(pins.keys() - {note.pin for note in kept if note is not None})
+
+
+@instead(
+    32,
+    "l0gc/integrations/iceberg/commit.py::unnamed",
+    "metadata files are deleted that the table did not name when it was loaded",
+    f"{_ENDS}::test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says",
+    simulated=False,
+)
+def named_once(table: Any, age_ms: int | None = None) -> Iterator[str]:
+    once = copy(table)
+    once.catalog = SimpleNamespace(load_table=lambda name: table)
+    return _unnamed(once)
 
 
 @mutant(
@@ -19,7 +61,7 @@ _PLAN = "l0gc.integrations.iceberg.plan"
     simulated=False,
 )
 def table_pins_deleted() -> AbstractContextManager[Any]:
-    return everywhere(_PLAN, "unused_pins", lambda pins, kept, now_ms: list(pins))
+    return everywhere(_PLAN, "unused_pins", lambda pins, loaded, kept, now_ms: list(pins))
 
 
 @mutant(
