@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from l0gc.errors import AccessDeniedError, OutputFailedError, StoppedError, UsageError
+from l0gc.errors import AccessDeniedError, OutputFailedError, RefusedObjectError, StoppedError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.reader import ROWS, count_records
 from tests.support.cli import l0gc, opens, printed
@@ -50,7 +50,7 @@ def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Handles, tmp_pa
     ("cause", "raised", "said"),
     [
         (KeyboardInterrupt(), StoppedError, "stopped: .*out is as it was; running the command again is safe"),
-        (AccessDeniedError("denied"), AccessDeniedError, "denied"),
+        (AccessDeniedError("denied"), RefusedObjectError, "denied"),
     ],
 )
 @pytest.mark.parametrize("before", [None, "old"])
