@@ -71,7 +71,7 @@ def record_of(cluster: Handles, key: str) -> GiveUpRecord:
     return msgspec.json.decode(metadata.metadata[GIVEN_UP_METADATA.encode()], type=GiveUpRecord)
 
 
-def read(cluster: Handles, partition: int = 0, **how: bool) -> list[Record]:
+def read(cluster: Handles, partition: int = 0, **how: Any) -> list[Record]:
     topic = cluster.controller.snapshot().topic("events")
     return list(read_topic(another_process(cluster), topic, [partition], **how))
 
