@@ -181,8 +181,8 @@ class Journals:
     def records(self) -> tuple[int, int, int, int]:
         """Return how many records were ever uploaded into the topics there are, how many of them are not in L1, and how
         many were given up, in how many holes."""
-        totals = [state.totals() for _, _, state in self.topics()]
-        counts = ((t.records, t.unreconciled_records, t.lost_records, t.holes) for t in totals)
+        totals = [(state.landed, state.totals()) for _, _, state in self.topics()]
+        counts = ((landed, t.unreconciled_records, t.lost_records, t.holes) for landed, t in totals)
         records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
         return records, unreconciled, lost, holes
 

@@ -129,7 +129,7 @@ def journal_totals(cluster: Handles) -> JournalTotals:
         with handle.replica.lock:
             known = handle.state
             summary = summary_of(journal, runs, known, handle.replica.offset)
-            landed += [(t.revision, known.topic(t.revision).totals().records) for t, _ in runs]
+            landed += [(t.revision, known.topic(t.revision).landed) for t, _ in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
     epochs += [p.watermark for p in state.pins.values() if p.in_effect and not p.level_one]

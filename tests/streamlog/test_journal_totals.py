@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from l0gc.inspect.reading import read_overview
 from l0gc.keys import journal_log
+from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.epoch_source import journal_totals
 from l0gc.streamlog.housekeep import housekeep
 from tests.support.memory_store import memory_cluster, store_of
@@ -36,6 +38,17 @@ def test_what_has_landed_shows_and_an_idle_tick_does_not() -> None:
     assert journal_totals(cluster).landed == first.landed
     put(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "events", {3: [b"x"]})
     assert journal_totals(cluster).landed != first.landed
+
+
+def test_what_has_landed_shows_where_as_many_records_were_deleted() -> None:
+    cluster = a_cluster()
+    put(cluster, "events", {0: [b"x"] * 3})
+    first, records = journal_totals(cluster).landed, read_overview(cluster).records
+    delete_records(cluster, "events", 0, before_offset=-1)
+    assert (journal_totals(cluster).landed, read_overview(cluster).records) == (first, records)
+    put(cluster, "events", {0: [b"y"] * 3})
+    assert journal_totals(cluster).landed != first
+    assert read_overview(cluster).records == 2 * records
 
 
 def test_a_journal_that_cannot_be_read_leaves_it_open() -> None:

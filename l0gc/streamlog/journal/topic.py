@@ -176,6 +176,11 @@ class TopicState:
             return PartitionView()
         return PartitionView(int(self.next_offsets[at]), int(self.reconciled[at]), int(self.log_start[at]))
 
+    @property
+    def landed(self) -> int:
+        """How many records have ever landed in its partitions; expiry takes nothing from it."""
+        return int(self.next_offsets.sum())
+
     def totals(self) -> TopicTotals:
         return TopicTotals(
             len(self.partitions),
