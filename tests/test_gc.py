@@ -14,6 +14,7 @@ from l0gc.api.gc import GcResult
 from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_attempt
 from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.plan import Removal, plan_sweep
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     CorruptObjectError,
     EndedError,
@@ -114,6 +115,19 @@ def test_nothing_is_swept_by_an_external_log_whose_last_computation_failed(monke
         ("compute-watermark", "its last run failed: its epoch went back")
     ]
     assert (result.sweep, result.vacuum) == (None, None)
+
+
+def test_a_sweep_that_leaves_something_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = loaded()
+    with over(handles, monkeypatch) as cluster:
+        for n in range(2):
+            handles.store.put(handles.identity().layout.format(1, 0, str(UUID(int=n))), b"x")
+        first = cluster.gc(housekeep=DRAIN, sweep=Sweep(max_objects=1)).sweep
+        assert first is not None
+        assert (first.deleted, read_gc_note(handles.store).swept) == (1, NO_WATERMARK)
+        rest = cluster.gc().sweep
+        assert rest is not None
+        assert (rest.deleted > 0, read_gc_note(handles.store).swept) == (True, rest.watermark)
 
 
 def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_run(

@@ -271,6 +271,14 @@ def test_a_read_that_was_long_ago_reads_the_boundary_whatever_the_stores_date_wa
     assert reader.state == a_replica(store, seed=2).state == ["e0", "e1", "e2", "e3", "e4", "late"]
 
 
+def test_a_replay_as_of_an_entry_takes_no_checkpoint_after_it(store: MemoryStore) -> None:
+    replica = filled(store, 4)
+    replica.write_checkpoint()
+    for as_of in range(4):
+        past = Replica(replica.log, Names(), Runtime(store.clock, random.Random(1)), as_of=as_of)
+        assert past.state == replica.state[: as_of + 1], as_of
+
+
 def test_a_replay_restores_the_time_of_the_log_from_its_checkpoint(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "a0")

@@ -20,7 +20,7 @@ from l0gc.inspect.reading import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin
-from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.epoch_source import JournalSource, journal_totals
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -97,6 +97,25 @@ def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Han
     assert "pin 'backup' until" in held.held_back_by[0].reason
     end(cluster, pin)
     assert compute(cluster).watermark > pin.watermark
+
+
+def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster: Handles) -> None:
+    create_topic(cluster, "gone", 1)
+    gone = cluster.controller.snapshot().topic("gone").journals
+    assert gone[0] not in cluster.controller.snapshot().topic("events").journals
+    put(cluster, "gone", {0: [b"x"]})
+    reconcile(cluster)
+    delete_topic(cluster, "gone")
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    assert dict(pin.ends or ())[gone[0]] == cluster.journal(gone[0]).replica.offset
+
+
+def test_whether_m_could_move_counts_what_pins_hold(cluster: Handles) -> None:
+    pin = create_pin(cluster, "backup", HOUR_MS)
+    lifted(cluster, 3)
+    assert journal_totals(cluster).lowest == pin.watermark
+    end(cluster, pin)
+    assert (journal_totals(cluster).lowest or 0) > pin.watermark
 
 
 def test_a_level_one_pin_lets_m_move(cluster: Handles) -> None:

@@ -27,7 +27,7 @@ from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.sync import drop_table, sync_tables
 from l0gc.keys import L1_DATA, journal_log
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.controller.state import Pin, TopicTable
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE
 from l0gc.streamlog.topics import create_topic, delete_topic
@@ -64,6 +64,15 @@ def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_end
     vacuum_all(cluster)
     assert set(copy_of(store_of(cluster), L1_DATA)) == named(cluster, "events")
     assert first not in {s.snapshot_id for s in table(cluster).metadata.snapshots}
+
+
+def test_a_pin_is_fresh_only_if_it_lives_as_long_as_a_new_one() -> None:
+    """Another sync may have made it for snapshots that are kept for a shorter time."""
+    note = plan.SnapshotNote("c", 1, {}, 0, "pin", 0, 0)
+    pin = Pin("pin", 1, 1, 0, plan.pin_ms(DAY_MS), level_one=True, why="", ends=[])
+    assert plan.is_fresh(note, {"pin": pin}, 1, DAY_MS)
+    assert not plan.is_fresh(note, {"pin": pin}, 1, DAY_MS + HOUR_MS)
+    assert not plan.is_fresh(note, {}, 1, DAY_MS)
 
 
 def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:

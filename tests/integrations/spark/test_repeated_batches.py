@@ -377,3 +377,16 @@ def test_a_batch_that_is_refused_every_time_says_why(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(JournalHandle, "append", lambda handle, objects: refused)
     with pytest.raises(ProtocolError, match="journal 0 50 times, and refused each time: it rains"):
         commit(another_process(cluster), [rows], 1)
+
+
+def test_other_rows_are_refused_by_the_journals_as_they_are_now_before_any_takes_a_part() -> None:
+    """The driver read the journal that has the batch before that landed there, and offers the other journals first."""
+    cluster = topic_in_memory(4, 2)
+    late = another_process(cluster, 7)
+    rows = message(late, 1, [7, 8], [0, 3])
+    for journal in cluster.controller.snapshot().topic("events").journals:
+        late.journal(journal).catch_up()
+    land(cluster, 1, [1], [3])
+    with pytest.raises(BatchMismatchError):
+        commit(late, [rows], 1)
+    assert there(cluster) == [b"1"]
