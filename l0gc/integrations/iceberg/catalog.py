@@ -180,7 +180,7 @@ def _sentence(e: Exception) -> str:
 def check_place(table: Table, wanted: TopicTable) -> None:
     """Raises `SafetyError`: the table lies elsewhere than it was created, or names metadata files that do.
 
-    Whoever may write to the catalog alone can have it name another table's, which a sync would then delete (hazard 32).
+    A program with rights on the catalog alone can have it name another table's, which a sync would then delete (hazard 32).
     """
     folder = metadata_folder(table)
     files = [table.metadata_location, *(old.metadata_file for old in table.metadata.metadata_log)]

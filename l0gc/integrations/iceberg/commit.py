@@ -274,6 +274,12 @@ def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     return {s.manifest_list for s in some}.union(*found)
 
 
+def files_of(table: Table) -> set[str]:
+    """The metadata files that a table names, now and in its log."""
+    log = {old.metadata_file for old in table.metadata.metadata_log}
+    return named_by(table, table.metadata.snapshots) | {table.metadata_location} | log
+
+
 def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
     """Delete metadata files of the table, which nothing names any more; returns how many there were.
 
@@ -316,9 +322,9 @@ def unnamed(table: Table, age_ms: int | None = None) -> Iterator[str]:
     written = {f"{folder}{info.base_name}": info.mtime for info in listed if info.is_file}
     named = set[str]()
     for there in (table, table.catalog.load_table(table.name())):
-        named |= named_by(there, there.metadata.snapshots) | {there.metadata_location}
-        named |= {old.metadata_file for old in there.metadata.metadata_log}
-        named |= {s.statistics_path for s in (*there.metadata.statistics, *there.metadata.partition_statistics)}
+        named |= files_of(there) | {
+            s.statistics_path for s in (*there.metadata.statistics, *there.metadata.partition_statistics)
+        }
     now = written.get(table.metadata_location)
     for at, mtime in written.items():
         old = age_ms is None or (

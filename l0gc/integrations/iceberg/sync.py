@@ -29,6 +29,7 @@ from l0gc.integrations.iceberg.commit import (
     end_metadata,
     ends_first,
     entries_of,
+    files_of,
     manifests_of,
     name_in,
     named_by,
@@ -82,9 +83,7 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
         catalog = open_catalog(table.catalog, cluster.store)
         with suppress(NotFoundError), explained(table.catalog):
             there = load_table(catalog, table, state.cluster_id)
-            paths = named_by(there, there.metadata.snapshots) | {there.metadata_location}
-            paths |= {old.metadata_file for old in there.metadata.metadata_log}
-            paths |= set(unnamed(there))
+            paths = files_of(there) | set(unnamed(there))
             catalog.drop_table(table.table)
             end_metadata(there, paths, cluster.store.url)
     cluster.controller.drop_table(table)

@@ -242,9 +242,7 @@ def dated(folder: Path, ms: int) -> None:
 
 
 def known_files(cluster: Handles) -> set[str]:
-    there = table(cluster)
-    known = commit.named_by(there, there.metadata.snapshots) | {there.metadata_location}
-    return {f.rpartition("/")[2] for f in known | {old.metadata_file for old in there.metadata.metadata_log}}
+    return {f.rpartition("/")[2] for f in commit.files_of(table(cluster))}
 
 
 @pytest.mark.parametrize("ahead_days", [2, -2])
