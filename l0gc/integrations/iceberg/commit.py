@@ -274,7 +274,7 @@ def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     return {s.manifest_list for s in some}.union(*found)
 
 
-def files_of(table: Table) -> set[str]:
+def metadata_files(table: Table) -> set[str]:
     """The metadata files that a table names, now and in its log."""
     log = {old.metadata_file for old in table.metadata.metadata_log}
     return named_by(table, table.metadata.snapshots) | {table.metadata_location} | log
@@ -322,7 +322,7 @@ def unnamed(table: Table, age_ms: int | None = None) -> Iterator[str]:
     written = {f"{folder}{info.base_name}": info.mtime for info in listed if info.is_file}
     named = set[str]()
     for there in (table, table.catalog.load_table(table.name())):
-        named |= files_of(there) | {
+        named |= metadata_files(there) | {
             s.statistics_path for s in (*there.metadata.statistics, *there.metadata.partition_statistics)
         }
     now = written.get(table.metadata_location)

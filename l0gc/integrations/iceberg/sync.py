@@ -29,8 +29,8 @@ from l0gc.integrations.iceberg.commit import (
     end_metadata,
     ends_first,
     entries_of,
-    files_of,
     manifests_of,
+    metadata_files,
     name_in,
     named_by,
     path_of,
@@ -83,7 +83,7 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
         catalog = open_catalog(table.catalog, cluster.store)
         with suppress(NotFoundError), explained(table.catalog):
             there = load_table(catalog, table, state.cluster_id)
-            paths = files_of(there) | set(unnamed(there))
+            paths = metadata_files(there) | set(unnamed(there))
             catalog.drop_table(table.table)
             end_metadata(there, paths, cluster.store.url)
     cluster.controller.drop_table(table)

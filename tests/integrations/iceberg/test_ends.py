@@ -242,7 +242,7 @@ def dated(folder: Path, ms: int) -> None:
 
 
 def known_files(cluster: Handles) -> set[str]:
-    return {f.rpartition("/")[2] for f in commit.files_of(table(cluster))}
+    return {f.rpartition("/")[2] for f in commit.metadata_files(table(cluster))}
 
 
 @pytest.mark.parametrize("ahead_days", [2, -2])

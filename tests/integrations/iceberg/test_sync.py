@@ -156,7 +156,7 @@ def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: Handles) -> 
     assert len(commit.manifests_of(there, there.current_snapshot())) < 2 * commit.SMALL_MANIFESTS
     folder = Path(there.location().removeprefix("file://")) / "metadata"
     written = {f"file://{f}" for f in folder.iterdir()}
-    assert written == commit.files_of(there)
+    assert written == commit.metadata_files(there)
     assert len(cluster.controller.snapshot().pins) <= PINS_FOR_EACH_LIFE + 2
     drop_table(cluster, cluster.controller.snapshot().table("events"))
     assert (list(folder.iterdir()), cluster.controller.snapshot().pins) == ([], {})
