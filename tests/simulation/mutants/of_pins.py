@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 
 import l0gc.watermark.publication
+from l0gc.storage.log import Folder
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.watermark.source import PinnedUnits
-from tests.simulation.mutants.tools import everywhere, method, mutant
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _TEST = "tests/streamlog/test_pins.py"
 _publish = l0gc.watermark.publication.publish
 _truncate = Replica.truncate
+_needed_from = Folder.needed_from
 
 
 @mutant(
@@ -115,3 +117,25 @@ def pins_read_too_early() -> AbstractContextManager[Any]:
 )
 def pin_ended_early() -> AbstractContextManager[Any]:
     return method(StoreTime, "settle", lambda self, date_ms: date_ms)
+
+
+@instead(
+    36,
+    "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
+    "a pin leaves out the journals that deleted topics alone are in",
+    f"{_TEST}::test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in",
+    simulated=False,
+)
+def deleted_unpinned(self: ControllerState) -> dict[int, list[Any]]:
+    return {}
+
+
+@instead(
+    36,
+    "l0gc/storage/log.py::Folder.needed_from",
+    "a replay as of a pin may begin with a checkpoint of one entry later",
+    "tests/storage/test_replica.py::test_a_replay_as_of_an_entry_takes_no_checkpoint_after_it",
+    simulated=False,
+)
+def checkpoint_after_pin(self: Folder, as_of: int | None) -> int:
+    return _needed_from(self, None if as_of is None else as_of + 1)

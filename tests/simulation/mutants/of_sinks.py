@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from confluent_kafka import Consumer
 
-from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows
+from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows, refuse_other_rows
 from l0gc.integrations.spark.stage import StagedObject
 from l0gc.streamlog.ingest.sender import Sender
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import InputProgress
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
@@ -20,6 +22,7 @@ _SENDER = "tests/streamlog/ingest/test_sender.py"
 _REPEATED = "tests/integrations/spark/test_repeated_batches.py"
 
 _of = BatchRows.of
+_refuse_other_rows = refuse_other_rows
 _LANDED = "l0gc.integrations.spark.sink"
 
 
@@ -95,3 +98,15 @@ def position_skipped() -> AbstractContextManager[Any]:
     return everywhere(
         "l0gc.integrations.kafka", "Consumer", lambda config: Consumer({**config, "auto.offset.reset": "earliest"})
     )
+
+
+@instead(
+    30,
+    "l0gc/integrations/spark/sink.py::refuse_other_rows",
+    "journals compare a batch's rows as the driver saw them last",
+    f"{_REPEATED}::test_other_rows_are_refused_by_the_journals_as_they_are_now_before_any_takes_a_part",
+    simulated=False,
+)
+def compared_as_seen_before(*args: Any) -> Any:
+    with mock.patch.object(JournalHandle, "catch_up", lambda self: self.state):
+        return _refuse_other_rows(*args)

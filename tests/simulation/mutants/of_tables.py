@@ -106,3 +106,14 @@ def table_ahead() -> AbstractContextManager[Any]:
 )
 def anyones_table() -> AbstractContextManager[Any]:
     return everywhere(_PLAN, "check_owner", lambda owner, revision, table, cluster_id: None)
+
+
+@instead(
+    37,
+    "l0gc/integrations/iceberg/plan.py::is_fresh",
+    "a sync relies on a pin that ends before its snapshots do",
+    f"{_TEST}::test_a_pin_is_fresh_only_if_it_lives_as_long_as_a_new_one",
+    simulated=False,
+)
+def short_pin_used(note: Any, pins: Any, now_ms: int, keep_ms: int) -> bool:
+    return note.pin in pins
