@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import click
@@ -41,7 +42,7 @@ GROUPS: Final = {
 }
 NEEDED: Final[dict[str, Any]] = {
     "name": "t", "topic": "t", "partitions": 1, "run_id": "run", "why": "why", "journal": 0, "checkpoint": "/nowhere",
-    "catalog": "lake",
+    "catalog": "lake", "key": "k",
 }  # fmt: skip
 """A value for each argument that has no default."""
 
@@ -81,6 +82,7 @@ def call(cluster: Cluster, name: str, given: dict[str, Any]) -> None:
 
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> Handles:
     monkeypatch.setattr(MemoryStore, "config", StoreConfig.from_url(URL), raising=False)
+    monkeypatch.setattr(MemoryStore, "access", SimpleNamespace(endpoint_url=None), raising=False)
     monkeypatch.setattr(MemoryStore, "create_bucket", lambda self: False, raising=False)
     handles = memory_cluster()
     handles.controller.create_topic("t", 1)
