@@ -274,14 +274,14 @@ class Replica(Generic[S]):
         self._whole = True
 
     def _now_ms(self) -> int:
-        """The store's time now, to 2 s: dates are whole seconds, cut off, so it is never ahead of the store's clock.
+        """The store's time now, to 2 s, and never ahead of the date of a later reply: both are whole seconds, cut off.
 
         Raises:
             SafetyError, StoreError: see `StoreTime.settle`.
         """
         assert self.as_of_ms is not None
         passed_s = min(self._runtime.clock.monotonic() - self._as_of_at, READ_AGAIN_S)
-        return self.log.store_time.settle(self.as_of_ms) + int(passed_s * 1000)
+        return self.log.store_time.settle(self.as_of_ms) + 1000 * int(passed_s)
 
     def _apply(self, entry: Landed) -> None:
         self._machine.apply(self._state, entry)

@@ -175,7 +175,9 @@ def _restore(handle: JournalHandle, kept: Replica) -> None:
     replica.checkpoint_offset, replica.checkpoint_weight = kept.checkpoint_offset, kept.checkpoint_weight
     listing = kept.folder
     replica._folder = Folder(dict(listing.entries), list(listing.checkpoints), listing.date_ms)
-    replica._read_at = 0.0  # no time of its own has passed since: a process may be stopped between two steps
+    replica._read_at = replica._as_of_at = (
+        0.0  # no time of its own has passed since: a process may be stopped between two steps
+    )
     handle.fence._seen = kept.seen
 
 

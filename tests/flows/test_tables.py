@@ -162,8 +162,10 @@ def test_a_warehouse_that_may_not_be_written_is_one_sentence_and_leaves_no_pin(
             assert l0gc("pin", "list") == {"pins": []}
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", weed.endpoint_url)
         monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID", "somebody")
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY", "something else")
         refused(1, "the warehouse refuses: .*ACCESS_DENIED", "sync")
         monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID")
+        monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY")
         assert l0gc("table", "sync")["tables"][0]["added"] == 2
         (tmp_path / "file").touch()
         configure(monkeypatch, warehouse=f"file://{tmp_path}/file")

@@ -67,9 +67,7 @@ def test_l1_objects_that_are_wholly_older_than_a_filter_are_not_even_opened() ->
         put(cluster, "events", {0: [b"%d" % n]})
         reconcile(cluster)
         clock.ms += 1000
-    since = datetime.fromtimestamp(
-        clock.ms / 1000 - 2.5, UTC
-    )  # the last one landed at the time of the last look at the log
+    since = datetime.fromtimestamp(clock.ms / 1000 - 1.5, UTC)
     requested = []
     store_of(cluster).fault = lambda call: requested.append(call.key) if call.when == "before" else None
     with on(cluster):
