@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import fcntl
 import os
 import select
 import signal
@@ -86,7 +87,11 @@ def listen() -> None:
             signal.signal(number, _heard)
     sys.unraisablehook = _unraisable
     if not _watch:
-        out, into = os.pipe()
+        pipe = os.pipe()
+        # Above the standard ones: where stdin is closed, a command that reads it would read the pipe.
+        out, into = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in pipe]
+        for end in pipe:
+            os.close(end)
         os.set_blocking(into, False)
         _watch.append(into)
         _thread.start_new_thread(_keep_to_the_grace, (out,))

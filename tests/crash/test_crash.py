@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
 QUICK = {"upload", "sweep"}
 """The commands of `make test`."""
 SAMPLE = 3
+HANGING_SAMPLE = 2
+"""A command that hangs takes ten seconds to end."""
 MEETINGS = 3
 SPARK_SAMPLE = 2
 """Points of each command; of those that need Spark there are fewer, and the last is verified."""
@@ -55,7 +57,7 @@ def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(ben
 def test_a_signal_while_any_request_hangs_ends_the_command_in_time_and_the_next_run_goes_on(
     bench: Bench, name: str
 ) -> None:
-    points = _sampled(points_of(bench.requests_of(CASES[name])), name, SAMPLE)
+    points = _sampled(points_of(bench.requests_of(CASES[name])), name, HANGING_SAMPLE)
     numbers = cycle((signal.SIGINT, signal.SIGTERM))
     for (n, when), number in zip(points, numbers, strict=False):
         bench.try_point(CASES[name], n, when, verify=False, number=number)

@@ -11,7 +11,8 @@ from l0gc.storage.config import StoreConfig
 from tests.support.cli import founded
 
 pytestmark = [pytest.mark.weed, pytest.mark.thorough, pytest.mark.timeout(1800)]
-PROGRAMS = 200
+PROGRAMS = 50
+"""As many as take a minute or two; `python -m tests.flows.forks 0 200` runs more."""
 
 
 def test_programs_that_fork_close_and_exit_at_any_moment_end(bucket: StoreConfig) -> None:
