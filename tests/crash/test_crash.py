@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
 QUICK = {"upload", "sweep"}
 """The commands of `make test`."""
 SAMPLE = 3
-HANGING_SAMPLE = 2
+HANGING_SAMPLE = 1
 """A command that hangs takes ten seconds to end."""
 MEETINGS = 3
 SPARK_SAMPLE = 2

@@ -274,7 +274,7 @@ def test_a_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> Non
 
 
 @pytest.mark.thorough
-@fuzzing(600)
+@fuzzing(300)
 @given(changed_object())
 def test_any_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> None:
     nothing_live_goes(*change)
