@@ -129,6 +129,7 @@ TEXTS: Final = (
     "1e308d", "99999999999999999999TiB", "\udc80", 'a"b', "a\nb", "x" * 1000, "../x", "ä", "t/0", "t/-1", "0-", "5-1",
     "0-99999999999999999999999", "\u0664",
 )  # fmt: skip
+"""Each option is given a third of them."""
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -152,8 +153,9 @@ def test_any_text_of_any_option_is_refused_before_a_write_or_lands_as_what_was_m
     for part in path:
         command = command.get_command(click.Context(command), part)
     needed = [p for p in command.params if isinstance(p, click.Argument) and p.required]
-    for parameter in command.params:
-        for text in () if parameter.name in ("watch", "master", "conf") else TEXTS:  # which have no end, or start Spark
+    for n, parameter in enumerate(command.params):
+        some = TEXTS[n % 3 :: 3]
+        for text in () if parameter.name in ("watch", "master", "conf") else some:  # which have no end, or start Spark
             before = copy_of(store)
             if before != first:
                 put_back(store, "", first)

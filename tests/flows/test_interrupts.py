@@ -12,7 +12,7 @@ from tests.flows.interrupts import COMMANDS, outcomes
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.spark, pytest.mark.weed]
 
-MOMENTS = 3
+MOMENTS = 2
 
 
 @pytest.mark.timeout(900)
