@@ -32,7 +32,7 @@ from l0gc.errors import (
 )
 from l0gc.formatting import Outcome
 from l0gc.keys import level_one
-from l0gc.storage.objectstore import ask_of_one
+from l0gc.storage.objectstore import ask_of_one, if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
@@ -323,7 +323,8 @@ def _write(
         key, record, row = hole
         body = hole_body(key, record)
         cluster.store.put(key, body)
-        if cluster.store.get(key).body != body:
+        stored = if_there(cluster.store.get, key)  # None if a vacuum took it: this run has been fenced off
+        if stored is None or stored.body != body:
             raise CorruptObjectError(f"{key} does not hold what was written to it; nothing was given up, run it again")
         row["bytes"] = len(body)
         return row
