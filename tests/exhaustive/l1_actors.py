@@ -175,12 +175,12 @@ class Giver(Actor):
     def act(self, cluster: Handles, local: Local) -> Local:
         try:
             give_up(cluster, self.name, topic=TOPIC.name, partition=0, offsets=(local.choice, local.choice))
-        except SafetyError as e:
-            if any(e.last_offset == local.choice for e in _extents(cluster) if e.key in _lost(cluster)):
-                raise BrokenError(f"what is lost was called readable: {e}") from e
         except CorruptObjectError as e:
             if "does not hold what was written" not in str(e):  # a vacuum took the hole before it was named
                 raise
+        except SafetyError as e:
+            if any(e.last_offset == local.choice for e in _extents(cluster) if e.key in _lost(cluster)):
+                raise BrokenError(f"what is lost was called readable: {e}") from e
         except (UsageError, NotFoundError):  # it is in L1, deleted, a hole by now, or not next
             topic = cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision)
             following = max(topic.view(0).last_reconciled_offset + 1, topic.view(0).log_start_offset)
