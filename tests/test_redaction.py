@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.cli.test_refused import FILE, NEEDED, READ_ONLY, REFUSED, leaves
 from tests.support.cli import Ended, ended_here, founded
+from tests.support.loopback import Serving
 from tests.support.tables import configure, sql_catalog
 
 PLANTED = {
@@ -85,14 +85,10 @@ class _Repeats(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def repeating(planted: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Repeats)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("L0GC_URL", "s3://bucket/p")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.server_port}")
-    try:
+    with Serving(server):
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 ALL = {name: given[0] for name, given in (REFUSED | NEEDED | READ_ONLY | OTHERS).items()}

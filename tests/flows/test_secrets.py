@@ -22,6 +22,7 @@ from l0gc.errors import StoreError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import Ended, l0gc_process
+from tests.support.loopback import Serving
 
 TOKEN = "FakeSessionToken0123456789abcdefghijklmnop"
 PASSWORD = "hush-of-the-pushgateway"
@@ -178,14 +179,10 @@ class _Echo(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Echo)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     for name, value in {**WRONG, "AWS_SESSION_TOKEN": TOKEN}.items():
         monkeypatch.setenv(name, value)
-    try:
+    with Serving(server):
         yield S3Store(StoreConfig("bucket", "p/", f"http://127.0.0.1:{server.server_port}", "us-east-1"))
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.support.loopback import Serving
 
 Environ = dict[str, Any]
 Quirk = Callable[[Environ], int | None]
@@ -83,9 +84,5 @@ def quirky_s3(quirk: Quirk) -> Iterator[str]:
         return [body]
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with Serving(server):
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -10,14 +10,14 @@ import email.utils
 import re
 import socketserver
 import ssl
-import threading
 from base64 import b64decode
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.support.certificates import Authority
+from tests.support.loopback import Serving
 
 _SCOPE: Final = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/")
 _EMPTY: Final = b"<?xml version='1.0'?><ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
@@ -36,23 +36,15 @@ class Seen:
     token: str
 
 
-class Recorder:
+class Recorder(Serving):
     """Alive for the length of a `with` block; with `tls` it is a server for HTTPS itself."""
 
     def __init__(self, name: str, authority: Authority, *, tls: bool = False) -> None:
         self.name, self.authority, self.tls = name, authority, tls
         self.seen: list[Seen] = []
-        self.server = _Server(self)
-        self.host = f"127.0.0.1:{self.server.server_address[1]}"
+        super().__init__(server := _Server(self))
+        self.host = f"127.0.0.1:{server.server_address[1]}"
         self.url = f"{'https' if tls else 'http'}://{self.host}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -10,12 +10,14 @@ import re
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+
+from tests.support.loopback import Serving
 
 _KEY_ID: Final = re.compile(r"Credential=([^/]+)/")
 _OF_A_SESSION: Final = {"authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256", "connection"}
@@ -25,7 +27,7 @@ _STS: Final = (
 )
 
 
-class Sessions:
+class Sessions(Serving):
     """Issues sessions at `url` for the length of a `with` block.
 
     Args:
@@ -54,16 +56,8 @@ class Sessions:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(server := ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
 
     def _issue(self, path: str, form: dict[str, list[str]]) -> str:
         """Another session, as a container's agent, STS or SSO words it."""

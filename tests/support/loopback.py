@@ -1,0 +1,22 @@
+"""A server on loopback, which a test runs in a thread."""
+
+from __future__ import annotations
+
+import threading
+from socketserver import BaseServer
+from typing import Self
+
+
+class Serving:
+    """Runs a server for the length of a `with` block."""
+
+    def __init__(self, server: BaseServer) -> None:
+        self.server = server
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
