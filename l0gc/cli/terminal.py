@@ -60,11 +60,7 @@ def json_bytes(data: Any) -> bytes:
 
 def json_escaped(text: str) -> str:
     """JSON as another JSON text of the same value; such characters can stand in its strings only."""
-    return _UNSAFE.sub(_in_json, text)
-
-
-def _in_json(m: re.Match[str]) -> str:
-    return _units(m[0])
+    return _UNSAFE.sub(lambda m: _units(m[0]), text)
 
 
 def _units(text: str) -> str:

@@ -316,9 +316,10 @@ def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = 
     meant: KeyInRun | None = None
     for run in (*runs[first:], *reversed(runs[:first])):
         found = cluster.parallel.map(lambda s: [r for r in read_segment(records, s) if r.key == key], segments[run])
-        for row in (row for rows in found for row in rows):
+        rows = [row for some in found for row in some]
+        summary = if_there(read_summary, records, run) if rows else None
+        for row in rows:
             is_gone = row.status == DELETED or not _is_there(cluster.store, row)
-            summary = if_there(read_summary, records, run)
             command = summary.command if summary is not None else None
             meant = KeyInRun(run, command, msgspec.structs.replace(row, status=DELETED if is_gone else LEFT))
             if is_gone:

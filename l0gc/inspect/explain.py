@@ -234,13 +234,13 @@ def _not_l0(cluster: Handles, o: Overview, key: str) -> Explanation:
     e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
     records = f"the L1 object with the records {l1.base} to {l1.last}" if l1.base >= 0 else "an index object"
     e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
-    e.explanation.append(_who_names(cluster, o, key, l1))
+    e.explanation.append(_who_names(cluster, o, l1))
     e.explanation += [f"Table {t.sentence}." for t in o.tables if t.overdue or t.l1_bytes]
     e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
     return e
 
 
-def _who_names(cluster: Handles, o: Overview, key: str, l1: L1Key) -> str:
+def _who_names(cluster: Handles, o: Overview, l1: L1Key) -> str:
     """Return, in a sentence, whether a journal names an L1 or index object."""
     name = name_bytes(l1.name)
     for journal, state in o.logs.states():

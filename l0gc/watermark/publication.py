@@ -129,7 +129,7 @@ def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]
     """Return the history that a publication takes over from `current`: when each M was first published.
 
     It thins out with age, so that it grows by the logarithm of the time: of each span of `HISTORY_STEP_MS`, or of up to an
-    eighth of the age, the last one stays. What is left out only makes `watermark_at` return a lower M.
+    eighth of the age, the last one stays. Leaving one out only makes `watermark_at` return a lower M.
     """
     history = list(current.history)
     if not history or history[-1][0] != current.watermark:

@@ -110,13 +110,12 @@ class BatchRows:
     """How many rows a whole batch has, and their digest.
 
     Attributes:
-        places: for how many topics' journals it has rows, and a digest of which rows are for which. Empty in what an older
-            version landed, whose digest covers the partition that a row names.
+        places: for how many topics' journals it has rows, and a digest of which rows are for which.
     """
 
     count: int
     digest: str
-    places: str = ""
+    places: str
 
     @classmethod
     def of(cls, objects: Sequence[StagedObject]) -> BatchRows:
@@ -216,7 +215,7 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
 
     cluster.parallel.map(ask, sorted({j for t in asked for j in t.journals}))
     places = {there.places for there in landed.values()}
-    if places <= {"", rows.places}:
+    if places <= {rows.places}:
         return set(landed)
     if len(places) > 1 or len(landed) < int(places.pop().partition("/")[0]):
         raise _moved(batch)
@@ -290,7 +289,7 @@ class _BatchAppender(Appender):
         def is_there() -> bool:
             journal.catch_up()
             there = landed_rows(batch, self._rows, number, progress_of(journal.state.producers, input_id))
-            if there is not None and there.places not in ("", self._rows.places):
+            if there is not None and there.places != self._rows.places:
                 raise _moved(batch)
             return there is not None
 

@@ -96,7 +96,7 @@ class GiveUpResult(Outcome):
         partitions: Of how many partitions.
         holes: Each range: `topic`, `partition`, `first_offset`, `last_offset`, and the `key` of the L1 object without
             rows.
-        errors: Ranges that another process changed meanwhile, which were not given up; the exit code is 3 then.
+        errors: Ranges that another process changed in the meantime, which were not given up; the exit code is 3 then.
     """
 
     records: int = 0
