@@ -64,7 +64,7 @@ def main(shards: int, garbage: int, live: int, made_up_garbage: int = 0, made_up
             bulk = Obstore(
                 store.config.bucket,
                 prefix=store.config.prefix or None,
-                endpoint=store.config.endpoint_url,
+                endpoint=store.access.endpoint_url,
                 region=os.environ["AWS_REGION"],
                 access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
                 secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],

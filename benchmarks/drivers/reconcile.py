@@ -21,7 +21,7 @@ def main() -> dict[str, Any]:
         started = time.monotonic()
         spark = get_session("reconcile")
         ready = time.monotonic()
-        result = reconcile(cluster, workers=SparkWorkers(spark, ClusterAddress(store.config)))
+        result = reconcile(cluster, workers=SparkWorkers(spark, ClusterAddress(store.access.settled())))
         done = time.monotonic()
         spark.stop()
     return {
