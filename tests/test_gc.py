@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from l0gc.api.engine import Engine
-from l0gc.api.gc import GcResult
+from l0gc.api.gc import Due, GcResult
 from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_attempt
 from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.plan import Removal, plan_sweep
+from l0gc.collect.sweep import SweepResult
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     CorruptObjectError,
@@ -23,7 +24,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import journal_log
-from l0gc.operations import Housekeep, Sweep
+from l0gc.operations import Gc, Housekeep, Sweep
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult
 from l0gc.watermark.source import ClusterHandle
@@ -128,6 +129,18 @@ def test_a_sweep_that_leaves_something_is_due_again(monkeypatch: pytest.MonkeyPa
         rest = cluster.gc().sweep
         assert rest is not None
         assert (rest.deleted > 0, read_gc_note(handles.store).swept) == (True, rest.watermark)
+
+
+@pytest.mark.parametrize("left", [{"eligible": 2}, {"stopped": True}, {"paused": "by alice"}, {"shards": (0, 1)}])
+def test_a_sweep_is_noted_only_if_nothing_at_or_below_its_bound_can_be_left(left: dict[str, Any]) -> None:
+    handles = loaded()
+    publish_m(handles, 0)
+    due = Due(handles, Gc())
+    for differing, noted in ((left, NO_WATERMARK), ({}, 0)):
+        fields = {"eligible": 1} | differing
+        plan = plan_sweep(handles, Sweep(shards=fields.pop("shards", None)), "run")
+        due.swept(SweepResult(plan=plan, objects=1, **fields))
+        assert read_gc_note(handles.store).swept == noted
 
 
 def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_run(

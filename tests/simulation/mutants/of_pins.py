@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from copy import copy
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -11,7 +13,9 @@ import l0gc.watermark.publication
 from l0gc.storage.log import Folder
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.epoch_source import JournalTotals, journal_totals
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.watermark.source import PinnedUnits
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
@@ -20,6 +24,7 @@ _TEST = "tests/streamlog/test_pins.py"
 _publish = l0gc.watermark.publication.publish
 _truncate = Replica.truncate
 _needed_from = Folder.needed_from
+_journal_totals = journal_totals
 
 
 @mutant(
@@ -44,6 +49,20 @@ def pin_unseen() -> AbstractContextManager[Any]:
 )
 def pin_ignored() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.epoch_source", "pins_of", lambda state, published: PinnedUnits(state.epoch))
+
+
+@instead(
+    36,
+    "l0gc/streamlog/epoch_source.py::journal_totals",
+    "gc asks whether M could move as if there were no pins",
+    f"{_TEST}::test_whether_m_could_move_counts_what_pins_hold",
+    simulated=False,
+)
+def pins_not_counted(cluster: Handles) -> JournalTotals:
+    unpinned = copy(cluster.controller.snapshot())
+    unpinned.pins = {}
+    with mock.patch.object(cluster.controller, "snapshot", return_value=unpinned):
+        return _journal_totals(cluster)
 
 
 @mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -15,13 +16,18 @@ import l0gc.streamlog.level_one.plan
 import l0gc.watermark.publication
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage_look import JournalLook
+from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.rows import places
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.level_one.plan import ObjectRead
 from l0gc.watermark.publication import PublishedWatermark
 from l0gc.watermark.source import UnitSummary
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
 _TEST = "tests/streamlog/test_set_back_journal.py"
+_TEST_PLAN = "tests/streamlog/level_one/test_plan.py"
 _TEST_PUBLICATION = "tests/watermark/test_publication.py"
 
 _PUBLICATION = "l0gc.watermark.publication"
@@ -30,6 +36,7 @@ _STEPS = "l0gc.collect.gc_steps"
 _check_set_back = l0gc.watermark.publication.check_set_back
 _keep = JournalLook._keep
 _units = Handles.units
+_accept = JournalHandle.accept_set_back
 _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 
 
@@ -122,6 +129,33 @@ def lost_are_orphans(self: JournalLook, journal: int, state: JournalState) -> No
 def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
     """What was accepted stops nobody, whatever it needs."""
     _check_set_back(published, unit)
+
+
+@instead(
+    38,
+    "l0gc/streamlog/set_back.py::accept_set_back",
+    "how often a journal was accepted is counted from its log alone",
+    f"{_TEST_ACCEPTED}::test_a_copy_from_before_an_acceptance_is_accepted_as_the_next_one",
+    simulated=False,
+    place="l0gc/streamlog/journal/handle.py::JournalHandle.accept_set_back",
+)
+def acceptances_forgotten(self: JournalHandle, epoch: int, times: int) -> bool:
+    return _accept(self, epoch, self.catch_up().set_backs + 1)
+
+
+@instead(
+    38,
+    "l0gc/streamlog/level_one/plan.py::still_unreconciled",
+    "what a journal still needs of an object is known by its partitions, whatever their offsets",
+    f"{_TEST_PLAN}::test_what_could_not_be_read_is_still_needed_only_at_the_offsets_that_it_had",
+    simulated=False,
+)
+def needed_at_any_offset(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
+    for o in topic.objects:
+        if (o.key, o.start) == (read.object.key, read.object.start):
+            there = places(read.object.extents["partition"], o.extents["partition"])[1]
+            return read._replace(object=replace(o, extents=o.extents[there]))
+    return None
 
 
 @mutant(

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from l0gc.integrations.iceberg import commit
+from l0gc.integrations.iceberg import commit, plan
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _TEST = "tests/integrations/iceberg/test_sync.py"
@@ -117,3 +118,14 @@ def anyones_table() -> AbstractContextManager[Any]:
 )
 def short_pin_used(note: Any, pins: Any, now_ms: int, keep_ms: int) -> bool:
     return note.pin in pins
+
+
+@mutant(
+    37,
+    "l0gc/integrations/iceberg/plan.py::ended_snapshots",
+    "a snapshot counts as read until the last of those took its place that follow it",
+    f"{_TEST}::test_a_snapshot_is_followed_by_the_first_that_took_its_place",
+    simulated=False,
+)
+def followed_by_the_last() -> AbstractContextManager[Any]:
+    return mock.patch.object(plan, "min", max, create=True)
