@@ -128,6 +128,8 @@ class Deletion(Operation, frozen=True, kw_only=True):
         dry_run: Delete nothing, and report the numbers that the run would have.
         max_objects: Delete no more objects than this.
         max_rate: Delete no more objects a second than this.
+        max_delete_ratio: Stop before deleting more than this share of the L0 objects, or in a vacuum of the L1 objects, for
+            example 0.5.
         record: False to keep no run record: nothing can then be shown or undeleted.
         record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
     """
@@ -135,6 +137,7 @@ class Deletion(Operation, frozen=True, kw_only=True):
     dry_run: bool = False
     max_objects: Count | None = None
     max_rate: Rate | None = None
+    max_delete_ratio: Share | None = None
     record: bool = True
     record_dir: Path | None = None
 
@@ -146,7 +149,8 @@ class Deletion(Operation, frozen=True, kw_only=True):
     @property
     def in_one_process(self) -> bool:
         """Whether it has a limit, or a record, that only one process can keep."""
-        return self.max_objects is not None or self.record_dir is not None or not self.record
+        limits = self.max_objects, self.max_delete_ratio, self.record_dir
+        return any(limit is not None for limit in limits) or not self.record
 
 
 class Sweep(Deletion, frozen=True, kw_only=True):
@@ -154,7 +158,6 @@ class Sweep(Deletion, frozen=True, kw_only=True):
 
     Attributes:
         min_age_s: Leave objects that are younger than this.
-        max_delete_ratio: Stop before deleting more than this share of the bucket, for example 0.5.
         shards: Sweep these shards only, from the first to the last, for example 000-249.
         grace_s: Delete only what an M allows that was published so long ago: time to notice a mistake before it counts.
         up_to: Delete nothing above this epoch: try a low one before M.
@@ -162,7 +165,6 @@ class Sweep(Deletion, frozen=True, kw_only=True):
     """
 
     min_age_s: Seconds = 0
-    max_delete_ratio: Share | None = None
     shards: tuple[int, int] | None = None
     grace_s: Seconds = 0
     up_to: Number | None = None
@@ -171,10 +173,6 @@ class Sweep(Deletion, frozen=True, kw_only=True):
     @property
     def whole(self) -> bool:
         return super().whole and self.shards is None and self.up_to is None
-
-    @property
-    def in_one_process(self) -> bool:
-        return super().in_one_process or self.max_delete_ratio is not None
 
 
 class Vacuum(Deletion, frozen=True, kw_only=True):

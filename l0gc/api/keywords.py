@@ -58,10 +58,10 @@ class SweepKeywords(TypedDict, total=False):
     dry_run: bool
     max_objects: int | None
     max_rate: float | None
+    max_delete_ratio: float | None
     record: bool
     record_dir: Path | None
     min_age_s: float
-    max_delete_ratio: float | None
     shards: tuple[int, int] | None
     grace_s: float
     up_to: int | None
@@ -72,6 +72,7 @@ class VacuumKeywords(TypedDict, total=False):
     dry_run: bool
     max_objects: int | None
     max_rate: float | None
+    max_delete_ratio: float | None
     record: bool
     record_dir: Path | None
     l1_grace_s: float

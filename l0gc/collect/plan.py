@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -62,6 +62,11 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     expected: int = -1
     counted: int = -1
     paused: str = ""
+
+    def limited_to_share(self, total: int) -> Self:
+        """Return the plan with the share of `total` objects that the run may delete, if the options give one."""
+        ratio = self.options.max_delete_ratio
+        return self if ratio is None else msgspec.structs.replace(self, ratio_limit=int(total * ratio))
 
     @property
     def limit(self) -> int | None:
@@ -115,6 +120,13 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
     if options.up_to is not None:
         bound = min(bound, options.up_to)
     versioning = look() if bound > NO_WATERMARK else OFF
+    counted = published.listed_objects if published is not None else -1
+    if options.max_delete_ratio is not None and published is not None and counted < 0:
+        raise SafetyError(
+            "--max-delete-ratio is a share of the bucket, and the last compute-watermark did not count the bucket: "
+            "run l0gc compute-watermark without --no-scan"
+        )
+    plan = plan.limited_to_share(max(0, counted))
     return msgspec.structs.replace(
         plan,
         bound=bound,
@@ -123,9 +135,8 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
         end_shard=last + 1,
         versioning=versioning,
         by_version=options.purge_versions and versioning != OFF,
-        ratio_limit=_ratio_limit(published, options.max_delete_ratio),
         expected=published.eligible_objects if published is not None and bound == plan.watermark else -1,
-        counted=published.listed_objects if published is not None else -1,
+        counted=counted,
     )
 
 
@@ -179,14 +190,3 @@ def versioning_of(store: ObjectStore) -> str:
 def run_id(now_ms: int, random_id: str) -> str:
     """A run's name, which sorts by the time it began."""
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{random_id[:8]}"
-
-
-def _ratio_limit(published: PublishedWatermark | None, ratio: float | None) -> int | None:
-    if ratio is None or published is None:
-        return None
-    if published.listed_objects < 0:
-        raise SafetyError(
-            "--max-delete-ratio is a share of the bucket, and the last compute-watermark did not count the bucket: "
-            "run l0gc compute-watermark without --no-scan"
-        )
-    return int(published.listed_objects * ratio)

@@ -29,7 +29,7 @@ from l0gc.collect.record import FolderRecords, Records, Removed, RunSummary, fol
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
-from l0gc.errors import L0gcError, StoppedError, StoreError, UsageError
+from l0gc.errors import L0gcError, SafetyError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.runtime import Runtime
@@ -113,6 +113,11 @@ class RunResult(Tally, Outcome, kw_only=True):
         return self.objects > 0 or self.failed > 0
 
     @property
+    def over_ratio(self) -> bool:
+        """Whether the run ended because more was to go than the share that may go."""
+        return self.limited and self.plan.is_limited_by_ratio
+
+    @property
     def problem(self) -> L0gcError | None:
         """What kept the run from deleting all that it was to delete."""
         if self.paused and not self.dry_run:
@@ -120,6 +125,11 @@ class RunResult(Tally, Outcome, kw_only=True):
         if self.stopped:
             return StoppedError(
                 f"stopped; requests in progress are done, and another {self.command} goes on from there", _STOPPED_CODE
+            )
+        if self.over_ratio:
+            return SafetyError(
+                f"more than {self.plan.ratio_limit:,} objects are eligible, the share that --max-delete-ratio allows; look "
+                f"at l0gc {self.command} --dry-run without it, and raise it if that is right"
             )
         return None
 

@@ -20,7 +20,7 @@ from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
 from l0gc.collect.scan import Deletable, OutOfOrderError, SkipScan, Tally
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import L0gcError, PartialFailureError, SafetyError
+from l0gc.errors import L0gcError, PartialFailureError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import count, size
 from l0gc.operations import Sweep
@@ -96,20 +96,10 @@ class SweepResult(RunResult, kw_only=True):
         return super().left_traces or self.uploads_aborted > 0
 
     @property
-    def over_ratio(self) -> bool:
-        """Whether the run ended because more was eligible than the share of the bucket that may go."""
-        return self.limited and self.plan.is_limited_by_ratio
-
-    @property
     def problem(self) -> L0gcError | None:
-        """What kept the run from deleting all that it was to delete: a pause, the share that may go, or failures."""
+        """What kept the run from deleting all that it was to delete."""
         if super().problem is not None:
             return super().problem
-        if self.over_ratio:
-            return SafetyError(
-                f"more than {self.plan.ratio_limit:,} objects are eligible, the share of the bucket that --max-delete-ratio "
-                "allows; look at l0gc sweep --dry-run without it, and raise it if that is right"
-            )
         if not self.failed:
             return None
         first = self.failures[0]

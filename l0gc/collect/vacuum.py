@@ -137,6 +137,8 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         with self._recording(result):
             if source is not None and not plan.external_log:
                 self._vacuum_data(source, result)
+                if not self._ended:
+                    self._limit_to(plan, result)  # old records are no part of the share
             for name, kind in KINDS.items():
                 if kind.old is not None and not self._ended:
                     remover = self._remover(name)
@@ -144,9 +146,17 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
                         remover.take_all(kind.old(self._cluster.store, plan))
         return result
 
+    def _limit_to(self, plan: Removal[Vacuum], result: VacuumResult) -> None:
+        """Follow this plan from now on; what is gone already counts."""
+        self._plan, result.plan = plan, plan
+        gone = sum(remover.tally.objects for remover in self._removers.values())
+        self._budget.left = None if plan.limit is None else plan.limit - gone
+
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
-        plan = self._plan
         source.refresh()
+        there = source.amounts()
+        plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects)
+        self._limit_to(plan, result)
         removal = DroppedRemoval(source, self._remover, self.stop, dry_run=plan.options.dry_run)
         removal.run(plan.started_ms, int(1000 * plan.options.l1_grace_s), plan.cluster_epoch)
         result.l1 = source.amounts()

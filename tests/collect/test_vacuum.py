@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 import l0gc.collect.remover
 from l0gc.cli.sweep import vacuumed
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
-from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, KINDS, ORPHANED_INDEX, ORPHANED_L1, DroppedBatch, Fact
+from l0gc.collect.garbage import (
+    DROPPED_INDEX,
+    DROPPED_L1,
+    KINDS,
+    ORPHANED_INDEX,
+    ORPHANED_L1,
+    Amounts,
+    DroppedBatch,
+    Fact,
+)
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
@@ -22,7 +31,7 @@ from l0gc.collect.record import read_summary
 from l0gc.collect.runs import list_runs, old_run_records, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
-from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, StoppedError, StoreError
+from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, SafetyError, StoppedError, StoreError
 from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, PartitionId, level_one
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
@@ -326,6 +335,21 @@ def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
     assert dry.deleted == done.deleted
     assert before - len(store.objects) == sum(counts(done).values()) == most
     assert ("scanned" in source.events) == (most > 6)
+
+
+@pytest.mark.parametrize(("ratio", "data"), [(0.0, 0), (0.25, 2), (0.5, 5), (0.6, 6), (1.0, 6)])
+def test_a_vacuum_deletes_no_more_than_the_share_of_l1_and_old_records_are_none_of_it(ratio: float, data: int) -> None:
+    """A journal that forgot what it named makes orphans of live objects."""
+    cluster, store = a_cluster()
+    source = planted(store)
+    source.l1 = Amounts(live_objects=6, dropped_objects=4)
+    dry = vacuum(cluster, source, Vacuum(dry_run=True, max_delete_ratio=ratio))
+    result = VacuumRun(cluster, Vacuum(max_delete_ratio=ratio)).run(source)
+    assert dry.deleted == result.deleted
+    assert result.over_ratio == dry.over_ratio == (data < 6)
+    assert isinstance(result.problem, SafetyError) == (data < 6)
+    records = EVERY_KIND["run_records"] + EVERY_KIND["scan_snapshots"]
+    assert result.objects == (data if data < 6 else 6 + records)
 
 
 def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:

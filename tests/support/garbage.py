@@ -48,6 +48,7 @@ class FakeGarbage:
     purged_keys: list[str] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
     left: Collection[str] | None = ()
+    l1: Amounts = Amounts()
 
     @property
     def objects(self) -> int:
@@ -71,7 +72,7 @@ class FakeGarbage:
         self.purged_keys += [o.key for o in objects]
 
     def amounts(self) -> Amounts:
-        return Amounts()
+        return self.l1
 
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         self.events.append("fence")
