@@ -33,7 +33,7 @@ SCENES: Final = [
     Scene("l0gc doctor"),
     Scene("l0gc topic create events --partitions 4"),
     Scene("l0gc topic create orders --partitions 2 --journals 2"),
-    Scene("l0gc topic alter events --retention-ms 604800000"),
+    Scene("l0gc topic alter events --retention 7d"),
     Scene("l0gc topic list"),
     Scene("l0gc topic describe events"),
     Scene(f"{DATA} > events.ndjson", silent=True),

@@ -10,7 +10,7 @@ import click
 
 from l0gc.api import Cluster
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import asked, cluster_options, operation_options
+from l0gc.cli.options import asked, cluster_options, operation_options, yes_option
 from l0gc.cli.output import Output
 from l0gc.collect.pause import describe_pause
 from l0gc.formatting import count
@@ -78,7 +78,7 @@ def show(out: Output, cluster: Cluster) -> None:
     "--close-unknown-topics", is_flag=True,
     help="With --above: give up topics that journals hold and the restored controller log does not know.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask before the epoch jumps far.")
+@yes_option
 @cluster_options()
 def advance(out: Output, cluster: Cluster, above: int | None, yes: bool, **options: Any) -> None:
     """Advance the cluster epoch by one.
@@ -92,7 +92,7 @@ def advance(out: Output, cluster: Cluster, above: int | None, yes: bool, **optio
       l0gc epoch advance --expect 41
     """
     if above is not None and not yes and above - (current := cluster.epoch) > _FAR:
-        asked(out, "advance", f"the cluster epoch from {current} to {above + 1}, which can never be undone")
+        asked(out, cluster, "advance", f"the cluster epoch from {current} to {above + 1}, which can never be undone")
     out.finish(lambda: cluster.advance_epoch(above=above, **options), _lines)
 
 
@@ -107,7 +107,7 @@ def _lines(now: AdvancedEpoch) -> list[str]:
     "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
     help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask before that; needed without a terminal to ask at.")
+@yes_option
 @cluster_options(metrics_options)
 def housekeep_command(out: Output, cluster: Cluster, barrier: bool, accept_set_back: int | None, yes: bool) -> None:
     """Tick if it is due, slide idle windows, close deleted topics, checkpoint and truncate the logs.
@@ -128,7 +128,12 @@ def _accept(out: Output, cluster: Cluster, journal: int, *, yes: bool) -> None:
 
     if not yes:
         why = set_back(cluster.handles(), journal)
-        asked(out, "accept", f"journal {journal} as it is, though {why}. What its lost entries named is then lost")
+        asked(
+            out,
+            cluster,
+            "accept",
+            f"journal {journal} as it is, though {why}. What its lost entries named is then lost",
+        )
     epoch = cluster.accept_set_back(journal)
     out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
 

@@ -18,11 +18,12 @@ from l0gc import api
 from l0gc.api import Cluster, Engine
 from l0gc.cli.logs import FORMATS, logging_command
 from l0gc.cli.output import Output
-from l0gc.cli.terminal import is_utf8
+from l0gc.cli.terminal import escaped, is_utf8
 from l0gc.cli.units import HELD, Number, as_duration, as_size, duration, size_up_to, span_of
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.operations import Operation, bounded, default_of, step_of, texts_of, types_of, written
+from l0gc.redaction import without_secrets
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
 from l0gc.storage.config import ENCRYPTIONS, ENDPOINT_VARIABLES, REGION_VARIABLES, first_of
@@ -360,11 +361,20 @@ def library(settings: Settings) -> Cluster:
     )
 
 
-def asked(out: Output, verb: str, what: str) -> None:
-    """Go on if the user says so. Raises `UsageError` where there is nobody to ask, or the answer is no."""
+yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
+"""For commands that ask."""
+
+
+def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
+    """Go on if the user says so, who is told which cluster it is.
+
+    Raises:
+        UsageError: there is no terminal to ask at, or the answer is no.
+    """
+    where = f"in {without_secrets(cluster.url)} (cluster {cluster.handles().identity().cluster_id})"
     if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise UsageError(f"this would {verb} {what}: without a terminal to ask at, give --yes")
-    if not click.confirm(f"This {verb}s {what}. {verb.capitalize()} it?", err=True):
+        raise UsageError(f"this would {verb} {what}, {where}: without a terminal to ask at, give --yes")
+    if not click.confirm(escaped(f"I{where[1:]} this {verb}s {what}. {verb.capitalize()} it?"), err=True):
         raise UsageError(f"nothing is {verb.removesuffix('e')}ed")
 
 

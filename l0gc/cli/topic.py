@@ -9,12 +9,13 @@ import click
 from msgspec import UNSET, UnsetType
 
 from l0gc.api import Cluster
-from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, options
+from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, options, yes_option
 from l0gc.cli.output import Output
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import Expire
+from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import UNLIMITED, Topic
 from l0gc.streamlog.topics import PARTITIONS_SHOWN, PartitionOffsets, TopicDescription
 
@@ -26,11 +27,11 @@ _RUNS_SHOWN: Final = 20
 
 retention_options: Final = options([
     click.option(
-        "--retention-ms", type=quantity(MS, "604800000 or 7d"), default=UNSET, metavar="N",
-        help="Delete L1 objects whose newest record is older than this. -1: unlimited.",
+        "--retention", "retention_ms", type=quantity(MS, "90m, 12h or 7d"), default=UNSET,
+        metavar="DURATION", help="Delete L1 objects whose newest record is older than this. -1: unlimited.",
     ),
     click.option(
-        "--retention-bytes", type=quantity(BYTES, "1073741824 or 1GiB"), default=UNSET, metavar="N",
+        "--retention-bytes", type=quantity(BYTES, "512MiB, 10GiB or a number of bytes"), default=UNSET, metavar="SIZE",
         help="Delete the oldest L1 objects of a partition while the others are as large as this. -1: unlimited.",
     ),
 ])  # fmt: skip
@@ -73,7 +74,7 @@ def create(
     \b
     Example:
       l0gc topic create events --partitions 8
-      l0gc topic create events --partitions 8 --retention-ms 7d
+      l0gc topic create events --partitions 8 --retention 7d
     """
     out.finish(
         lambda: cluster.topics.create(name, partitions, journals, **retention),
@@ -85,19 +86,28 @@ def create(
 @click.argument("name", required=False, shell_complete=TOPIC)
 @click.option("--defaults", is_flag=True, help="Alter the settings of topics without their own.")
 @retention_options
+@yes_option
 @cluster_options()
-def alter(out: Output, cluster: Cluster, name: str | None, defaults: bool, **retention: int | UnsetType | None) -> None:
+def alter(
+    out: Output, cluster: Cluster, name: str | None, defaults: bool, yes: bool, **retention: int | UnsetType | None
+) -> None:
     """Change how long, or how much, topic NAME keeps. Settings that are not given stay; `default` is the cluster's.
+
+    Asks if the next l0gc gc would then delete more than half of a topic's records.
 
     \b
     Example:
-      l0gc topic alter events --retention-ms 7d --retention-bytes -1
-      l0gc topic alter --defaults --retention-ms 30d
+      l0gc topic alter events --retention 7d --retention-bytes -1
+      l0gc topic alter --defaults --retention 30d
     """
     if (name is None) != defaults:
         raise UsageError("name one topic, or say --defaults")
     if set(retention.values()) == {UNSET}:
-        raise UsageError("say what to change: --retention-ms or --retention-bytes")
+        raise UsageError("say what to change: --retention or --retention-bytes")
+    if not yes and (
+        lost := _lost(cluster, name, RetentionSettings(retention["retention_ms"], retention["retention_bytes"]))
+    ):
+        asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
     if name is not None:
         out.finish(lambda: cluster.topics.alter(name, **retention), lambda t: [f"topic {t.name}: {_line(t)}"])
         return
@@ -107,9 +117,21 @@ def alter(out: Output, cluster: Cluster, name: str | None, defaults: bool, **ret
     )
 
 
+def _lost(cluster: Cluster, name: str | None, wanted: RetentionSettings) -> str:
+    """What the next expiry would delete with these settings, if that is more than half of a topic."""
+    from l0gc.streamlog.level_one.expire import losses
+
+    found = losses(cluster.handles(), name, wanted)
+    much = [loss for loss in found if 2 * loss.records > loss.there]
+    if not much:
+        return ""
+    first, others = much[0], f", and so of {count(len(much) - 1, 'other topic')}" if much[1:] else ""
+    return f"{first.records:,} of the {count(first.there, 'record')} of topic {first.topic}{others}"
+
+
 @topic_command.command("delete")
 @click.argument("name", shell_complete=TOPIC)
-@click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
+@yes_option
 @cluster_options()
 def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
     """Delete a topic: its partitions take nothing more, and no longer hold M back. Says what goes, and asks.
@@ -121,7 +143,7 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
     """
     if not yes:
         what = f"{_what_goes(cluster, name)}; its records can then be read no more, and their objects go"
-        asked(out, "delete", what)
+        asked(out, cluster, "delete", what)
     out.finish(
         lambda: cluster.topics.delete(name),
         lambda t: [
@@ -242,7 +264,7 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
 
     \b
     Example:
-      l0gc topic alter events --retention-ms 7d
+      l0gc topic alter events --retention 7d
       l0gc expire --dry-run
     """
     run_expire(out, partial(cluster.expire, topic, **options))
@@ -250,7 +272,8 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
 
 @click.command("delete-records")
 @click.argument("topic", shell_complete=TOPIC)
-@click.option("--partition", type=int, metavar="N", help="Only of partition N.  [default: of all]")
+@click.option("--partition", type=int, metavar="N", help="Only of partition N.")
+@click.option("--all-partitions", is_flag=True, help="Of all partitions.")
 @click.option(
     "--before-offset",
     type=click.IntRange(-1),
@@ -264,11 +287,20 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
     help="Delete what lies before the first record of this time or later: 2026-01-31T12:00:00Z, or 7d ago.",
 )
 @click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@yes_option
 @cluster_options()
 def delete_records_command(
-    out: Output, cluster: Cluster, topic: str, before_offset: int | None, before_time: int | None, **options: Any
+    out: Output,
+    cluster: Cluster,
+    topic: str,
+    partition: int | None,
+    all_partitions: bool,
+    before_offset: int | None,
+    before_time: int | None,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
-    """Delete TOPIC's oldest records by moving its partitions' start offsets.
+    """Delete TOPIC's oldest records by moving its partitions' start offsets. Says what goes, and asks.
 
     They are gone for readers at once, and for good. An L1 object goes when all of its records are deleted, by the next
     l0gc vacuum; what was never reconciled no longer holds M back.
@@ -276,14 +308,19 @@ def delete_records_command(
     \b
     Example:
       l0gc delete-records events --partition 3 --before-offset 1000
-      l0gc delete-records events --before-time 7d --dry-run
+      l0gc delete-records events --all-partitions --before-time 7d --dry-run
     """
     if (before_offset is None) == (before_time is None):
         raise UsageError("say before what records are to be deleted: --before-offset or --before-time, one of the two")
+    if (partition is None) != all_partitions:
+        raise UsageError("say of which partitions: --partition N or --all-partitions, one of the two")
     if before_time is not None and before_time <= 0:
         before_time += cluster.handles().now_ms()
-    delete = partial(cluster.delete_records, topic, before_offset=before_offset, before_time_ms=before_time, **options)
-    out.finish(delete, _expired)
+    delete = partial(cluster.delete_records, topic, partition, before_offset=before_offset, before_time_ms=before_time)
+    if not yes and not dry_run and (plan := delete(dry_run=True)).records:
+        what = f"{count(plan.records, 'record')} of {count(plan.partitions, 'partition')} of topic {topic}"
+        asked(out, cluster, "delete", f"{what} for good")
+    out.finish(partial(delete, dry_run=dry_run), _expired)
 
 
 def _expired(result: ExpireResult) -> list[str]:
@@ -325,7 +362,7 @@ run_expire: Final = partial(
     help="Its lost records, both ends included.",
 )
 @click.option("--force-readable", is_flag=True, help="Give them up although some of them can be read.")
-@click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
+@yes_option
 @cluster_options()
 def give_up_command(
     out: Output,
@@ -357,7 +394,7 @@ def give_up_command(
     if not yes:
         readable = ", also those that can be read," if force_readable else ""
         what = f"{span[0]} to {span[1]} of partition {topic}/{partition}" if span else f"in {', '.join(objects)}"
-        asked(out, "abandon", f"the records {what}{readable} for ever")
+        asked(out, cluster, "abandon", f"the records {what}{readable} for ever")
     out.finish(
         lambda: cluster.give_up(
             topic or "", -1 if partition is None else partition, span, objects=objects, force_readable=force_readable

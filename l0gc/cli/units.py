@@ -15,7 +15,8 @@ from l0gc.streamlog.controller.state import UNLIMITED
 
 DEFAULT: Final = "default"
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-MS: Final = {"": 1, "ms": 1} | {unit: 1000 * n for unit, n in _SECONDS.items() if unit}
+MS: Final = {"ms": 1} | {unit: 1000 * n for unit, n in _SECONDS.items() if unit}
+"""Not without a unit: Kafka's numbers are milliseconds, and other options' seconds."""
 BYTES: Final = {"": 1} | {f"{u}{end}": 1 << 10 * n for n, u in enumerate("kmgt", 1) for end in ("", "b", "i", "ib")}
 _AMOUNT: Final = re.compile(r"([0-9]+)([a-z]*)")
 _AGO: Final = re.compile(r"[0-9]{1,9}[smhd]")
@@ -76,7 +77,7 @@ def size_up_to(most: int) -> Callable[[object], int]:
 
 
 def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int | UnsetType | None]:
-    """A number as Kafka has it, or one with a unit; -1 for unlimited, `default` for the cluster's setting, which is None."""
+    """A number with one of the units; -1 for unlimited, `default` for the cluster's setting, which is None."""
 
     def convert(value: object) -> int | UnsetType | None:
         text = str(value).strip().lower()

@@ -25,8 +25,8 @@ EPOCH = "EPOCH"
 """Stands for the cluster epoch that the restored log has."""
 
 REFUSED: dict[str, list[str]] = {
-    "topic create": ["refused --partitions 1", "again --partitions 2 --journals 2 --retention-ms 1d"],
-    "topic alter": ["events --retention-ms 1d", "--defaults --retention-bytes 1"],
+    "topic create": ["refused --partitions 1", "again --partitions 2 --journals 2 --retention 1d"],
+    "topic alter": ["events --retention 1d", "--defaults --retention-bytes 1"],
     "topic delete": ["events --yes"],
     "pin create": ["refused", "refused --level-one --ttl 1h"],
     "pin delete": ["held"],
@@ -36,7 +36,10 @@ REFUSED: dict[str, list[str]] = {
     "reconcile": ["", "events"],
     "merge": ["--engine local", "--dry-run", "--engine spark"],
     "expire": ["", "--dry-run", "events"],
-    "delete-records": ["events --before-offset -1", "events --partition 0 --before-offset 1 --dry-run"],
+    "delete-records": [
+        "events --all-partitions --before-offset -1 --yes",
+        "events --partition 0 --before-offset 1 --dry-run",
+    ],
     "give-up": ["events --partition 0 --offsets 0 --yes", "events --partition 0 --offsets 0-1 --force-readable --yes"],
     "housekeep": ["", "--barrier"],
     "compute-watermark": ["--engine local", "--no-scan --engine local", "--dry-run --engine local"],

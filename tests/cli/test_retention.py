@@ -36,7 +36,7 @@ def topic(bucket: StoreConfig, tmp_path: Path) -> StoreConfig:
 
 @pytest.mark.weed
 def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> None:
-    arguments = ["delete-records", "events", "--partition", "0", "--before-offset", "2"]
+    arguments = ["delete-records", "events", "--partition", "0", "--before-offset", "2", "--yes"]
     planned = l0gc(*arguments, "--dry-run")
     assert printed("read", "events", "--partition", "0") == b"0:0\n0:1\n0:2\n0:3\n0:4\n0:0\n0:1\n0:2\n"
     done = l0gc(*arguments)
@@ -51,7 +51,7 @@ def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> N
     assert "the first one that is there has offset 2" in ended.stderr
     with pytest.raises(OffsetOutOfRangeError, match="its next one will have offset 8"):
         l0gc("delete-records", "events", "--partition", "0", "--before-offset", "9")
-    l0gc("topic", "alter", "events", "--retention-bytes", "0")
+    l0gc("topic", "alter", "events", "--retention-bytes", "0", "--yes")
     assert text_of("expire", "--dry-run")[0].startswith(
         "8 records of 2 partitions would be deleted, with 2 L1 objects ("
     )
@@ -62,7 +62,7 @@ def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> N
     assert (zero["log_start_offset"], zero["last_reconciled_offset"], zero["next_offset"]) == (5, 4, 8)
     assert (one["log_start_offset"], one["l1_objects"]) == (5, 0)
     time.sleep(1.1)  # the store's clock has whole seconds, and the newest records have not
-    assert text_of("delete-records", "events", "--before-time", "0s") == [
+    assert text_of("delete-records", "events", "--all-partitions", "--before-time", "0s", "--yes") == [
         "3 records of 1 partition deleted",
         "events/0 begins at offset 8 (was 5)",
     ]
@@ -70,10 +70,36 @@ def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> N
 
 
 @pytest.mark.weed
-def test_exactly_one_place_is_required(topic: StoreConfig) -> None:
-    for arguments in ([], ["--before-offset", "1", "--before-time", "1d"]):
+def test_the_place_and_the_partitions_are_named(topic: StoreConfig) -> None:
+    for arguments in (
+        ["--all-partitions"],
+        ["--all-partitions", "--before-offset", "1", "--before-time", "1d"],
+        ["--before-offset", "-1"],
+        ["--before-offset", "-1", "--all-partitions", "--partition", "0"],
+    ):
         with pytest.raises(UsageError, match="one of the two"):
-            l0gc("delete-records", "events", *arguments)
+            l0gc("delete-records", "events", *arguments, "--yes")
+    assert len(printed("read", "events").splitlines()) == 13
+
+
+@pytest.mark.weed
+def test_what_deletes_records_asks_and_names_the_cluster(topic: StoreConfig) -> None:
+    place = "in s3://[^ ]+ (cluster [0-9a-f-]{36}): without a terminal to ask at, give --yes".replace("(", r"\(", 1)
+    place = place.replace("})", r"}\)")
+    with pytest.raises(
+        UsageError, match=f"this would delete 13 records of 2 partitions of topic events for good, {place}"
+    ):
+        l0gc("delete-records", "events", "--all-partitions", "--before-offset", "-1")
+    for arguments, gone in (
+        (["events", "--retention", "0s"], "10 of the 13 records of topic events"),
+        (["--defaults", "--retention-bytes", "0"], "10 of the 13 records of topic events"),
+    ):
+        with pytest.raises(UsageError, match=f"this would delete {gone} with the next l0gc gc, {place}"):
+            l0gc("topic", "alter", *arguments)
+    assert l0gc("topic", "describe", "events")["effective_retention_bytes"] == -1
+    for harmless in (["--retention", "1h"], ["--retention-bytes", "1GiB"], ["--retention", "-1"]):
+        assert l0gc("topic", "alter", "events", *harmless)["altered"]
+    assert l0gc("delete-records", "events", "--partition", "1", "--before-offset", "0")["records"] == 0
 
 
 @pytest.mark.parametrize(

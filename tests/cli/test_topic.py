@@ -82,29 +82,28 @@ def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
 
 
 def test_a_topic_keeps_what_its_retention_says_or_the_clusters(cluster: StoreConfig) -> None:
-    created = l0gc(
-        "topic", "create", "events", "--partitions", "1", "--retention-ms", "7d", "--retention-bytes", "1GiB"
-    )
+    created = l0gc("topic", "create", "events", "--partitions", "1", "--retention", "7d", "--retention-bytes", "1GiB")
     assert (created["retention_ms"], created["retention_bytes"]) == (604_800_000, 1 << 30)
     with pytest.raises(UsageError, match="another retention"):
-        l0gc("topic", "create", "events", "--partitions", "1", "--retention-ms", "604800001")
+        l0gc("topic", "create", "events", "--partitions", "1", "--retention", "604800001ms")
     assert not l0gc("topic", "create", "events", "--partitions", "1")["created"]
-    altered = l0gc("topic", "alter", "events", "--retention-ms", "-1")
+    altered = l0gc("topic", "alter", "events", "--retention", "-1")
     assert (altered["retention_ms"], altered["retention_bytes"], altered["altered"]) == (-1, 1 << 30, True)
-    assert not l0gc("topic", "alter", "events", "--retention-ms", "-1")["altered"]
+    assert not l0gc("topic", "alter", "events", "--retention", "-1")["altered"]
     assert text_of("topic", "list") == ["events  revision 1, 1 partition in journal 0, retention unlimited and 1.0 GiB"]
-    assert l0gc("topic", "alter", "--defaults", "--retention-ms", "90s") == {
+    assert l0gc("topic", "alter", "--defaults", "--retention", "90s") == {
         "retention_ms": 90_000, "retention_bytes": -1, "altered": True,
     }  # fmt: skip
-    l0gc("topic", "alter", "events", "--retention-ms", "default", "--retention-bytes", "500")
+    l0gc("topic", "alter", "events", "--retention", "default", "--retention-bytes", "500")
     described = l0gc("topic", "describe", "events")
     assert (described["retention_ms"], described["effective_retention_ms"]) == (None, 90_000)
     assert text_of("topic", "describe", "events")[1] == "retention 90 s and 500 B in effect; 0 L1 objects (0 B)"
-    for wrong in (["events"], ["--defaults"], ["events", "--defaults", "--retention-ms", "1"], ["--retention-ms", "1"]):
+    for wrong in (["events"], ["--defaults"], ["events", "--defaults", "--retention", "1s"], ["--retention", "1s"]):
         with pytest.raises(UsageError):
             l0gc("topic", "alter", *wrong)
-    for value in ("-2", "7 days", "", "1e3", "d", "1x"):
-        assert ended_here("topic", "alter", "events", "--retention-ms", value).code == 2
+    for value in ("7", "604800000", "-2", "7 days", "", "1e3", "d", "1x"):  # as Kafka has it, 7 is 7 ms
+        ended = ended_here("topic", "alter", "events", "--retention", value)
+        assert (ended.code, "use 90m, 12h or 7d" in ended.stderr) == (2, True)
 
 
 def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) -> None:
@@ -151,7 +150,8 @@ def test_a_deletion_says_what_goes_and_asks(cluster: StoreConfig, tmp_path: Path
             typed.type("l0gc topic delete events")
             shown = screen_of(typed.run(answer, code=code))
             what = "topic events (revision 1) with 2 partitions and 3 records, 3 of them not in L1"
-            assert f"This deletes {what}; its records can then be read no more" in shown
+            assert f" this deletes {what}; its records can then be read no more" in shown
+            assert f"In s3://{cluster.bucket}/{cluster.prefix} (cluster " in shown
             assert said in shown
             assert bool(l0gc("topic", "list")["topics"]) == (answer == "n")
 

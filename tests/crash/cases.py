@@ -240,7 +240,7 @@ CASES: Final = {
         Case("expire", ["expire"], too_old, _expired, may_go=frozenset({TOPIC})),
         Case(
             "delete-records",
-            ["delete-records", TOPIC, "--before-offset", str(BEFORE)],
+            ["delete-records", TOPIC, "--all-partitions", "--before-offset", str(BEFORE), "--yes"],
             reconciled,
             _records_deleted,
             may_go=frozenset({TOPIC}),

@@ -360,10 +360,10 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
     assert account.l0gc("reader", "read", "events").stdout.count(b"\n") == 6
     run_in_one(
         account,
-        "topic alter events --retention-ms 3600000 --profile administrator",
+        "topic alter events --retention 1h --profile administrator",
         "expire --profile expirer",
-        "delete-records events --before-time 2020-01-01T00:00:00Z --profile expirer",
-        "delete-records events --before-offset -1 --partition 0 --profile expirer",
+        "delete-records events --all-partitions --before-time 2020-01-01T00:00:00Z --profile expirer",
+        "delete-records events --before-offset -1 --partition 0 --yes --profile expirer",
     )
     account.l0gc("uploader", "upload", "events", "-", "--partition", "0", stdin=b"lost\n")
     described = account.l0gc("looker", "topic", "describe", "events", "--partition", "0", "--json").data

@@ -48,7 +48,7 @@ class FakeGarbage:
     purged_keys: list[str] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
     left: Collection[str] | None = ()
-    l1: Amounts = Amounts()
+    l1: Amounts = field(default_factory=Amounts)
 
     @property
     def objects(self) -> int:

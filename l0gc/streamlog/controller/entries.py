@@ -456,11 +456,9 @@ def check_topic(name: str, partitions: int, topic_id: str) -> None:
 
 def check_retention(ms: int | None, size: int | None) -> None:
     """Raise `UsageError` unless a topic or the cluster can have this retention; None where a topic has no setting."""
-    for name, value in (("retention-ms", ms), ("retention-bytes", size)):
+    for name, value in (("retention_ms", ms), ("retention_bytes", size)):
         if value is not None and not UNLIMITED <= value <= MAX_RETENTION:
-            raise UsageError(
-                f"--{name} {value} cannot be; give a number from 0 to {MAX_RETENTION}, or -1 for unlimited"
-            )
+            raise UsageError(f"{name} cannot be {value}: give a number from 0 to {MAX_RETENTION}, or -1 for unlimited")
 
 
 def check_producer(name: str, producer_id: int, run: str) -> None:

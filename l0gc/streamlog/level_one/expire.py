@@ -11,17 +11,21 @@ dropped objects stay until vacuum takes them. A partition whose list of L1 objec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from l0gc.errors import L0gcError, ObjectNotFoundError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import UNLIMITED, Retention, Topic, by_journal
+from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.controller.state import UNLIMITED, ControllerState, Retention, Topic, by_journal
 from l0gc.streamlog.journal.entries import EXPIRE
 from l0gc.streamlog.journal.rows import (
     INDEX_TREE,
@@ -159,16 +163,63 @@ def expire(cluster: Handles, topic: str | None = None, *, dry_run: bool = False,
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
+    topics = list(state.topics.values()) if topic is None else [state.topic(topic)]
+    return _expire(cluster, state, topics, dry_run=dry_run, shown=shown)
+
+
+def _expire(
+    cluster: Handles, state: ControllerState, topics: Iterable[Topic], *, dry_run: bool, shown: int
+) -> ExpireResult:
+    """Delete what is beyond the retention that a state of the controller gives these topics."""
     as_of_ms = cluster.controller.replica.as_of_ms
     assert as_of_ms is not None
     now_ms = cluster.controller.store_time.settle(as_of_ms)
-    topics = list(state.topics.values()) if topic is None else [state.topic(topic)]
     work = {t.revision: (t, state.retention(t)) for t in topics if state.retention(t) != Retention()}
 
     def wanted(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
         return starts_by_retention(known, work[t.revision][1], now_ms, listed)
 
     return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
+
+
+class Loss(NamedTuple):
+    """How many records of a topic the next expiry would delete, and how many are there."""
+
+    topic: str
+    records: int
+    there: int
+
+
+def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> list[Loss]:
+    """Return what the next expiry would delete of topics that keep less with these settings, the most first.
+
+    Args:
+        name: the topic that gets the settings; None for the cluster, and with it all topics without their own.
+
+    Raises:
+        What `expire` raises.
+    """
+    refuse_if_set_back(cluster)
+    before = cluster.controller.snapshot()
+    if name is None:
+        kept = settings.over(before.retention_ms, before.retention_bytes)
+        ms, size = (UNLIMITED if value is None else value for value in kept)
+        after = msgspec.structs.replace(before, retention_ms=ms, retention_bytes=size)
+    else:
+        topic = before.topic(name)
+        own = settings.over(topic.retention_ms, topic.retention_bytes)
+        altered = msgspec.structs.replace(topic, retention_ms=own[0], retention_bytes=own[1])
+        after = msgspec.structs.replace(before, topics=before.topics | {name: altered})
+    changed = [t for t in after.topics.values() if after.retention(t) != before.retention(before.topics[t.name])]
+    found = Counter[str]()
+    for start in _expire(cluster, after, changed, dry_run=True, shown=sys.maxsize).starts:
+        found[start.topic] += start.log_start_offset - start.previous
+
+    def there(topic: Topic) -> int:
+        states = (cluster.journal(journal).state for journal in topic.journals)
+        return sum(s.topic(topic.revision).totals().records for s in states)
+
+    return [Loss(name, records, there(after.topics[name])) for name, records in found.most_common()]
 
 
 def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:

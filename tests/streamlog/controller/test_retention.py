@@ -57,7 +57,7 @@ def test_what_is_not_given_stays_and_none_goes_back_to_the_default() -> None:
     assert controller.alter_defaults(RetentionSettings(ms=3)) == (Retention(3, -1), False)
     assert controller.alter_defaults(RetentionSettings(ms=None, bytes=4)) == (Retention(-1, 4), True)
     assert RetentionSettings() == NOT_GIVEN
-    with pytest.raises(UsageError, match="--retention-ms -2"):
+    with pytest.raises(UsageError, match="retention_ms cannot be -2"):
         controller.alter_topic("a", RetentionSettings(ms=-2))
     with pytest.raises(NotFoundError, match="does not exist"):
         controller.alter_topic("b", RetentionSettings(ms=1))
