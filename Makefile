@@ -35,6 +35,7 @@ generate: | $(BIN)/l0gc
 	$(BIN)/python docs/commands.py
 	$(BIN)/python docs/library.py
 	$(BIN)/python docs/metrics.py
+	$(BIN)/python docs/alerts.py
 	$(BIN)/python -m tests.examples.iam
 	$(BIN)/python -m tests.scaling.paper --write
 

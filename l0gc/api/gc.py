@@ -19,6 +19,7 @@ import msgspec
 
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import Attempt, read_gc_note, write_gc_note
+from l0gc.collect.pause import describe_pause, paused_error, read_pause
 from l0gc.errors import CorruptObjectError, EndedError, L0gcError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
@@ -262,7 +263,12 @@ class Due:
 
     def no_sweep(self) -> str:
         before_ms = self._now_ms() - self._grace_ms if self._grace_ms else None
-        return gc_steps.sweep_not_due(self._published(), self._note, before_ms)
+        why = gc_steps.sweep_not_due(self._published(), self._note, before_ms)
+        if (
+            why and (pause := read_pause(self._cluster.store)) is not None
+        ):  # a sweep that is due is refused, and says so
+            _log.log(NOTE, "%s", paused_error(describe_pause(pause)), extra=event("paused"))
+        return why
 
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left."""

@@ -13,9 +13,10 @@ from l0gc.api import Cluster, Engine
 from l0gc.api.gc import GcResult
 from l0gc.cli.cluster import run_housekeep
 from l0gc.cli.compute_watermark import run_compute_watermark
+from l0gc.cli.metrics import Run
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options
-from l0gc.cli.output import Output, taking_results
+from l0gc.cli.output import Output, measured, taking_results
 from l0gc.cli.reconcile import run_merge, run_reconcile
 from l0gc.cli.signals import stopping
 from l0gc.cli.sweep import new_run, run_sweep, run_vacuum
@@ -67,14 +68,15 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
         out.note("a dry run leaves out what comes before compute-watermark, and sweeps by the M that is published now")
 
     def around(step: str, call: Callable[..., Outcome] | None) -> None:
-        with measuring(step):  # that it was not needed is a success
-            if call is None:
-                return
-            with taking_results() as results:
-                try:
-                    run[step](out, call)
-                finally:
-                    text[step] = [line for result in results for line in result.text]
+        if call is None:
+            if (whole := measured.get()) is not None:
+                whole.parts.append(Run(step, due=False))
+            return
+        with measuring(step), taking_results() as results:
+            try:
+                run[step](out, call)
+            finally:
+                text[step] = [line for result in results for line in result.text]
 
     def work() -> GcResult:
         try:

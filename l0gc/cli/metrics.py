@@ -1,17 +1,22 @@
 """The metrics of l0gc: one table of their names, and what a command's run makes of them.
 
 A run is short, so a metric is made from the result that the command prints, once, when it ends. A counter holds what
-runs did, added up from run to run by the system that stores them; a gauge holds what the last run saw. What a run does not
-know it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
+runs did, added up from run to run by the system that stores them; a gauge holds what the last run saw. The gauges of the
+cluster come from one overview, which is read when the command ends, so they don't depend on which steps were due. What a run
+does not know it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.collect.garbage import KINDS
+from l0gc.collect.gc_steps import STEPS
+
+if TYPE_CHECKING:
+    from l0gc.inspect.overview import Overview
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -32,6 +37,7 @@ class Metric:
     Attributes:
         steps: the steps that report it.
         source: where the number is in a step's result: names with dots between; of a list, its length.
+        label: one more label, if there is a number for each of its values.
     """
 
     name: str
@@ -39,6 +45,12 @@ class Metric:
     steps: tuple[str, ...]
     source: str
     help: str
+    label: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels, in their order."""
+        return (*LABELS, self.label) if self.label else LABELS
 
     @property
     def last_run_name(self) -> str:
@@ -55,6 +67,9 @@ class Run:
     Attributes:
         data: the result that it printed, and what else it measured.
         ended_s: when it ended, seconds since 1970.
+        due: whether it ran at all; a step that was not due did not fail when it last ran.
+        seen: the cluster when it ended; None if nobody looked.
+        log_free: see the metric.
     """
 
     step: str
@@ -63,12 +78,16 @@ class Run:
     seconds: float = 0.0
     ended_s: float = 0.0
     parts: list[Run] = field(default_factory=list)
+    due: bool = True
+    seen: Overview | None = None
+    log_free: int | None = None
 
 
-MEASURED: Final = (
-    "housekeep", "reconcile", "merge", "compute-watermark", "sweep", "vacuum", "upload", "status", "gc",
-)  # fmt: skip
-"""The commands that report metrics; those before `upload` are also steps of `gc`."""
+MEASURED: Final = (*STEPS, "upload", "status", "verify", "gc")
+"""The commands that report metrics; those before `upload` are the steps of `gc`."""
+
+OBSERVING: Final = tuple(step for step in MEASURED if step != "upload")
+"""Those that look at the cluster when they end: an upload is often, and its policy lets it read less."""
 
 
 def _counter(name: str, steps: str, source: str, text: str) -> Metric:
@@ -77,6 +96,10 @@ def _counter(name: str, steps: str, source: str, text: str) -> Metric:
 
 def _gauge(name: str, steps: str, source: str, text: str) -> Metric:
     return Metric(f"l0gc_{name}", GAUGE, tuple(steps.split()), source, text)
+
+
+def _seen(name: str, source: str, text: str, label: str = "") -> Metric:
+    return Metric(f"l0gc_{name}", GAUGE, OBSERVING, f"cluster.{source}", text, label)
 
 
 _ALL: Final = " ".join(MEASURED)
@@ -90,42 +113,55 @@ METRICS: Final = (
     _gauge("run_duration_seconds", _ALL, "run.seconds", "How long the last run took."),
     _gauge("last_end_timestamp_seconds", _ALL, "run.ended_s", "When the last run ended."),
     _gauge("last_success_timestamp_seconds", _ALL, "run.success_s", "When the last run with exit code 0 ended."),
-    # -- the cluster and M
-    _gauge("cluster_epoch", "housekeep compute-watermark sweep status", "cluster_epoch", "The cluster epoch."),
-    _gauge("watermark", "compute-watermark sweep status", "watermark", "M; -1 if nothing may be deleted."),
-    _gauge("epoch_lag", "compute-watermark sweep status", "lag_epochs", "The cluster epoch less M."),
     _gauge(
-        "lowest_partition_gc_epoch", "compute-watermark status", "lowest_gc_epoch",
-        "The lowest M(p) of all partitions; absent without partitions.",
+        "log_disk_free_bytes", _ALL, "run.log_free", "What is free where stdout and stderr go, if they are files."
     ),
-    _gauge(
-        "held_back_partitions", "compute-watermark status", "held_back_by",
-        "Partitions whose M(p) is M; counted up to ten.",
+    # -- the cluster when the run ended, whichever steps were due: the overview that `status` shows
+    _seen("seen_timestamp_seconds", "seen_s", "When the run looked at the cluster; other gauges of it are as of then."),
+    _seen("cluster_epoch", "cluster_epoch", "The cluster epoch."),
+    _seen("watermark", "watermark", "M; -1 if nothing may be deleted."),
+    _seen("epoch_lag", "lag_epochs", "The cluster epoch less M."),
+    _seen("lag_seconds", "lag_s", "How long ago the epoch above M began."),
+    _seen("computable_watermark", "computable_watermark", "What M would be if it were computed now."),
+    _seen(
+        "lowest_partition_gc_epoch", "lowest_gc_epoch", "The lowest M(p) of all partitions; absent where M is the epoch."
     ),
-    _gauge("computable_watermark", "status", "computable_watermark", "What M would be if it were computed now."),
-    _gauge("partitions", "housekeep compute-watermark status", "partitions", "Partitions of the cluster."),
-    _gauge("journals", "housekeep status", "journals", "Journals that keep them."),
-    _gauge("records", "status", "records", "Records ever uploaded into the topics there are."),
-    _gauge("unreconciled_records", "status", "unreconciled_records", "Records that are still in L0."),
-    _gauge(
-        "laggard_garbage_bytes", "status", "laggards.garbage_bytes",
+    _seen("held_back_partitions", "held_partitions", "Partitions whose M(p) is M."),
+    _seen("partitions", "partitions", "Partitions of the cluster."),
+    _seen("journals", "journals", "Journals that keep them."),
+    _seen("unreadable_journals", "errors", "Journals that cannot be read; they hold M."),
+    _seen("records", "records", "Records ever uploaded into the topics there are."),
+    _seen("unreconciled_records", "unreconciled_records", "Records that are still in L0."),
+    _seen("unreconciled_bytes", "unreconciled_bytes", "What they take in L0."),
+    _seen(
+        "laggard_garbage_bytes", "laggards.garbage_bytes",
         "Bytes of L0 that nothing needs and that lagging partitions keep, at the last listing.",
     ),
-    _gauge("pins", "status", "pins", "Pins that have not ended."),
-    _gauge("pinned_bytes", "status", "pinned_bytes", "Bytes of garbage that one pin keeps, of the one that keeps most."),
-    _gauge("holes", "status", "holes", "Ranges of records that were given up."),
-    _gauge("lost_records", "status", "lost_records", "Records that were given up."),
-    _gauge("l0_objects", "compute-watermark", "listing.objects", "L0 objects in the bucket."),
-    _gauge("l0_bytes", "compute-watermark", "listing.bytes", "The bytes of those objects."),
-    _gauge(
-        "eligible_objects", "compute-watermark", "listing.eligible_objects",
-        "L0 objects at or below M when M was computed.",
+    _seen("pins", "pins", "Pins that have not ended."),
+    _seen("pinned_bytes", "pinned_bytes", "Bytes of garbage that one pin keeps, of the one that keeps most."),
+    _seen("paused_seconds", "paused_s", "How long sweeps have been paused; 0 if they are not."),
+    _seen("holes", "holes", "Ranges of records that were given up."),
+    _seen("lost_records", "lost_records", "Records that were given up."),
+    _seen("l0_objects", "garbage.objects", "L0 objects in the bucket at the last listing."),
+    _seen("l0_bytes", "garbage.bytes", "The bytes of those objects."),
+    _seen(
+        "eligible_objects", "garbage.left_objects",
+        "L0 objects of the last listing that are at or below M and not known to be deleted: the garbage.",
     ),
-    _gauge("eligible_bytes", "compute-watermark", "listing.eligible_bytes", "The bytes of those objects."),
-    _gauge(
-        "unparsable_keys", "compute-watermark sweep", "unparsable",
-        "Keys among the L0 objects that are not L0 keys; they are never deleted.",
+    _seen("eligible_bytes", "garbage.left_bytes", "The bytes of those objects."),
+    _seen("eligible_dollars_month", "garbage.dollars_month", "What those bytes cost a month at $0.023 for a GB."),
+    _seen("oldest_eligible_age_seconds", "oldest_eligible_s", "How old the oldest of those objects is; 0 for none."),
+    _seen(
+        "unparsable_keys", "garbage.unparsable", "Keys among the L0 objects that are not L0 keys; they are never deleted."
     ),
+    _seen("l1_live_objects", "l1.live_objects", "L1 and index objects that journals name."),
+    _seen("l1_live_bytes", "l1.live_bytes", "The bytes of those objects."),
+    _seen("l1_dropped_objects", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),
+    _seen("l1_dropped_bytes", "l1.dropped_bytes", "The bytes of those objects."),
+    _seen(
+        "l1_oldest_dropped_age_seconds", "oldest_dropped_s", "How long the oldest of those without a pin waits; 0 for none."
+    ),
+    _seen("cause", "causes", "1 if status names this cause or warning, else 0.", label="cause"),
     # -- housekeep
     _counter("ticks", "housekeep", "ticked", "Runs in which the cluster epoch moved."),
     _counter("windows_advanced", "housekeep", "advanced", "Windows that slid without data."),
@@ -146,8 +182,6 @@ METRICS: Final = (
     _counter("merge_written_bytes", "merge", "merged.bytes", "The bytes of the L1 objects that took their places."),
     _counter("merges_lost", "merge", "lost", "Merges given up: another run had changed the partition's objects."),
     _gauge("merge_errors", "merge", "errors", "Partitions and journals that failed in the last run."),
-    # -- compute-watermark
-    _gauge("unreadable_journals", "compute-watermark", "unreadable", "Journals that cannot be read; they hold M."),
     # -- sweep
     _counter("objects_deleted", "sweep", "deleted", "L0 objects deleted."),
     _counter("bytes_deleted", "sweep", "bytes", "The bytes of those objects."),
@@ -174,11 +208,6 @@ METRICS: Final = (
     ),
     _counter("vacuum_objects_failed", "vacuum", "failed", "Objects that a vacuum could not delete."),
     _gauge("vacuum_unparsable_keys", "vacuum", "unparsable", "Keys among L1 that are not L1 keys; they are never deleted."),
-    _gauge("l1_live_objects", "vacuum", "l1.live_objects", "L1 and index objects that journals name."),
-    _gauge("l1_live_bytes", "vacuum", "l1.live_bytes", "The bytes of those objects."),
-    _gauge("l1_dropped_objects", "vacuum", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),
-    _gauge("l1_dropped_bytes", "vacuum", "l1.dropped_bytes", "The bytes of those objects."),
-    _gauge("l1_oldest_dropped_age_seconds", "vacuum", "oldest_dropped_age_s", "How long the oldest without a pin waits."),
     # -- upload, and its fences
     _counter("uploaded_records", "upload", "records", "Records that landed."),
     _counter("uploaded_bytes", "upload", "bytes", "The bytes of those records."),
@@ -201,7 +230,12 @@ METRICS: Final = (
     ),
     _counter("fence_new_epochs", "upload", "fence.fences_new_epoch", "Fences at an epoch that was new."),
     _counter("fence_known_epochs", "upload", "fence.fences_known_epoch", "Fences at an epoch that was known."),
-    # -- gc
+    # -- verify
+    _gauge("verify_findings", "verify", "total", "What the last verify found."),
+    # -- what has a limit
+    _gauge(
+        "limited", "reconcile sweep vacuum", "limited", "1 if the last run ended at its limit and left something, else 0."
+    ),
 )  # fmt: skip
 """All of them; docs/metrics.md has the same table."""
 
@@ -223,8 +257,13 @@ def samples(run: Run, url: str) -> dict[Key, float]:
         labels = {"url": url, "command": run.step, "step": part.step}
         numbers = _numbers(part)
         for metric in METRICS:
-            if part.step in metric.steps and (value := _value(numbers, metric.source)) is not None:
-                found[key_of(metric.name, labels)] = value
+            if part.step not in metric.steps:
+                continue
+            if metric.label:
+                for of, value in (_at(numbers, metric.source) or {}).items():
+                    found[key_of(metric.name, labels | {metric.label: of})] = float(value)
+            elif (number := _number(_at(numbers, metric.source))) is not None:
+                found[key_of(metric.name, labels)] = number
     return found
 
 
@@ -238,34 +277,22 @@ def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key,
 
 def _numbers(run: Run) -> dict[str, Any]:
     """A step's result, with what follows from it."""
-    data = dict(run.data)
+    if not run.due:
+        return {"run": {"exit_code": run.exit_code}}
     failed = run.exit_code != 0
-    data["run"] = {
-        "one": 1,
-        "failed": failed,
-        "refused": run.exit_code == REFUSED,
-        "exit_code": run.exit_code,
-        "seconds": run.seconds,
-        "ended_s": run.ended_s,
-        "success_s": None if failed else run.ended_s,
+    data = run.data | {
+        "run": {
+            "one": 1,
+            "failed": failed,
+            "refused": run.exit_code == REFUSED,
+            "exit_code": run.exit_code,
+            "seconds": run.seconds,
+            "ended_s": run.ended_s,
+            "success_s": None if failed else run.ended_s,
+            "log_free": run.log_free,
+        },
+        "cluster": _cluster(run.seen, run.ended_s) if run.seen is not None else None,
     }
-    if data.get("external_log"):  # the logs are another system's, so nobody has counted what is in them
-        unknown = {"partitions", "journals", "records", "unreconciled_records", "held_back_by", "holes", "lost_records"}
-        unknown |= {"cluster_epoch"} if data["cluster_epoch"] < 0 else set()
-        data = {k: v for k, v in data.items() if k not in unknown}
-    epoch, watermark = data.get("cluster_epoch"), data.get("watermark")
-    if epoch is not None and watermark is not None:
-        data["lag_epochs"] = epoch - watermark
-    held = data.get("held_back_by")
-    if held:
-        data["lowest_gc_epoch"] = min(h["gc_epoch"] for h in held)
-    if "pins" in data:
-        data["pinned_bytes"] = max((max(0, p["l0_bytes"]) + p["l1_bytes"] for p in data["pins"]), default=0)
-    listing = data.get("listing")
-    if listing:
-        data["unparsable"] = listing["unparsable"]
-    if "l1" in data and data["oldest_dropped_age_s"] is None:
-        data["oldest_dropped_age_s"] = 0  # nothing waits, and an older number must not stay
     if "eligible" in data:
         data["not_eligible"] = data["listed"] - data["eligible"] - data["unparsable"]
     if data.get("highest_deleted_epoch", -1) < 0:
@@ -273,10 +300,44 @@ def _numbers(run: Run) -> dict[str, Any]:
     return data
 
 
-def _value(data: Mapping[str, Any], source: str) -> float | None:
+def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
+    """The overview that was seen, with what follows from it. What nobody knows is left out."""
+    from l0gc.inspect.causes import CODES
+
+    def age_s(ms: int | None) -> float:
+        return 0.0 if ms is None else max(0, o.as_of_ms - ms) / 1000
+
+    named = {c.cause for c in (*o.causes, *o.warnings)}
+    data = o.to_json() | {
+        "seen_s": seen_s,
+        "lag_s": None if o.lag_ms is None else o.lag_ms / 1000,
+        "lowest_gc_epoch": min((h.gc_epoch for h in o.held_back_by), default=None),
+        "pinned_bytes": max((max(0, p.l0_bytes) + p.l1_bytes for p in o.pins), default=0),
+        "paused_s": age_s(None if o.paused is None else o.paused.since_ms),
+        "oldest_dropped_s": age_s(o.l1.oldest_dropped_ms),
+        "causes": {code: code in named for code in CODES},
+    }
+    if o.garbage is not None:
+        data["oldest_eligible_s"] = age_s(o.garbage.oldest_eligible_ms if o.garbage.left_objects else None)
+    if not o.external_log:
+        return data
+    # The logs are another system's, so nobody has counted what is in them.
+    unknown = {
+        "partitions", "journals", "errors", "records", "unreconciled_records", "unreconciled_bytes", "held_partitions",
+        "lowest_gc_epoch", "holes", "lost_records", "l1", "oldest_dropped_s",
+    }  # fmt: skip
+    unknown |= {"cluster_epoch", "lag_epochs"} if o.cluster_epoch < 0 else set()
+    return {k: v for k, v in data.items() if k not in unknown}
+
+
+def _at(data: Mapping[str, Any], source: str) -> Any:
     found: Any = data
     for name in source.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _number(found: Any) -> float | None:
     if isinstance(found, Sized) and not isinstance(found, str | Mapping):
         return float(len(found))
     return float(found) if isinstance(found, int | float) else None

@@ -7,9 +7,11 @@ or ends with.
 from __future__ import annotations
 
 import functools
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import click
 
-from l0gc.cli.metrics import BY_NAME, COUNTER, LABELS, METRICS, Key, Run, added_up, key_of, samples
+from l0gc.cli.metrics import BY_NAME, COUNTER, METRICS, Key, Run, added_up, key_of, samples
 from l0gc.cli.options import options
 from l0gc.cli.output import Output, measured
 from l0gc.cli.signals import exit_code_of
@@ -57,11 +59,12 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if not (metrics_file or pushgateway) or click.get_current_context().params.get("dry_run"):
             return command(settings, *args, **kwargs)
-        step = click.get_current_context().command.name or ""
+        step = click.get_current_context().command_path.split(" ", 1)[-1].replace(" ", "-")
         try:
             with measuring(step) as run:
                 return command(settings, *args, **kwargs)
         finally:
+            run.log_free = _log_free()
             _export(Output(settings), samples(run, settings.url or ""), metrics_file, pushgateway)
 
     return _OPTIONS(wrapped)
@@ -73,6 +76,17 @@ _OPTIONS: Final = options([
         "--pushgateway", envvar="L0GC_PUSHGATEWAY", metavar="URL", help="Send metrics of this run to a Pushgateway."
     ),
 ])  # fmt: skip
+
+
+def _log_free() -> int | None:
+    """The bytes that are free where stdout and stderr go, the fewest; None if none of them is a file."""
+    free = []
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                disk = os.fstatvfs(descriptor)
+                free.append(disk.f_bavail * disk.f_frsize)
+    return min(free, default=None)
 
 
 def _export(out: Output, new: Mapping[Key, float], file: str | None, gateway: str | None) -> None:
@@ -153,9 +167,9 @@ class _Families:
         for metric in METRICS:
             for name in dict.fromkeys((metric.name, metric.last_run_name)):
                 counts = name == metric.name and metric.kind == COUNTER
-                family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, metric.help, labels=LABELS)
+                family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, metric.help, labels=metric.labels)
                 for (found, labels), value in self._values:
                     if found == name:
-                        family.add_metric([dict(labels).get(label, "") for label in LABELS], value)
+                        family.add_metric([dict(labels).get(label, "") for label in metric.labels], value)
                 if family.samples:
                     yield family

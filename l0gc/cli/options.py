@@ -267,8 +267,9 @@ def cluster_options(*more: Decorator) -> Decorator:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def opened(settings: Settings, **kwargs: Any) -> Any:
-            with library(settings) as cluster:
-                return command(Output(settings), cluster, **kwargs)
+            out = Output(settings)
+            with library(settings) as cluster, out.observing(cluster):
+                return command(out, cluster, **kwargs)
 
         return options([common_options, *more])(opened)
 

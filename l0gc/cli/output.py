@@ -25,18 +25,27 @@ import click
 import msgspec
 
 from l0gc.cli import logs
-from l0gc.cli.metrics import Run
+from l0gc.cli.metrics import OBSERVING, Run
 from l0gc.cli.progress import following, noting
 from l0gc.cli.signals import OutputClosedError, stop_on_interrupt
 from l0gc.cli.terminal import escaped, json_bytes, json_text
-from l0gc.errors import L0gcError, OutputFailedError, UsageError
+from l0gc.errors import (
+    L0gcError,
+    NotFoundError,
+    OutputFailedError,
+    StoppedError,
+    StoreUnreachableError,
+    UsageError,
+)
 from l0gc.events import NOTE, Progress, event, quiet, scalars
 from l0gc.formatting import Outcome, count, moment
 from l0gc.settings import Settings
 from l0gc.watermark.source import PINNED, UNRECONCILED
 
 if TYPE_CHECKING:
+    from l0gc.api import Cluster
     from l0gc.collect.scan import Deletable
+    from l0gc.inspect.overview import Overview
     from l0gc.watermark.source import Holder
 
 
@@ -204,6 +213,34 @@ class Output:
         run = measured.get()
         if run is not None:
             run.data.update(data)
+
+    @contextmanager
+    def observing(self, cluster: Cluster) -> Iterator[None]:
+        """Give the run's metrics the cluster as it is when the block ends, if any are exported and nobody has looked.
+
+        Not after a signal, and not where the error says that there is nothing to see.
+        """
+        try:
+            yield
+        except L0gcError as e:
+            if not isinstance(e, StoppedError | UsageError | NotFoundError | StoreUnreachableError):
+                self._observe(cluster)
+            raise
+        self._observe(cluster)
+
+    def saw(self, overview: Overview) -> None:
+        """The cluster as the run's metrics should have it."""
+        if (run := measured.get()) is not None:
+            run.seen = overview
+
+    def _observe(self, cluster: Cluster) -> None:
+        run = measured.get()
+        if run is None or run.step not in OBSERVING or run.seen is not None:
+            return
+        try:
+            self.saw(cluster.status())
+        except L0gcError as e:
+            self.note(f"the metrics do not have the cluster as it is now: {e}", "metrics_failed")
 
     def note(self, text: str, name: str = "note", **fields: Any) -> None:
         """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log."""

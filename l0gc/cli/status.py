@@ -60,6 +60,7 @@ def status_command(out: Output, cluster: Cluster, watch: float | None, price_gb_
 
     def look() -> tuple[dict[str, Any], list[str]]:
         s = cluster.status(price_gb_month=price_gb_month)
+        out.saw(s)
         return s.to_json(), folded(lines_of(s, cluster.url), coloured=is_coloured())
 
     if watch is None:
@@ -308,7 +309,7 @@ def print_result(out: Output, result: DoctorResult) -> None:
 
 @click.command("verify")
 @operation_options(Verify)
-@cluster_options(engine_options())
+@cluster_options(engine_options(), metrics_options)
 def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Check that the bucket holds what the journals say, and that nothing live is at or below M. Changes nothing.
 

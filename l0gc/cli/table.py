@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from l0gc.api import Cluster
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, cluster_options, operation_options
 from l0gc.cli.output import Output
 from l0gc.formatting import count, moment
@@ -51,7 +52,7 @@ def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str |
 @table_command.command("sync")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @operation_options(TableSync)
-@cluster_options()
+@cluster_options(metrics_options)
 def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
     """Have the table of a topic, or all tables, name what is in L1 now: one snapshot for all that has changed.
 

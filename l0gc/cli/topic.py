@@ -9,6 +9,7 @@ import click
 from msgspec import UNSET, UnsetType
 
 from l0gc.api import Cluster
+from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, options, yes_option
 from l0gc.cli.output import Output
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
@@ -255,7 +256,7 @@ def _partitions(first: int, n: int) -> str:
 @click.command("expire")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @operation_options(Expire)
-@cluster_options()
+@cluster_options(metrics_options)
 def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
     """Delete the records of TOPIC, or of all topics, that are beyond the topic's retention.
 

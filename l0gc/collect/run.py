@@ -133,6 +133,9 @@ class RunResult(Tally, Outcome, kw_only=True):
             )
         return None
 
+    def measures(self) -> dict[str, Any]:
+        return {"limited": self.limited}
+
     def to_json(self) -> dict[str, Any]:
         """The fields as `--json` prints them."""
         more = {name: getattr(self, name) for name in ("run_id", "dry_run", "versioning", "requests")}

@@ -89,7 +89,7 @@ class SweepResult(RunResult, kw_only=True):
 
     def measures(self) -> dict[str, Any]:
         names = ("highest_deleted_epoch", "list_errors", "delete_errors")
-        return {"cluster_epoch": self.plan.cluster_epoch} | {name: getattr(self, name) for name in names}
+        return super().measures() | {name: getattr(self, name) for name in names}
 
     @property
     def left_traces(self) -> bool:

@@ -136,7 +136,7 @@ def find_laggards(
     """
     sizes = Counter[int]()
     for _, o in unreconciled:
-        sizes[o.epoch] += _extent_bytes(o)
+        sizes[o.epoch] += extent_bytes(o)
     if min(sizes, default=below) >= below:
         return Laggards()
     if scan is None:
@@ -170,7 +170,7 @@ def find_laggards(
     return msgspec.structs.replace(laggards, sentence=sentence)
 
 
-def _extent_bytes(o: UnreconciledObject) -> int:
+def extent_bytes(o: UnreconciledObject) -> int:
     """Return how many bytes of an object its unreconciled extents take: of a block that they share with others their
     part."""
     left = np.bincount(o.extents["block"], minlength=len(o.blocks))
@@ -186,7 +186,7 @@ def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> L
     topics = []
     for topic, objects in needed.items():
         numbers = np.unique(np.concatenate([o.extents["partition"] for o in objects]))
-        since_ms, total = min(o.time_ms for o in objects), sum(map(_extent_bytes, objects))
+        since_ms, total = min(o.time_ms for o in objects), sum(map(extent_bytes, objects))
         topics.append(Laggard(topic, len(numbers), int(numbers[0]), since_ms, total))
     topics.sort(key=lambda t: (t.since_ms, t.topic))
     return Laggards(

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from l0gc.collect.attempts import Attempt
+from l0gc.collect.garbage import Amounts
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
 from l0gc.epoch import NO_WATERMARK
@@ -425,6 +426,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
         lag_at_least: Whether it is longer ago than that.
         records: Records ever uploaded into today's topics.
         unreconciled_records: Those still in L0.
+        unreconciled_bytes: What they take there.
         lost_records: Those that were [given up](#l0gc-give-up).
         holes: In how many ranges.
         garbage: What the newest scan saw (null without one): `taken_ms`, `objects`, `bytes`; `eligible_objects` and
@@ -441,6 +443,8 @@ class Overview(_Evidence, Outcome, kw_only=True):
         held_partitions: How many there are in all.
         laggards: The partitions that lag, see below; null where a journal cannot be read or was set back, and for
             another system's log.
+        l1: What journals name, as `live_objects` and `live_bytes`, and what they have dropped that is still there, as
+            `dropped_objects` and `dropped_bytes`: L1 and index objects.
         pins: The pins, oldest first, each with `name`, `watermark` (null for one of L1 alone), `created_ms`,
             `expires_ms`, `why`, `l0_bytes` (L0 objects that no partition needed and the pin kept, by the last scan; -1
             if unknown), `l1_bytes` (L1 objects that were dropped since) and `table` (the table whose snapshots it
@@ -477,6 +481,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
     lag_at_least: bool = False
     records: int = 0
     unreconciled_records: int = 0
+    unreconciled_bytes: int = 0
     lost_records: int = 0
     holes: int = 0
     held_back_by: list[DatedHolder] = []
@@ -484,6 +489,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
     laggards: Laggards | None = None
     garbage: Garbage | None = None
     price_gb_month: float = STANDARD_PRICE
+    l1: Amounts = Amounts()
     pins: list[PinCost] = []
     tables: list[TableState] = []
     errors: list[str] = []

@@ -36,13 +36,14 @@ from l0gc.inspect.causes import (
     find_warnings,
     next_step,
 )
-from l0gc.inspect.laggards import find_laggards
+from l0gc.inspect.laggards import extent_bytes, find_laggards
 from l0gc.inspect.overview import DatedHolder, Garbage, Journals, Overview, PinCost, Reading, TableState
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, ask_of_one
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import ControllerState, TopicTable
+from l0gc.streamlog.garbage import amounts_of
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, tasks_of
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.tables import due_ms
@@ -310,8 +311,10 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
     o.held_back_by = [
         DatedHolder(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by
     ]
+    o.l1 = amounts_of(logs.snapshot, (state for _, state in logs.states()))
+    needed = [(topic.name, u) for topic, _, state in logs.topics() for u in state.objects]
+    o.unreconciled_bytes = sum(extent_bytes(u) for _, u in needed)
     if not (o.errors or o.set_back or o.forgotten):  # each holds M on its own
-        needed = [(topic.name, u) for topic, _, state in logs.topics() for u in state.objects]
         o.laggards = find_laggards(needed, logs.free_below(), o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
 
 

@@ -11,7 +11,7 @@ all of it was deleted, is still in the journals: they remember what they closed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -132,18 +132,8 @@ class JournalGarbage:
     # -- what was dropped ---------------------------------------------------------------------------------------------
 
     def amounts(self) -> Amounts:
-        """See `GarbageSource.amounts`. An index object that was dropped with all that it lists counts with that."""
-        live, dropped, oldest = np.zeros(2, np.int64), np.zeros(2, np.int64), []
-        for state in self._now().values():
-            for t in state.topics.values():
-                totals = t.totals()
-                live += (totals.l1_objects + len(t.index), totals.l1_bytes + int(t.index["size"].sum()))
-            rows = state.dropped
-            trees = rows[rows["kind"] == INDEX_TREE]
-            dropped += (len(rows) + int(trees["rows"].sum()), int(rows["bytes"].sum() + trees["row_bytes"].sum()))
-            waiting = rows[rows["dropped_epoch"] <= self._unpinned(self._state.epoch, rows["revision"])]
-            oldest += [int(waiting["dropped_ms"].min())] if len(waiting) else []
-        return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
+        """See `GarbageSource.amounts`."""
+        return amounts_of(self._state, self._now().values())
 
     def _now(self) -> dict[int, JournalState]:
         """The states with what this run has appended since."""
@@ -161,20 +151,9 @@ class JournalGarbage:
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
         """What was dropped before then, when no epoch above `epoch` was known, and is not pinned; or all `others`."""
-        limits = self._unpinned(epoch, state.dropped["revision"])
+        limits = unpinned(self._state, epoch, state.dropped["revision"])
         found: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
         return found
-
-    def _unpinned(self, epoch: int, topics: Rows) -> Rows:
-        """For each of the topics, by revision, `epoch`, or the last one before its first pin: what was dropped then, no pin
-        promises (hazard 36).
-
-        A pin that this vacuum has not seen is newer than the epoch of its snapshot, which is above `epoch`.
-        """
-        known = distinct(topics)
-        pinned = [self._state.pinned_from(revision) for revision in known.tolist()]
-        limits = np.array([epoch if p is None else min(epoch, p - 1) for p in pinned], np.int64)
-        return limits[np.searchsorted(known, topics)]
 
     def is_due(self, before_ms: int) -> bool:
         """Whether anything that was dropped before then may go."""
@@ -324,6 +303,34 @@ class JournalGarbage:
             gone = rows[~np.isin(rows["revision"], stay) & (rows["epoch"] < fence)]
             if len(gone) and journal not in self._broken:
                 self._cluster.journal(journal).purge([bytes(name) for name in gone["name"]])
+
+
+def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Amounts:
+    """Return what the journals name and what they dropped. An index object that was dropped with all that it lists counts
+    with that."""
+    live, dropped, oldest = np.zeros(2, np.int64), np.zeros(2, np.int64), []
+    for state in journals:
+        for t in state.topics.values():
+            totals = t.totals()
+            live += (totals.l1_objects + len(t.index), totals.l1_bytes + int(t.index["size"].sum()))
+        rows = state.dropped
+        trees = rows[rows["kind"] == INDEX_TREE]
+        dropped += (len(rows) + int(trees["rows"].sum()), int(rows["bytes"].sum() + trees["row_bytes"].sum()))
+        waiting = rows[rows["dropped_epoch"] <= unpinned(cluster, cluster.epoch, rows["revision"])]
+        oldest += [int(waiting["dropped_ms"].min())] if len(waiting) else []
+    return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
+
+
+def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
+    """Return for each of the topics, by revision, `epoch`, or the last one before its first pin: what was dropped then, no
+    pin promises (hazard 36).
+
+    A pin that this vacuum has not seen is newer than the epoch of its snapshot, which is above `epoch`.
+    """
+    known = distinct(topics)
+    pinned = [cluster.pinned_from(revision) for revision in known.tolist()]
+    limits = np.array([epoch if p is None else min(epoch, p - 1) for p in pinned], np.int64)
+    return limits[np.searchsorted(known, topics)]
 
 
 def _as_it_stands(handle: JournalHandle) -> JournalState:

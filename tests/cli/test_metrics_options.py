@@ -24,7 +24,7 @@ LABELS = 'command="sweep",step="sweep",url="s3://b/p"'
 
 
 def a_sweep(deleted: int, exit_code: int = 0) -> Run:
-    data = {"listed": deleted, "eligible": deleted, "unparsable": 0, "deleted": deleted, "watermark": 7}
+    data = {"listed": deleted, "eligible": deleted, "unparsable": 0, "deleted": deleted, "highest_deleted_epoch": 7}
     return Run("sweep", data, exit_code=exit_code, seconds=1.5, ended_s=1000.0)
 
 
@@ -45,7 +45,7 @@ def test_a_file_adds_up_what_runs_did(tmp_path: Path) -> None:
         write(path, samples(a_sweep(deleted), "s3://b/p"), no_note)
     text = path.read_text()
     assert f"l0gc_objects_deleted_total{{{LABELS}}} 7.0\n" in text
-    assert f"l0gc_watermark{{{LABELS}}} 7.0\n" in text
+    assert f"l0gc_highest_deleted_epoch{{{LABELS}}} 7.0\n" in text
     assert "# TYPE l0gc_objects_deleted_total counter\n" in text
     assert [p.name for p in tmp_path.iterdir()] == ["sweep.prom"]
 
@@ -128,7 +128,7 @@ def test_a_pushgateway_gets_gauges_of_the_last_run_in_a_group_of_its_own() -> No
     ((method, path, body),) = server.heard
     assert (method, path) == ("POST", "/metrics/job/l0gc/command/sweep/url@base64/czM6Ly9iL3A=")
     assert f"l0gc_last_run_objects_deleted{{{LABELS}}} 3.0\n" in body
-    assert f"l0gc_watermark{{{LABELS}}} 7.0\n" in body
+    assert f"l0gc_highest_deleted_epoch{{{LABELS}}} 7.0\n" in body
     assert "_total" not in body
     assert " counter\n" not in body
 

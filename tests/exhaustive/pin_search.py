@@ -32,7 +32,7 @@ from l0gc.streamlog import epoch_source, pins
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
-from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.garbage import unpinned
 from l0gc.watermark import publication
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import PublishedWatermark, decode_published
@@ -326,10 +326,9 @@ class Vacuum(Actor):
             case 0:
                 yield "reads the controller", w, Node(1, (w.controller,))
             case 1:
-                known = cast(JournalGarbage, SimpleNamespace(_state=_state(at.read[0])))
-                objects = sorted(w.l1)
-                topics, epoch = np.array([o.topic for o in objects]), _state(at.read[0]).epoch - GRACE_EPOCHS
-                limits = JournalGarbage._unpinned(known, epoch, topics)
+                known, objects = _state(at.read[0]), sorted(w.l1)
+                topics = np.array([o.topic for o in objects])
+                limits = unpinned(known, known.epoch - GRACE_EPOCHS, topics)
                 gone = frozenset(o.name for o, most in zip(objects, limits, strict=True) if 0 <= o.dropped <= most)
                 yield "reads the journal", w, Node(2, (gone,))
             case 2 if at.read[0]:

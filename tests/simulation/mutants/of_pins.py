@@ -16,7 +16,6 @@ from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.epoch_source import JournalTotals, journal_totals
-from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.watermark.source import PinnedUnits
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
@@ -67,13 +66,13 @@ def pins_not_counted(cluster: Handles) -> JournalTotals:
 
 @mutant(
     36,
-    "l0gc/streamlog/garbage.py::JournalGarbage",
+    "l0gc/streamlog/garbage.py::unpinned",
     "a vacuum deletes what was dropped since a pin was created",
     f"{_TEST}::test_what_is_dropped_under_a_pin_stays_until_it_ends",
     f"{_TEST}::test_a_deleted_topics_l1_stays_under_a_pin",
 )
 def pinned_purged() -> AbstractContextManager[Any]:
-    return method(JournalGarbage, "_unpinned", lambda self, epoch, topics: np.full(len(topics), epoch))
+    return everywhere("l0gc.streamlog.garbage", "unpinned", lambda cluster, epoch, topics: np.full(len(topics), epoch))
 
 
 @mutant(

@@ -1,0 +1,377 @@
+"""Write what follows from the table of what can go wrong: the alert rules, the dashboard, the table in docs/metrics.md.
+
+`.venv/bin/python docs/alerts.py`. The cluster is described by whichever run looked at it last: several jobs export the same
+gauges, each as of its own last run, and an old one must neither hide a fault nor keep one. `newest` takes the last one's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from l0gc.inspect.causes import (
+    DAMAGED_JOURNAL,
+    DAMAGED_OBJECT,
+    DAMAGED_WATERMARK,
+    FOREIGN_WATERMARK,
+    OLD_CONTROLLER,
+    OVERDUE_TABLE,
+    PAUSED,
+    POISONED_KEY,
+    SET_BACK_JOURNAL,
+    UNREADABLE_JOURNAL,
+)
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/metrics.md"
+RULES = ROOT / "examples/prometheus/alerts.yml"
+DASHBOARD = ROOT / "examples/grafana/l0gc.json"
+ROWS = re.compile(r"(?<=\| alert \| severity \| when \| what to do \|\n\| --- \| --- \| --- \| --- \|\n)(?:\|.*\n)+")
+LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
+
+PAGES = "page"
+TICKET = "ticket"
+
+
+class Alert(NamedTuple):
+    """Something that can go wrong, and how an operator hears of it.
+
+    Attributes:
+        expr: PromQL; it gives a series for each cluster where that is so.
+        lasts: how long it has to be so.
+        when: a sentence without its full stop, for the table and as the summary.
+        remedy: what to do, with links relative to docs/.
+        by: the labels besides the cluster that tell one from another.
+    """
+
+    name: str
+    severity: str
+    expr: str
+    lasts: str
+    when: str
+    remedy: str
+    by: str = ""
+
+
+def newest(metric: str, by: str = "url") -> str:
+    """Return the gauge of the cluster as the run has it that looked at it last."""
+    return f"max by ({by}) ({metric} and on (url, command, instance) topk by (url) (1, l0gc_seen_timestamp_seconds))"
+
+
+def cause(*codes: str, but: bool = False) -> str:
+    """Return the causes of `codes` that status names, or all others."""
+    return newest(f'l0gc_cause{{cause{"!~" if but else "=~"}"{"|".join(codes)}"}}', "url, cause") + " > 0"
+
+
+PAGED = (
+    DAMAGED_OBJECT, SET_BACK_JOURNAL, OLD_CONTROLLER, DAMAGED_JOURNAL, UNREADABLE_JOURNAL, FOREIGN_WATERMARK,
+    DAMAGED_WATERMARK, POISONED_KEY,
+)  # fmt: skip
+OFTEN = "housekeep|reconcile|compute-watermark|sweep"
+DAILY = "merge|expire|vacuum|verify|table-sync"
+SUCCESS = "l0gc_last_success_timestamp_seconds"
+
+ALERTS = (
+    # -- data is lost or in danger
+    Alert(
+        "L0gcObjectLost", PAGES, cause(DAMAGED_OBJECT), "0m",
+        "An L0 object is missing or damaged that holds records which are not in L1",
+        "`l0gc status` names the object and [both ways "
+        "out](operations.md#an-l0-object-does-not-match-its-checksum-or-is-missing): restore it, or "
+        "give up its records. It holds M for the whole cluster until then.",
+    ),
+    Alert(
+        "L0gcLogSetBack", PAGES, cause(SET_BACK_JOURNAL, OLD_CONTROLLER), "0m",
+        "A log went back, as from a backup, and has forgotten what was written since",
+        "Nothing is written or deleted meanwhile. [Put the newest log back](operations.md#recovery); status names it.",
+        "cause",
+    ),
+    Alert(
+        "L0gcLogUnreadable", PAGES, cause(DAMAGED_JOURNAL, UNREADABLE_JOURNAL), "15m",
+        "A journal cannot be read, which holds M for the whole cluster",
+        "[Restore](operations.md#a-log-entry-or-a-checkpoint-is-damaged-or-missing) what `l0gc status` names.",
+        "cause",
+    ),
+    Alert(
+        "L0gcWatermarkRefused", PAGES, cause(FOREIGN_WATERMARK, DAMAGED_WATERMARK, POISONED_KEY), "0m",
+        "What is published is another cluster's or damaged, or a key claims an epoch from the future",
+        "Nothing is deleted meanwhile. `l0gc status` has the way out.",
+        "cause",
+    ),
+    Alert(
+        "L0gcFindings", PAGES, "max by (url) (l0gc_verify_findings) > 0", "0m",
+        "`l0gc verify` has found something wrong",
+        "Its log, or another `l0gc verify`, names each finding and what to do.",
+    ),
+    Alert(
+        "L0gcRefusedForSafety", PAGES,
+        f'max by (url) (l0gc_exit_code{{step!="verify"}} == 4) unless on (url) {newest("l0gc_paused_seconds")} > 0', "0m",
+        "A step's last run was refused for safety (exit code 4), and not by a pause",
+        "Nothing was deleted by it. Read its message before anything else runs by hand; [recovery](operations.md#recovery).",
+    ),
+    Alert(
+        "L0gcStoreUnfit", PAGES, "max by (url) (l0gc_exit_code == 6)", "0m",
+        "The store lacks what l0gc's safety rests on (exit code 6)",
+        "`l0gc doctor`.",
+    ),
+    # -- the jobs
+    Alert(
+        "L0gcFailing", TICKET, "max by (url) (l0gc_exit_code) > 0", "1h",
+        "The last run of a job, or of a step, has failed for an hour; the value is its exit code",
+        "`l0gc status`, and the job's log. Space is wasted meanwhile, nothing is deleted that is needed.",
+    ),
+    Alert(
+        "L0gcNoSuccess", TICKET,
+        f'time() - max by (url, command) ({SUCCESS}{{command=~"{OFTEN}"}} or {SUCCESS}{{command="gc",step="gc"}}) > 7200',
+        "10m",
+        "A job that runs every few minutes has not succeeded for two hours",
+        "Its log; whether cron runs it at all.",
+        "command",
+    ),
+    Alert(
+        "L0gcDailyJobOverdue", TICKET,
+        f'time() - max by (url, command) ({SUCCESS}{{command=~"{DAILY}"}}) > 180000', "10m",
+        "A job that runs daily or more often has not succeeded for 50 hours",
+        "Its log; whether cron runs it at all.",
+        "command",
+    ),
+    Alert(
+        "L0gcNotSeen", TICKET, "time() - max by (url) (l0gc_seen_timestamp_seconds) > 7200", "10m",
+        "No run has looked at the cluster for two hours, so the other alerts do not know how it is",
+        "Whether any job runs; its log says why it could not look.",
+    ),
+    Alert(
+        "L0gcLimited", TICKET, "max by (url, step) (l0gc_limited) > 0", "24h",
+        "Runs of a step have ended at their limit for a day, and left something each time",
+        "Raise `--max-bytes` or `--max-objects`, or run it more often.",
+        "step",
+    ),
+    Alert(
+        "L0gcLogDiskFull", TICKET, "min by (url) (l0gc_log_disk_free_bytes) < 1e9", "10m",
+        "Less than 1 GB is free on the disk that the jobs log to",
+        "Rotate the logs. A job whose log cannot be written fails.",
+    ),
+    # -- M and garbage
+    Alert(
+        "L0gcMLags", TICKET, f"{newest('l0gc_epoch_lag')} > 12", "1h",
+        "M is more than 12 epochs behind; two is normal",
+        "`l0gc status`: what holds it back (a partition, a pin, a journal), and what to do.",
+    ),
+    Alert(
+        "L0gcCauseLasts", TICKET, cause(*PAGED, PAUSED, OVERDUE_TABLE, but=True), "24h",
+        "`l0gc status` has named the same cause or warning for a day",
+        "`l0gc status` says what ends it.",
+        "cause",
+    ),
+    Alert(
+        "L0gcPaused", TICKET, f"{newest('l0gc_paused_seconds')} > 86400", "0m",
+        "Sweeps have been paused for a day",
+        "`l0gc status` says who paused them, and why. `l0gc resume` lets them go on.",
+    ),
+    Alert(
+        "L0gcGarbageStays", TICKET, f"{newest('l0gc_oldest_eligible_age_seconds')} > 172800", "1h",
+        "Objects that are two days old may be deleted, and no sweep has done so",
+        "Whether sweeps run, and what their log says. With `--grace` or `--min-age`, allow for that much more.",
+    ),
+    Alert(
+        "L0gcLaggards", TICKET, f"{newest('l0gc_laggard_garbage_bytes')} > 1e10", "36h",
+        "Lagging partitions have kept 10 GB of other partitions' garbage for 36 hours",
+        "[What laggards keep](operations.md#what-laggards-keep): `l0gc status` says who, and what lifting it releases.",
+    ),
+    Alert(
+        "L0gcPinKeepsMuch", TICKET, f"{newest('l0gc_pinned_bytes')} > 1e10", "36h",
+        "A pin has kept 10 GB of garbage for 36 hours",
+        "`l0gc status` names it with its reason; [delete it](operations.md#pins) if nobody needs it. Those of a "
+        "[table](tables.md) end with `l0gc table sync`; `--keep-snapshots` says how much it keeps.",
+    ),
+    Alert(
+        "L0gcTableBehind", TICKET, cause(OVERDUE_TABLE), "1h",
+        "A table should have been synced a day ago, or its topic is gone",
+        "`l0gc status` names it: `l0gc table sync`, or `l0gc table drop`.",
+    ),
+    Alert(
+        "L0gcRecordsGivenUp", TICKET, "max by (url) (l0gc_holes - min_over_time(l0gc_holes[1d])) > 0", "0m",
+        "Records have been given up within a day; the value is the number of new holes",
+        "`l0gc report` lists the ranges; [tell their readers](operations.md#records-were-given-up).",
+    ),
+    Alert(
+        "L0gcDeadL1", TICKET, f"{newest('l0gc_l1_oldest_dropped_age_seconds')} > 86400", "1h",
+        "L1 objects that were dropped a day ago are still there",
+        "`l0gc vacuum`: what it cannot delete, or which journal it cannot read.",
+    ),
+    Alert(
+        "L0gcObjectsNotDeleted", TICKET,
+        "sum by (url) (increase(l0gc_objects_failed_total[6h]) or increase(l0gc_vacuum_objects_failed_total[6h])) > 0", "0m",
+        "Objects could not be deleted within six hours",
+        "Permissions, Object Lock or a legal hold: `failures` of `l0gc sweep --json`.",
+    ),
+    Alert(
+        "L0gcForeignKeys", TICKET, f"{newest('l0gc_unparsable_keys')} > 0", "1h",
+        "Keys among the L0 objects are not L0 keys",
+        "They are never deleted. `l0gc compute-watermark` names some; find out who writes there.",
+    ),
+    Alert(
+        "L0gcThrottled", TICKET, "sum by (url) (rate(l0gc_backpressure_seconds_total[1h])) > 0.3", "2h",
+        "Sweeps wait for the store a third of the time",
+        "Sweep more often, or ask for a higher limit.",
+    ),
+    Alert(
+        "L0gcUploadsTooSlow", TICKET,
+        "sum by (url) (rate(l0gc_upload_retries_total[1h])) / sum by (url) (rate(l0gc_uploaded_objects_total[1h])) > 0.1",
+        "1h",
+        "A tenth of the batches come too late and are written twice",
+        "A longer `--epoch-interval`, or smaller batches.",
+    ),
+)  # fmt: skip
+
+
+def rules() -> str:
+    """Return examples/prometheus/alerts.yml."""
+    lines = [
+        "# Generated by docs/alerts.py: alert rules for l0gc, for text files that node_exporter reads (--metrics-file).",
+        "# What each means and what to do: docs/metrics.md. Fit the times to how often your jobs run; these are for",
+        "# `l0gc gc` every ten minutes.",
+        "groups:",
+        "  - name: l0gc",
+        "    rules:",
+    ]
+    for a in ALERTS:
+        where = "".join(f", {{{{ $labels.{label} }}}}" for label in ("url", *a.by.split()))[2:]
+        lines += [
+            f"      - alert: {a.name}",
+            f"        expr: {json.dumps(a.expr)}",
+            f"        for: {a.lasts}",
+            f"        labels: {{severity: {a.severity}}}",
+            "        annotations:",
+            f"          summary: {json.dumps(f'{a.when}: {where}')}",
+            f"          description: {json.dumps(LINK.sub(_beside, a.remedy))}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _beside(link: re.Match[str]) -> str:
+    return f"{link[1]} (docs/{link[2]})"
+
+
+def page(text: str) -> str:
+    """Return docs/metrics.md with the alerts that there are."""
+    rows = "".join(f"| {a.name} | {a.severity} | {a.when}{_for(a)}. | {a.remedy} |\n" for a in ALERTS)
+    return ROWS.sub(lambda _: rows, text)
+
+
+def _for(a: Alert) -> str:
+    return "" if a.lasts == "0m" else f" (for {a.lasts})"
+
+
+# -- the dashboard ------------------------------------------------------------------------------------------------------
+
+
+def _of_cluster(metric: str, label: str = "url") -> str:
+    return newest(f'{metric}{{url=~"$url"}}', label)
+
+
+def _summed(function: str, metric: str, span: str, by: str = "url") -> str:
+    return f'sum by ({by}) ({function}({metric}{{url=~"$url"}}[{span}]))'
+
+
+PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("M and the cluster epoch", "none", (
+        (_of_cluster("l0gc_cluster_epoch"), "cluster epoch"), (_of_cluster("l0gc_watermark"), "M"),
+    )),
+    ("How far M is behind", "none", (
+        (_of_cluster("l0gc_epoch_lag"), "epochs"), (_of_cluster("l0gc_held_back_partitions"), "partitions that hold it"),
+    )),
+    ("How long ago the epoch above M began", "s", ((_of_cluster("l0gc_lag_seconds"), "lag"),)),
+    ("What status names", "none", ((f"{_of_cluster('l0gc_cause', 'url, cause')} > 0", "{{cause}}"),)),
+    ("Since the last success", "s", (
+        (f'time() - max by (step) ({SUCCESS}{{url=~"$url"}})', "{{step}}"),
+    )),
+    ("Paused", "s", ((_of_cluster("l0gc_paused_seconds"), "for"),)),
+    ("L0 objects in the bucket", "none", (
+        (_of_cluster("l0gc_l0_objects"), "all"), (_of_cluster("l0gc_eligible_objects"), "eligible"),
+    )),
+    ("L0 bytes in the bucket", "bytes", (
+        (_of_cluster("l0gc_l0_bytes"), "all"), (_of_cluster("l0gc_eligible_bytes"), "eligible"),
+        (_of_cluster("l0gc_unreconciled_bytes"), "unreconciled"),
+    )),
+    ("What the garbage costs a month", "currencyUSD", ((_of_cluster("l0gc_eligible_dollars_month"), "eligible"),)),
+    ("Age of the oldest eligible object", "s", ((_of_cluster("l0gc_oldest_eligible_age_seconds"), "age"),)),
+    ("Garbage that is kept", "bytes", (
+        (_of_cluster("l0gc_laggard_garbage_bytes"), "by laggards"), (_of_cluster("l0gc_pinned_bytes"), "by a pin"),
+        (_of_cluster("l0gc_l1_dropped_bytes"), "dropped L1"),
+    )),
+    ("Objects deleted", "none", (
+        (_summed("increase", "l0gc_objects_deleted_total", "1h"), "an hour"),
+        (_summed("increase", "l0gc_objects_failed_total", "1h"), "failed"),
+    )),
+    ("Bytes deleted", "bytes", ((_summed("increase", "l0gc_bytes_deleted_total", "1h"), "an hour"),)),
+    ("Requests of sweeps", "reqps", (
+        (_summed("rate", "l0gc_list_requests_total", "1h"), "LIST"),
+        (_summed("rate", "l0gc_delete_requests_total", "1h"), "DELETE"),
+        (_summed("rate", "l0gc_delete_errors_total", "1h"), "DELETE errors"),
+    )),
+    ("Backpressure", "percentunit", ((_summed("rate", "l0gc_backpressure_seconds_total", "1h"), "share of time"),)),
+    ("Duration of the last run", "s", (('max by (step) (l0gc_run_duration_seconds{url=~"$url"})', "{{step}}"),)),
+    ("Runs that failed", "none", (
+        (_summed("increase", "l0gc_failed_runs_total", "1d", "step"), "{{step}}"),
+        (_summed("increase", "l0gc_safety_blocks_total", "1d"), "refused for safety"),
+    )),
+    ("Steps that ended at their limit", "none", (('max by (step) (l0gc_limited{url=~"$url"})', "{{step}}"),)),
+    ("Records", "none", (
+        (_of_cluster("l0gc_unreconciled_records"), "unreconciled"),
+        (_summed("increase", "l0gc_reconciled_records_total", "1h"), "reconciled an hour"),
+        (_summed("increase", "l0gc_uploaded_records_total", "1h"), "uploaded an hour"),
+    )),
+    ("Fence", "none", (
+        (_summed("increase", "l0gc_fence_window_slides_total", "1h"), "windows slid"),
+        (_summed("increase", "l0gc_fence_rejected_below_window_total", "1h"), "refused below the window"),
+        (_summed("increase", "l0gc_fence_rejected_at_landing_total", "1h"), "refused at landing"),
+        (_summed("increase", "l0gc_upload_retries_total", "1h"), "batches written again"),
+    )),
+    ("Findings, journals, foreign keys", "none", (
+        ('max by (url) (l0gc_verify_findings{url=~"$url"})', "findings of verify"),
+        (_of_cluster("l0gc_unreadable_journals"), "journals that cannot be read"),
+        (_of_cluster("l0gc_unparsable_keys"), "keys that are not L0 keys"),
+    )),
+    ("What sweeps left", "none", (
+        (_summed("increase", "l0gc_objects_skipped_not_eligible_total", "1h"), "above M"),
+        (_summed("increase", "l0gc_objects_skipped_too_young_total", "1h"), "too young"),
+    )),
+    ("Records given up", "none", ((_of_cluster("l0gc_lost_records"), "records"), (_of_cluster("l0gc_holes"), "holes"))),
+    ("Free on the log's disk", "bytes", (('min by (url) (l0gc_log_disk_free_bytes{url=~"$url"})', "free"),)),
+)  # fmt: skip
+"""Title, unit, and the expressions with their legends."""
+
+
+def dashboard() -> str:
+    """Return examples/grafana/l0gc.json."""
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    panels = [
+        {
+            "id": n + 1,
+            "type": "timeseries",
+            "title": title,
+            "datasource": source,
+            "gridPos": {"x": n % 3 * 8, "y": n // 3 * 7, "w": 8, "h": 7},
+            "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+            "targets": [
+                {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend}
+                for i, (expr, legend) in enumerate(targets)
+            ],
+        }
+        for n, (title, unit, targets) in enumerate(PANELS)
+    ]
+    names: dict[str, Any] = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+    url: dict[str, Any] = {"name": "url", "type": "query", "label": "Cluster", "datasource": source}
+    url |= {"query": "label_values(l0gc_runs_total, url)", "refresh": 2, "includeAll": True, "multi": True}
+    whole = {"title": "l0gc", "uid": "l0gc", "schemaVersion": 39, "version": 1, "editable": True, "timezone": "utc"}
+    whole |= {"refresh": "1m", "time": {"from": "now-24h", "to": "now"}, "templating": {"list": [names, url]}}
+    return json.dumps(whole | {"panels": panels}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    RULES.write_text(rules())
+    DASHBOARD.write_text(dashboard())
+    PAGE.write_text(page(PAGE.read_text()))
