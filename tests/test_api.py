@@ -26,12 +26,14 @@ from l0gc.keys import journal_log
 from l0gc.operations import OPERATIONS, types_of
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.parallel import Threads
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from tests.collect.test_local import Failing, a_cluster, level_zero
 from tests.support.cli import opens
-from tests.support.memory_store import another_process, memory_cluster, topic_in_memory
+from tests.support.memory_store import another_process, copy_of, memory_cluster, store_of, topic_in_memory
+from tests.support.reconcile import put
 
 ROOT = Path(__file__).parents[1]
 URL = "s3://bucket/prefix"
@@ -246,6 +248,35 @@ def test_a_closed_cluster_is_refused_and_its_threads_are_gone(monkeypatch: pytes
     for use in (cluster.status, cluster.housekeep, cluster.topics.list, lambda: cluster.epoch):
         with pytest.raises(errors.UsageError, match="is closed"):
             use()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("pin", [False, True])
+def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
+    begun: bool, pin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads that they would wait for are gone."""
+    for limit in ("WINDOW_BYTES", "ROWS"):  # so that partitions are read one after another
+        monkeypatch.setattr(reader, limit, 1)
+    handles = topic_in_memory(4, 2)
+    put(handles, "events", {p: [b"a", b"b"] for p in range(4)})
+    with (
+        Threads(2) as handles.parallel,
+        over(handles, monkeypatch) as cluster,
+        cluster.producers.sender("events", "bridge") as sender,
+    ):
+        left: list[Iterator[Any]] = [cluster.read("events", pin=pin), cluster.read_lines("events", pin=pin)]
+        if begun:
+            assert all(next(some) for some in left)
+            sender.send([api.NewRecord(0, b"c")], {0: 1})
+    there = copy_of(store_of(handles))
+    for some in left:
+        with pytest.raises(errors.UsageError, match="is closed"):
+            list(some)
+    with pytest.raises(errors.UsageError, match="is closed"):
+        sender.send([api.NewRecord(0, b"d")], {0: 2})
+    assert copy_of(store_of(handles)) == there
 
 
 def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) -> None:

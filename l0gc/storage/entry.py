@@ -20,6 +20,7 @@ import msgspec
 import zstandard
 
 from l0gc.errors import CorruptObjectError, ProtocolError
+from l0gc.keys import L1_INDEX
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ CHECKPOINT_LIMIT: Final = 1 << 30
 """The most bytes that a checkpoint unpacks to: some ten million unreconciled extents."""
 
 SMALL_LIMIT: Final = 4 << 20
-"""The most bytes of any other object of `l0gc/`; what M is published with is the largest, 200 KB with 9,999 journals."""
+"""The most bytes of an index object, and of any other object of `l0gc/`. With 9,999 journals, M is published with 200 KB."""
 _AROUND: Final = 1024
 """What an object has around its content, at most."""
 
@@ -50,11 +51,12 @@ def read_limit(key: str) -> float:
 
     Of a longer one, which somebody else has put there, that many are read, so that it fails where it is decoded.
     """
-    if not key.startswith("l0gc/"):
+    if not key.startswith(("l0gc/", L1_INDEX)):
         return math.inf
     if "/checkpoint/" in key:
         return CHECKPOINT_LIMIT + _AROUND
-    return ENTRY_LIMIT + _AROUND if any(part in key for part in ("/log/", "/runs/", "/scans/")) else SMALL_LIMIT
+    large = any(part in key for part in ("/log/", "/runs/", "/scans/")) and not key.endswith(".json")
+    return ENTRY_LIMIT + _AROUND if large else SMALL_LIMIT
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,31 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.s3.models import s3_backends
 
+from l0gc.collect.attempts import read_attempts, read_gc_note
+from l0gc.collect.pause import read_pause
+from l0gc.collect.record import read_summary
 from l0gc.errors import (
     AmbiguousWriteError,
     BucketNotFoundError,
+    CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
     StoreUnfitError,
     UsageError,
 )
+from l0gc.keys import CONTROLLER_LOG, PartitionId, level_one_index
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.entry import SMALL_LIMIT
+from l0gc.storage.log import Boundary
 from l0gc.storage.objectstore import DeleteFailure
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
-from tests.support.scripted_s3 import SECRET_KEY, calls
+from l0gc.streamlog.format import check_format
+from l0gc.watermark.publication import read_any
+from tests.support.scripted_s3 import SECRET_KEY, Scripted, calls
 
 pytestmark = pytest.mark.usefixtures("credentials")
 
@@ -151,6 +162,27 @@ def test_of_an_object_that_is_longer_than_its_kind_can_be_only_so_much_is_read(s
         assert len(store.get(key).body) == SMALL_LIMIT + (key != small)
     store.put(small, bytes(SMALL_LIMIT))
     assert len(store.get(small).body) == SMALL_LIMIT
+
+
+SMALL: dict[str, Callable[[S3Store], object]] = {
+    "the last run of merge": lambda store: read_attempts(store, Parallel(), ["merge"]),
+    "what gc noted": read_gc_note,
+    "the pause": read_pause,
+    "M": read_any,
+    "the format": check_format,
+    "a log's boundary": lambda store: Boundary(store, CONTROLLER_LOG, Runtime(), 0).read(),
+    "a run's summary": lambda store: read_summary(store, "20260101"),
+    "an index object": lambda store: store.get(level_one_index(PartitionId("events", 5, 3), 9, str(uuid.uuid4()))),
+}
+
+
+@pytest.mark.parametrize("what", SMALL)
+def test_a_large_object_in_the_place_of_a_small_one_is_read_no_further_than_that_could_be(what: str) -> None:
+    with Scripted(200, "", padding=250 << 20) as server:
+        with suppress(CorruptObjectError):
+            SMALL[what](server.store)
+        assert server.requests == ["GET"]
+    assert SMALL_LIMIT / 2 < sum(server.sent) < 5 * SMALL_LIMIT  # with what lay in the sockets' buffers
 
 
 def test_keys_are_relative_to_the_prefix(store: S3Store) -> None:

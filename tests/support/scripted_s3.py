@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIATESTACCESSKEY000", "test/secret/key/0123456789", "test-session-token"
+
+_CHUNK = 1 << 16
 
 
 def calls(store: S3Store) -> list[Callable[[], object]]:
@@ -36,12 +39,26 @@ def assert_no_secrets(error: L0gcError) -> None:
 
 
 class Scripted:
-    """A server that gives one answer to everything and records the requests. `fields` are more elements of its body."""
+    """A server that gives one answer to everything and records the requests.
+
+    Args:
+        fields: more elements of the answer's body.
+        padding: so many more bytes that the body has, to which `sent` counts, as far as they are read.
+    """
 
     def __init__(
-        self, status: int, code: str, *, message: str = "said the server", cut: bool = False, fields: str = ""
+        self,
+        status: int,
+        code: str,
+        *,
+        message: str = "said the server",
+        cut: bool = False,
+        fields: str = "",
+        padding: int = 0,
     ) -> None:
         self.requests: list[str] = []
+        self.sent: list[int] = []
+        sent = self.sent
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message>{fields}</Error>".encode()
         received = self.requests
 
@@ -55,11 +72,20 @@ class Scripted:
                     self.close_connection = True
                     return
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(body) + padding))
                 self.send_header("Content-Type", "application/xml")
+                self.send_header("ETag", '"e"')
+                self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
                 self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
+                if self.command == "HEAD":
+                    return
+                self.wfile.write(body)
+                with suppress(OSError):  # the client has read enough
+                    for _ in range(0, padding, _CHUNK):
+                        self.wfile.write(bytes(_CHUNK))
+                        sent.append(_CHUNK)
+                    return
+                self.close_connection = True
 
             do_GET = do_PUT = do_POST = do_HEAD = answer
 

@@ -47,6 +47,21 @@ def test_timestamps_by_partition_say_where_each_begins_and_ends(in_l1: bool) -> 
     assert found(cluster, endingOffsetsByTimestamp=f'{{"events":{{"1":{times[2]}}}}}') == {0: [0, 1, 2], 1: [0, 1]}
 
 
+@pytest.mark.parametrize("in_l1", [False, True])
+def test_a_time_for_each_partition_finds_what_was_sent_since_though_its_sender_was_idle(in_l1: bool) -> None:
+    """A record's time is that at which it was sent, to 2 s, and not that of the last reply before."""
+    cluster, sent = topic_in_memory(2), []
+    for n in range(4):
+        store_of(cluster).clock.ms += 4_500
+        sent.append(store_of(cluster).clock.ms)
+        put(cluster, "events", {0: [b"0", b"1"], 1: [b"0"]}, {1: [b"1"]})
+        if in_l1 and n == 2:
+            reconcile(cluster)
+    for a, b in ((0, 3), (1, 0), (2, 2), (3, 1)):
+        start = f'{{"events":{{"0":{sent[a] - 2_000},"1":{sent[b] - 2_000}}}}}'
+        assert found(cluster, startingOffsetsByTimestamp=start) == {0: [*range(2 * a, 8)], 1: [*range(2 * b, 8)]}
+
+
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_a_start_after_the_last_record_is_an_error_unless_the_strategy_is_latest(option: str) -> None:
     cluster, times = timed()
