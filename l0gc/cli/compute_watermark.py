@@ -17,7 +17,7 @@ from l0gc.cli.units import duration
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import ComputeWatermark
-from l0gc.watermark.source import HELD_BACK_SHOWN
+from l0gc.watermark.source import HELD_BACK_SHOWN, PINNED
 
 if TYPE_CHECKING:
     from l0gc.watermark.external_files import ExternalFiles
@@ -90,7 +90,7 @@ def _lines(out: Output, result: WatermarkResult) -> list[str]:
         f"{count(result.partitions, 'partition')}{'' if result.published else '; not published'}"
     ]
     if result.listing is not None:
-        lines += _listing_lines(result.listing, result.watermark)
+        lines += _listing_lines(result, result.listing)
     cut = len(result.held_back_by) == HELD_BACK_SHOWN
     lines += [f"held back by {line}" for line in held_back(result.held_back_by, cut=cut)]
     if out.verbose:
@@ -100,19 +100,17 @@ def _lines(out: Output, result: WatermarkResult) -> list[str]:
     return lines
 
 
-def _listing_lines(seen: ScanReport, watermark: int) -> list[str]:
+def _listing_lines(result: WatermarkResult, seen: ScanReport) -> list[str]:
     lines = [
         f"L0 holds {count(seen.objects, 'object')} ({size(seen.bytes)}); eligible now: "
         f"{seen.eligible_objects:,} ({size(seen.eligible_bytes)}{_oldest(seen.oldest_eligible_age_s)})"
     ]
-    held: dict[tuple[str, int], list[ScanRow]] = {}
+    held: dict[str, list[ScanRow]] = {}
     for r in seen.epochs:
-        if r.epoch is not None and r.epoch > watermark:
-            held.setdefault((r.held_by, r.holders), []).append(r)
+        if r.epoch is not None and r.epoch > result.watermark:
+            held.setdefault(_held(result, r.epoch, r), []).append(r)
     most = sorted(held.items(), key=lambda item: -sum(r.bytes for r in item[1]))
-    for (held_by, holders), rows in most[:_HELD_LINES]:
-        others = f" and {holders - 1:,} more" if holders > 1 else ""
-        by = f"by {held_by}{others}" if held_by else "until the next run (newer than the snapshot)"
+    for by, rows in most[:_HELD_LINES]:
         oldest = _oldest((seen.taken_ms - min(r.oldest_ms for r in rows)) / 1000)
         lines.append(f"held {by}: {_sums(rows)}{oldest})")
     if rest := [r for _, rows in most[_HELD_LINES:] for r in rows]:
@@ -121,6 +119,16 @@ def _listing_lines(seen: ScanReport, watermark: int) -> list[str]:
         lines.append(f"{count(seen.unparsable, 'unrecognized key')}, never deleted, for example:")
         lines += [f"  {key}" for key in seen.unparsable_samples]
     return lines
+
+
+def _held(result: WatermarkResult, epoch: int, r: ScanRow) -> str:
+    """Return by whom an epoch is held. An epoch of the run's snapshot that no partition needs is held by pins alone."""
+    if r.held_by:
+        return f"by {r.held_by}{f' and {r.holders - 1:,} more' if r.holders > 1 else ''}"
+    if epoch > result.cluster_epoch:
+        return "until the next run (newer than the snapshot)"
+    pins = [h.reason for h in result.held_back_by if h.kind == PINNED]
+    return f"by {pins[0]}" if len(pins) == 1 else "by pins (l0gc pin list)"
 
 
 def _sums(rows: Sequence[ScanRow]) -> str:

@@ -10,8 +10,8 @@ import click
 from l0gc.api import Cluster
 from l0gc.cli.options import RUN, cluster_options
 from l0gc.cli.output import Output, epoch, object_line, to_stdout
-from l0gc.collect.gc_steps import SWEEP, VACUUM
-from l0gc.collect.record import DELETED, RecordedObject, folder
+from l0gc.collect.gc_steps import SWEEP, UNDELETE, VACUUM
+from l0gc.collect.record import RecordedObject, folder
 from l0gc.collect.runs import KeyInRun, RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, moment, size
@@ -82,9 +82,12 @@ def show_command(out: Output, cluster: Cluster, run_id: str, all_objects: bool, 
 
 
 def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool) -> list[str]:
+    if detail.entry.summary is not None and detail.entry.summary.command == UNDELETE:
+        return [_line(detail.entry)]
     gone = detail.by_status["deleted"]
     lines = [
         _line(detail.entry),
+        *(f"  brought back: {_line(r)}" for r in detail.undeletes),
         f"{count(gone, 'object')} ({size(detail.deleted_bytes)}) deleted, epochs {epoch(detail.lowest_epoch)} to "
         f"{epoch(detail.highest_epoch)}; {detail.by_status['failed']:,} failed, {detail.by_status['left']:,} left",
         *(f"  {f.status:8} {f.key}  {size(f.size)}" for f in detail.sample),
@@ -111,14 +114,7 @@ def find_command(out: Output, cluster: Cluster, key: str, record_dir: Path | Non
 
 
 def _find_lines(found: KeyInRun) -> list[str]:
-    o = found.object
-    when = f" at {moment(o.deleted_ms)}" if o.deleted_ms >= 0 else ""
-    lines = [f"run {found.run_id} ({found.command or 'killed'}): {o.status}{when}, {size(o.size)}"]
-    if o.status == DELETED:
-        lines.append(
-            f"where the bucket keeps versions, l0gc undelete --run {found.run_id} brings the run's objects back"
-        )
-    return lines
+    return [found.sentence]
 
 
 def _line(r: RunEntry) -> str:
@@ -130,6 +126,10 @@ def run_outcome(r: RunEntry) -> str:
     if r.summary is None:
         return f"killed, or still running: l0gc runs show {r.run_id}"
     s = r.summary
+    if s.command == UNDELETE:
+        return (
+            f"{s.outcome}: undelete of run {s.of_run}, {s.restored.objects:,} brought back ({size(s.restored.bytes)})"
+        )
     failed = f", {s.failed:,} failed" if s.failed else ""
     up_to = f", up to epoch {s.bound}" if s.bound < s.watermark else ""
     what = "vacuum" if s.command == VACUUM else f"M = {s.watermark}{up_to}"

@@ -170,13 +170,15 @@ def _garbage(s: Overview) -> str:
     if g is None:
         return "not known: nobody has listed the bucket yet"
     eligible, as_of = f"{count(g.eligible_objects, 'object')} ({size(g.eligible_bytes)})", _ago(s, g.taken_ms)
-    if not g.eligible_objects:
+    if not g.eligible_objects and not g.left_objects:
         return f"none as of {as_of}"
     name = " (S3 standard)" if price == STANDARD_PRICE else ""
     deleted = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
     if not g.left_objects:
         return f"none: {eligible} of {as_of} went with the last sweeps"
     left = ", what is left of it" if g.deleted_objects else ","
+    if g.left_objects > g.eligible_objects:
+        left = f"; since then {g.left_objects - g.eligible_objects:,} brought back, all of it"
     return f"{eligible} as of {as_of}{deleted}{left} {dollars(g.dollars_month)} a month at ${price:g} a GB-month{name}"
 
 

@@ -27,6 +27,8 @@ TABLE_SYNC: Final = "table-sync"
 COMPUTE: Final = "compute-watermark"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
+UNDELETE: Final = "undelete"
+"""The command of a record that undoes another run; no step of `gc`."""
 STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, SWEEP, VACUUM)
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
 """Those that a cluster with an external log can do; `gc` leaves the first to whoever has that log's reports."""

@@ -104,7 +104,8 @@ class Removed(msgspec.Struct, frozen=True):
 class RunSummary(Tally, kw_only=True):
     """`run.json`, written when a run ends: its options, and what it did. Times are the store's.
 
-    `kinds` is what a vacuum deleted of each kind; a sweep deletes L0 objects alone.
+    `kinds` is what a vacuum deleted of each kind; a sweep deletes L0 objects alone. An undelete deletes nothing: it has what
+    it `restored` of the run `of_run`, which `of_command` made.
     """
 
     run_id: str
@@ -122,6 +123,9 @@ class RunSummary(Tally, kw_only=True):
     first_shard: int = 0
     end_shard: int = 0
     kinds: dict[str, Removed] = msgspec.field(default_factory=dict)
+    of_run: str = ""
+    of_command: str = ""
+    restored: Removed = Removed()
 
 
 class RecordedObject(Deletable, frozen=True, gc=False):

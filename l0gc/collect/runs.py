@@ -1,8 +1,9 @@
-"""What past runs did, read from their records; taking deletions back; which records are old.
+"""What past runs did, read from their records; taking deletions back, on record too; which records are old.
 
 A killed run leaves objects as `planned`, and a request that was never answered as `failed`: the bucket shows whether those
 are gone, so what is reported is true. Taking back removes delete markers only, and only those that the run made:
-an object that comes back is one that was there, and as M has given it up, the next sweep will delete it again.
+an object that comes back is one that was there, and as M has given it up, the next sweep will delete it again. `gc` forgets
+up to where nothing was left, so that its next run lists the bucket, and does not take it for empty.
 
 Deleting old records of runs and old scan snapshots is safe because nothing that deletes data reads them, and neither does
 the computation of M. Each kind expires by age, by the store's clock, and by number. The records of the newest runs always
@@ -15,15 +16,17 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from l0gc.collect.attempts import attempt_key
-from l0gc.collect.gc_steps import STEPS, SWEEP
+from l0gc.collect.attempts import attempt_key, write_gc_note
+from l0gc.collect.gc_steps import STEPS, SWEEP, UNDELETE, GcNote
 from l0gc.collect.plan import Removal
+from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.record import (
     DELETED,
     LEFT,
@@ -31,24 +34,37 @@ from l0gc.collect.record import (
     VERSIONS,
     RecordedObject,
     Records,
+    Removed,
     RunSummary,
     folder,
     read_segment,
     read_summary,
     summary_key,
+    write_summary,
 )
 from l0gc.collect.scan import Deletable
-from l0gc.errors import NotFoundError, PartialFailureError, UsageError
-from l0gc.formatting import Outcome, count
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, StoreError, UsageError
+from l0gc.formatting import Outcome, count, moment, size
 from l0gc.keys import ATTEMPTS, RUNS, SCANS
 from l0gc.operations import Vacuum
-from l0gc.storage.objectstore import OFF, PAGE_SIZE, DeleteFailure, ListedPage, ObjectStore, VersionedKey, if_there
+from l0gc.storage.objectstore import (
+    ENABLED,
+    OFF,
+    PAGE_SIZE,
+    DeleteFailure,
+    ListedPage,
+    ObjectStore,
+    VersionedKey,
+    if_there,
+)
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.scans import old_scans
 from l0gc.watermark.source import ClusterHandle
 
 _REPORTED: Final = (
-    "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "bound", "deleted", "bytes", "failed"
+    "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "bound", "deleted", "bytes",
+    "failed", "of_run", "restored",
 )  # fmt: skip
 """What the JSON of a run has of its summary."""
 _FAILURES_SHOWN: Final = 20
@@ -70,7 +86,7 @@ class RunEntry(Outcome):
             `outcome`.
         outcome: `done`, `stopped` by a signal or a pause, `failed` by an error, or `killed`, which it is called, too,
             while it runs.
-        command: `sweep` or `vacuum`.
+        command: `sweep`, `vacuum`, or `undelete` of another run.
         purge_versions: Whether it removed versions for good.
         kinds: Of a vacuum, what it deleted of each kind: `objects` and `bytes`.
         engine: `local` or `spark`.
@@ -79,6 +95,8 @@ class RunEntry(Outcome):
         deleted: What it reported as deleted at its end.
         bytes: Their size.
         failed: What it reported as failed.
+        of_run: Of an undelete: the run whose objects it brought back; else empty.
+        restored: Of an undelete: how many `objects` it brought back, and their `bytes`.
         segments: Parquet files of the record.
     """
 
@@ -120,6 +138,7 @@ class RunDetail(Outcome):
         highest_epoch: The highest.
         sample: The first ten objects, each with `key`, `epoch`, `size`, `modified_ms`, `version_id`, `status` and
             `deleted_ms`; -1 and empty where that is not known.
+        undeletes: The runs of `undelete` that brought objects of it back, oldest first, each as in `runs list`.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"entry"})
@@ -130,10 +149,12 @@ class RunDetail(Outcome):
     lowest_epoch: int = -1
     highest_epoch: int = -1
     sample: list[RecordedObject] = field(default_factory=list)
+    undeletes: list[RunEntry] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The run's own JSON, and what became of its objects."""
-        return self.entry.to_json() | super().to_json()
+        undone = {"undeletes": [r.to_json() for r in self.undeletes]}
+        return self.entry.to_json() | super().to_json() | undone
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +171,29 @@ class KeyInRun(Outcome):
         version_id: Its delete marker's version, or the version that was removed; empty if neither is known.
         status: `deleted`, or `left` if it is still there.
         deleted_ms: When it was deleted; -1 if that is not known.
+        kept: Whether the bucket keeps what it deleted as a version, so that `undelete` may bring it back.
     """
 
     run_id: str
     command: str | None
     object: RecordedObject
+    kept: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, "command": self.command, **msgspec.to_builtins(self.object)}
+        found: dict[str, Any] = {"run_id": self.run_id, "command": self.command, "kept": self.kept}
+        found |= msgspec.to_builtins(self.object)
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What the run did, and whether that can be undone."""
+        o, run = self.object, f"run {self.run_id} ({self.command or 'killed'})"
+        if o.status != DELETED:
+            return f"{run} meant to delete it ({size(o.size)}), and left it"
+        when = f" at {moment(o.deleted_ms)}" if o.deleted_ms >= 0 else ""
+        undo = f"l0gc undelete --run {self.run_id} brings back what the run deleted"
+        back = undo if self.kept else "no version of it was kept, so only a backup brings it back"
+        return f"{run} deleted it ({size(o.size)}){when}; {back}"
 
 
 @dataclass
@@ -175,10 +211,12 @@ class UndeleteResult(Outcome):
         failed: Markers that could not be removed. With any, exit code 3.
         failures: Up to 20 of them, each with `key`, `code`, `message` and `version_id`.
         command: What made the run: `sweep` or `vacuum`.
+        bytes: The size of those that are there again.
     """
 
     run_id: str
     restored: int = 0
+    bytes: int = 0
     gone: int = 0
     already: int = 0
     again: Counter[str] = field(default_factory=Counter)
@@ -244,6 +282,15 @@ def list_runs(
         start_after: only the runs whose records lie after this key.
         parallel: reads what became of them; one after another if it is not given.
     """
+    segments, ended = _on_record(records, start_after)
+    newest = sorted(segments)[-last:]
+    summaries = (parallel or Parallel()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
+    entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
+    return entries, len(segments)
+
+
+def _on_record(records: Records, start_after: str) -> tuple[Counter[str], set[str]]:
+    """The runs whose records lie after a key, each with how many segments it has; and those of them that have ended."""
     segments: Counter[str] = Counter()
     ended: set[str] = set()
     for page in records.scan(RUNS, start_after):
@@ -253,10 +300,16 @@ def list_runs(
                 segments[run] += key.endswith(".parquet")
                 if key == summary_key(run):
                     ended.add(run)
-    newest = sorted(segments)[-last:]
-    summaries = (parallel or Parallel()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
-    entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
-    return entries, len(segments)
+    return segments, ended
+
+
+def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:
+    """The undeletes of a run, oldest first; like few other runs, they have no segment."""
+    segments, ended = _on_record(records, f"{folder(run_id)}~")
+    later = [run for run in sorted(ended) if not segments[run]]
+    summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
+    found = zip(later, summaries, strict=True)
+    return [RunEntry(run, started_ms(run), 0, s) for run, s in found if s is not None and s.of_run == run_id]
 
 
 def show_run(
@@ -282,6 +335,7 @@ def show_run(
     records = records or cluster.store
     segments = _segments(records, run_id)
     detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), if_there(read_summary, records, run_id)))
+    detail.undeletes = _undeletes(cluster, records, run_id)
     for rows in _settled(cluster, records, segments):
         for row in rows:
             each(row)
@@ -318,13 +372,23 @@ def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = 
         found = cluster.parallel.map(lambda s: [r for r in read_segment(records, s) if r.key == key], segments[run])
         rows = [row for some in found for row in some]
         summary = if_there(read_summary, records, run) if rows else None
+        command, versioning = (None, ENABLED) if summary is None else (summary.command, summary.versioning)
+        kept = versioning != OFF and not any(map(_is_of_versions, segments[run]))
         for row in rows:
             is_gone = row.status == DELETED or not _is_there(cluster.store, row)
-            command = summary.command if summary is not None else None
-            meant = KeyInRun(run, command, msgspec.structs.replace(row, status=DELETED if is_gone else LEFT))
+            meant = KeyInRun(run, command, msgspec.structs.replace(row, status=DELETED if is_gone else LEFT), kept)
             if is_gone:
                 return meant
     return meant
+
+
+def who_deleted(cluster: ClusterHandle, key: str) -> str:
+    """Which run deleted an object that is not there, as the end of a sentence."""
+    try:
+        found = find_in_runs(cluster, key)
+    except (StoreError, CorruptObjectError) as e:
+        return f"whether a run deleted it cannot be read: {e}"
+    return "no run that is on record deleted it" if found is None else found.sentence
 
 
 def _reached(records: Records, run_id: str, epoch: int) -> bool:
@@ -399,10 +463,29 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
     if any(_is_of_versions(key) for key in segments):
         raise UsageError(f"run {run_id} removed versions for good: there is nothing to bring back")
     summary = if_there(read_summary, records, run_id)
+    if summary is not None and summary.command == UNDELETE:
+        raise UsageError(
+            f"run {run_id} is the undelete of run {summary.of_run}: it deleted nothing that could come back"
+        )
     if (summary is not None and summary.versioning == OFF) or store.versioning() == OFF:
         raise UsageError(f"run {run_id} deleted from a bucket that kept no versions: there is nothing to bring back")
-    since_ms = started_ms(run_id)
     result.command = summary.command if summary is not None else SWEEP
+    began_ms = cluster.now_ms()
+    write_gc_note(store, GcNote())
+    try:
+        missing = _take_back(cluster, records, segments, result)
+    finally:
+        if result.restored:
+            _record_undelete(cluster, records, result, began_ms)
+    result.again = _deleted_again(records, run_id, missing) if missing else Counter()
+    result.gone = len(missing) - result.again.total()
+    return result
+
+
+def _take_back(cluster: ClusterHandle, records: Records, segments: Sequence[str], result: UndeleteResult) -> set[str]:
+    """Remove the markers of a run's segments, and count what is back in `result`; returns the keys that did not come
+    back."""
+    store, since_ms = cluster.store, started_ms(result.run_id)
     done: set[VersionedKey] = set()
     missing: set[str] = set()
     for key in segments:
@@ -421,6 +504,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
         hidden = {m.key for of_key in found for m in of_key}
         lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
         missing |= set(lost) - _there(cluster, lost)
+        sizes = {r.key: r.size for r in rows}
         for at in range(0, len(markers), PAGE_SIZE):
             some = markers[at : at + PAGE_SIZE]
             failures = store.delete_versions(some).failures
@@ -428,10 +512,28 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
             keys = {m.key for m in some} - {f.key for f in failures}
             back = _there(cluster, sorted(keys))
             result.restored += len(back)
+            result.bytes += sum(sizes[k] for k in back)
             missing = (missing | keys) - back
-    result.again = _deleted_again(records, run_id, missing) if missing else Counter()
-    result.gone = len(missing) - result.again.total()
-    return result
+    return missing
+
+
+def _record_undelete(cluster: ClusterHandle, records: Records, result: UndeleteResult, began_ms: int) -> None:
+    """Put on record what is back, next to the runs that delete, if the store takes it."""
+    with suppress(StoreError):
+        ended_ms = cluster.now_ms()
+        summary = RunSummary(
+            run_id=new_run_id(began_ms, cluster.runtime.new_id()),
+            command=UNDELETE,
+            started_ms=began_ms,
+            ended_ms=ended_ms,
+            outcome="failed" if result.failures else "done",
+            watermark=NO_WATERMARK,
+            cluster_epoch=cluster.identity().cluster_epoch,
+            of_run=result.run_id,
+            of_command=result.command,
+            restored=Removed(result.restored, result.bytes),
+        )
+        write_summary(records, summary)
 
 
 def _there(cluster: ClusterHandle, keys: Sequence[str]) -> set[str]:

@@ -50,12 +50,13 @@ LOCAL_CLOCK: Final = "local_clock"
 DAMAGED_RECORD: Final = "damaged_record"
 UNCLOSED_TOPIC: Final = "unclosed_topic"
 OVERDUE_TABLE: Final = "overdue_table"
+BROUGHT_BACK: Final = "brought_back"
 
 CODES: Final = (
     FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY, DAMAGED_JOURNAL,
     UNREADABLE_JOURNAL, DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED,
     UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
-    DAMAGED_RECORD, UNCLOSED_TOPIC, OVERDUE_TABLE,
+    DAMAGED_RECORD, UNCLOSED_TOPIC, OVERDUE_TABLE, BROUGHT_BACK,
 )  # fmt: skip
 
 M_REFUSED: Final = frozenset({FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY})
@@ -102,8 +103,23 @@ def find_warnings(o: Overview) -> list[Cause]:
             Cause(UNCLOSED_TOPIC, _first(o.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot")
         )
     warnings += [Cause(OVERDUE_TABLE, t.sentence, t.remedy) for t in o.tables if t.overdue]
+    warnings += _brought_back(o)
     skew = clock_skew(o.local_ms, o.as_of_ms)
     return warnings if skew is None else [*warnings, skew]
+
+
+def _brought_back(o: Overview) -> Iterator[Cause]:
+    """Yield the newest undelete, unless a run of the kind that it undid has begun since."""
+    ended = [r.summary for r in o.runs if r.summary is not None]
+    undone = next((s for s in reversed(ended) if s.of_run), None)
+    if undone is None or any(s.command == undone.of_command and s.started_ms >= undone.ended_ms for s in ended):
+        return
+    again = "it" if undone.restored.objects == 1 else "them"
+    detail = (
+        f"{count(undone.restored.objects, 'object')} of run {undone.of_run} came back with an undelete "
+        f"{span(o.as_of_ms - undone.ended_ms)} ago; the next {undone.of_command} deletes {again} again"
+    )
+    yield Cause(BROUGHT_BACK, detail, f"copy {again} first, or run l0gc pause --why TEXT")
 
 
 def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
@@ -186,10 +202,7 @@ def _of_the_bucket(o: Overview) -> Iterator[Cause]:
     for key in _keys_in(o, "compute-watermark"):
         parsed = o.layout.parse(key)
         if not o.external_log and parsed is not None and parsed.epoch > o.cluster_epoch >= o.highest[0]:
-            detail = (
-                f"the key {key} claims epoch {parsed.epoch}, above the cluster epoch {o.cluster_epoch}; M is refused"
-            )
-            yield Cause(POISONED_KEY, detail, f"remove that object if it is not l0gc's, then {COMPUTE}")
+            yield poisoned(key, parsed.epoch, o.cluster_epoch)
     if o.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
         yield Cause(DAMAGED_JOURNAL, _first(o.damaged_journals), remedy)
@@ -204,6 +217,13 @@ def _of_the_bucket(o: Overview) -> Iterator[Cause]:
 def _first(errors: Sequence[str]) -> str:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{errors[0]}{more}"
+
+
+def poisoned(key: str, epoch: int, cluster_epoch: int) -> Cause:
+    """Return the cause that an L0 key claims an epoch which the cluster has not reached."""
+    detail = f"the key {key} claims epoch {epoch}, above the cluster epoch {cluster_epoch}; M is refused"
+    remedy = f"remove that object if it is not l0gc's, or restore the newest controller log, then {COMPUTE}"
+    return Cause(POISONED_KEY, detail, remedy)
 
 
 def _keys_in(o: Overview, command: str) -> list[str]:

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.runs import find_in_runs
-from l0gc.errors import CorruptObjectError, NotFoundError, RefusedObjectError, SafetyError, StoreError, UsageError
-from l0gc.formatting import Outcome, moment
+from l0gc.collect.runs import who_deleted
+from l0gc.errors import NotFoundError, RefusedObjectError, SafetyError, UsageError
+from l0gc.formatting import Outcome
 from l0gc.inspect.causes import (
     BARRIER,
     GC_BARRIER,
@@ -28,6 +28,7 @@ from l0gc.inspect.causes import (
     UNPIN,
     blocking_cause,
     free_in,
+    poisoned,
 )
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
 from l0gc.inspect.overview import Overview
@@ -125,14 +126,10 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     with suppress(RefusedObjectError):  # the journals say whether it is needed
         there = there and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
     if parsed is None:
-        if not there:
-            raise NotFoundError(
-                f"no object {key!r} exists, and that is not an L0 key of this cluster ({o.layout.template})"
-            )
-        return _not_l0(cluster, o, key)
+        return _not_l0(cluster, o, key, there=there)
     e = _explanation(o, key, parsed.epoch)
     if not there:
-        e.explanation.append(_who_deleted(cluster, key))
+        e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
     naming = o.logs.naming(key)
     if naming and not there:  # perhaps reconciled since the journals were read, and then swept
         o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
@@ -142,7 +139,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     elif not there:
         e.verdict, e.next = "gone", "nothing"
     else:
-        _epoch(e, o, parsed.epoch)
+        _epoch(e, o, parsed.epoch, key=key)
         if e.verdict == "held" and not e.broken and not o.external_log:
             e.explanation.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
     return _refused(e, o)
@@ -202,62 +199,64 @@ def _refused(e: Explanation, o: Overview) -> Explanation:
     return e
 
 
-def _who_deleted(cluster: Handles, key: str) -> str:
-    """Return, in a sentence, what the records of runs have of an object that is not there."""
-    try:
-        found = find_in_runs(cluster, key)
-    except (StoreError, CorruptObjectError) as error:
-        return f"There is no such object. Whether a run deleted it cannot be read: {error}."
-    if found is None:
-        return (
-            "There is no such object. No run that is on record deleted it: the record expired, or it was never written."
-        )
-    when = f" at {moment(found.object.deleted_ms)}" if found.object.deleted_ms >= 0 else ""
-    back = f"in a bucket with versions, l0gc undelete --run {found.run_id} brings it back"
-    return f"Run {found.run_id} deleted it{when}; {back}."
+def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanation:
+    """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one.
 
-
-def _not_l0(cluster: Handles, o: Overview, key: str) -> Explanation:
-    """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one."""
+    Raises:
+        NotFoundError: it is a foreign one, and there is no such object.
+    """
     e = _explanation(o, key)
+    e.verdict = "own" if there else "gone"
+    not_there = "" if there else "There is no such object. "
     for pattern, what, advice in _OWN:
         if m := re.fullmatch(pattern, key):
-            e.verdict, e.next = "own", f"nothing: never remove it by hand; {advice}"
-            e.explanation.append(f"This is {what.format(*m.groups())}.")
+            e.explanation.append(f"{not_there}This is {what.format(*m.groups())}.")
+            e.next = f"nothing: never remove it by hand; {advice}" if there else f"nothing; {advice}"
             return e
     l1 = parse_level_one(key)
+    if l1 is None and not there:
+        text = (
+            f"no object {key!r} exists, and that is neither an L0 key of this cluster ({o.layout.template}) nor another"
+        )
+        raise NotFoundError(f"{text} of its keys")
     if l1 is None:
         e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
         e.explanation.append("It is not a key of this cluster, so no command ever deletes it.")
         return e
-    e.verdict, e.epoch = "own", l1.epoch
+    e.epoch = l1.epoch
     e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
     records = f"the L1 object with the records {l1.base} to {l1.last}" if l1.base >= 0 else "an index object"
     e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
-    e.explanation.append(_who_names(cluster, o, l1))
+    named, text = _who_names(cluster, o, l1)
+    e.explanation.append(text)
+    if not there:
+        e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
+        e.verdict, e.next = "gone", "nothing"
+        if named:
+            e.verdict, e.next = "missing", f"{RESTORE}; l0gc verify shows what else is wrong"
     e.explanation += [f"Table {t.sentence}." for t in o.tables if t.overdue or t.l1_bytes]
-    e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
+    if there:
+        e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
     return e
 
 
-def _who_names(cluster: Handles, o: Overview, l1: L1Key) -> str:
-    """Return, in a sentence, whether a journal names an L1 or index object."""
+def _who_names(cluster: Handles, o: Overview, l1: L1Key) -> tuple[bool, str]:
+    """Return whether a journal names an L1 or index object, and the same as a sentence."""
     name = name_bytes(l1.name)
     for journal, state in o.logs.states():
         if name in state.dropped_of(l1.revision)["name"].tolist():
-            return (
-                f"Journal {journal} has dropped it: it was replaced, or its records expired; readers may still need it."
-            )
+            why = "it was replaced, or its records expired; readers may still need it"
+            return False, f"Journal {journal} has dropped it: {why}."
         topic = state.topic(l1.revision)
         if name in topic.index["name"].tolist():
-            return f"Journal {journal} names it: it lists L1 objects that readers need."
+            return True, f"Journal {journal} names it: it lists L1 objects that readers need."
         try:
             files = files_of(cluster.store, l1.id, state, max(l1.base, 0))
             if any(f.name == l1.name for f in takewhile(lambda f: f.base_offset <= l1.base, files)):
-                return f"Journal {journal} names it: its records are live."
+                return True, f"Journal {journal} names it: its records are live."
         except UNREADABLE as error:
-            return f"Whether a journal names it cannot be read: {error}."
-    return "No journal that could be read names it: it is what a run left, or what a run is about to commit."
+            return False, f"Whether a journal names it cannot be read: {error}."
+    return False, "No journal that could be read names it: it is what a run left, or what a run is about to commit."
 
 
 def _needed(
@@ -286,13 +285,17 @@ def _needed(
         e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
 
 
-def _epoch(e: Explanation, o: Overview, epoch: int) -> None:
+def _epoch(e: Explanation, o: Overview, epoch: int, *, key: str = "") -> None:
     if epoch > o.cluster_epoch and not o.external_log:
-        e.verdict, e.next = "above the cluster epoch", "see docs/operations.md: the controller log looks old"
-        e.explanation.append(
-            f"Epoch {epoch} is above the cluster epoch {o.cluster_epoch}: nothing is published or deleted while such an "
-            "object is there."
-        )
+        ahead = poisoned(key or f"of an object at epoch {epoch}", epoch, o.cluster_epoch)
+        if key or (o.scan is not None and any(r.epoch == epoch for r in o.scan.epochs)):
+            e.verdict, e.next = "above the cluster epoch", ahead.remedy
+            e.explanation.append(f"{ahead.detail[0].upper()}{ahead.detail[1:]}.")
+        else:
+            e.verdict, e.next = "not begun", NOTHING
+            e.explanation.append(
+                f"The cluster epoch is {o.cluster_epoch}: epoch {epoch} has not begun, and holds nothing."
+            )
         return
     if epoch <= o.watermark:
         e.verdict, e.next = "eligible", SWEEP
@@ -306,7 +309,7 @@ def _epoch(e: Explanation, o: Overview, epoch: int) -> None:
     pins = o.logs.pins_below(epoch)
     if e.broken:
         e.verdict, e.next = "held", RESTORE
-    elif e.holders:
+    elif e.holders and not (pins and {h.kind for h in e.holders} == {IDLE}):
         e.verdict, e.next = "held", _moves(o, e.holders, epoch)
     elif pins:
         e.verdict, e.next = "held", UNPIN

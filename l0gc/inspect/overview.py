@@ -304,7 +304,7 @@ class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
     """What the newest scan saw, by the M that is published now.
 
     Attributes:
-        deleted_objects: what sweeps that began since then have deleted.
+        deleted_objects: what sweeps that began since then have deleted, and `undelete` has not brought back.
         left_objects: eligible and not known to be deleted since: the garbage now.
         dollars_month: what that costs a month.
         held_objects: L0 objects above M.
@@ -430,8 +430,9 @@ class Overview(_Evidence, Outcome, kw_only=True):
         lost_records: Those that were [given up](#l0gc-give-up).
         holes: In how many ranges.
         garbage: What the newest scan saw (null without one): `taken_ms`, `objects`, `bytes`; `eligible_objects` and
-            `eligible_bytes` by the published M; `deleted_objects` and `deleted_bytes`, what sweeps have deleted since;
-            `left_objects`, `left_bytes` and their `dollars_month`; `held_objects`, `held_bytes`, `held_dollars_month`;
+            `eligible_bytes` by the published M; `deleted_objects` and `deleted_bytes`, what sweeps have deleted since and
+            is not back; `left_objects`, `left_bytes` and their `dollars_month`; `held_objects`, `held_bytes`,
+            `held_dollars_month`;
             `oldest_eligible_ms`, `oldest_held_ms`; `unparsable` keys, `unparsable_bytes` and `unparsable_samples`;
             `merged_epochs`, which have one row in the scan; and the `cluster_id`, `watermark` and `cluster_epoch` that
             it is of.

@@ -168,8 +168,8 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
     )
     return Garbage(
         **msgspec.structs.asdict(totals),
-        deleted_objects=deleted.objects,
-        deleted_bytes=deleted.bytes,
+        deleted_objects=max(0, deleted.objects),
+        deleted_bytes=max(0, deleted.bytes),
         left_objects=max(0, objects - deleted.objects),
         left_bytes=left_bytes,
         dollars_month=round(dollars_month(left_bytes, price_gb_month), 6),
@@ -180,13 +180,16 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
-    """Return the L0 objects deleted by sweeps that began at `since_ms` or later. Vacuums do not count.
+    """Return the L0 objects deleted by sweeps that began at `since_ms` or later, without those that `undelete` has brought
+    back since, which may be more. Vacuums do not count.
 
     A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
     """
     ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
     swept = [r for r in ended if r.command == SWEEP]
-    return Removed(sum(r.objects for r in swept), sum(r.bytes for r in swept))
+    back = [r.restored for r in ended if r.of_command == SWEEP]
+    objects = sum(r.objects for r in swept) - sum(r.objects for r in back)
+    return Removed(objects, sum(r.bytes for r in swept) - sum(r.bytes for r in back))
 
 
 def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:
@@ -200,11 +203,12 @@ def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHol
 
 
 def _held_objects(o: Overview) -> dict[int, int]:
-    """Return the L0 objects above M, as the last scan saw them, by how many ticks from now they are free."""
+    """Return the L0 objects above M, as the last scan saw them, by how many ticks from now they are free, without those
+    that a pin keeps."""
     objects: dict[int, int] = {}
     due = tick_is_due(o.as_of_ms - o.epoch_ms, o.interval_ms)
     for r in o.scan.epochs if o.scan is not None else []:
-        if r.epoch is not None and r.epoch > o.watermark:
+        if r.epoch is not None and r.epoch > o.watermark and not o.logs.pins_below(r.epoch):
             ticks = o.logs.ticks_until_free(r.epoch, due=due)
             objects[ticks] = objects.get(ticks, 0) + r.objects
     return objects

@@ -18,7 +18,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.pipeline import Unreadable, WatermarkResult
 from l0gc.watermark.scans import ScanReport, ScanRow, ScanSnapshot, ScanTotals
-from l0gc.watermark.source import IDLE, UNREADABLE, Holder
+from l0gc.watermark.source import IDLE, PINNED, UNREADABLE, Holder
 from tests.support.cli import l0gc
 from tests.support.memory_store import memory_cluster
 from tests.test_api import over
@@ -62,6 +62,14 @@ def test_the_text_shows_what_is_held_by_whom_the_most_first() -> None:
         "  data/x",
     ]
     assert all(len(line) <= 80 for line in text)
+
+
+def test_what_only_a_pin_holds_is_not_called_newer_than_the_snapshot() -> None:
+    held = Holder("", -1, 3, PINNED, "pin 'backup' until 2026-01-31 (l0gc pin delete)")
+    text = printed(cluster_epoch=9, held_back_by=[held]).text
+    assert "held by pin 'backup' until 2026-01-31 (l0gc pin delete): 5 objects (500 B, oldest 0 s)" in text
+    both = printed(cluster_epoch=9, held_back_by=[held, held]).text
+    assert "held by pins (l0gc pin list): 5 objects (500 B, oldest 0 s)" in both
 
 
 @pytest.mark.parametrize(("holding", "others"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])

@@ -130,7 +130,7 @@ CODES_IN_ORDER = [
     "damaged_journal", "unreadable_journal", "damaged_object", "store_clock", "housekeep_overdue",
     "housekeep_failed", "unreconciled", "reconcile_failed", "idle_window", "pinned", "not_computed",
     "compute_failed", "paused", "sweep_failed", "damaged_record", "unclosed_topic", "overdue_table",
-    "local_clock",
+    "brought_back", "local_clock",
 ]  # fmt: skip
 
 

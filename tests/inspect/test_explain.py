@@ -9,6 +9,7 @@ import pytest
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
+from l0gc.inspect.reading import read_overview
 from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, GC_NOTE, L1_DATA, PAUSED, RUNS, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
@@ -16,7 +17,7 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.pins import create_pin
 from l0gc.watermark.source import IDLE, UNRECONCILED
 from tests.support.memory_store import Call, another_process, external_cluster, publish_m, store_of, topic_in_memory
-from tests.support.verify import compute_and_publish, handle_of, lift, put
+from tests.support.verify import compute_and_publish, handle_of, lift, put, scan_and_publish
 
 
 @pytest.fixture
@@ -126,10 +127,10 @@ def test_of_an_object_that_a_sweep_deleted_the_run_is_named(needed: tuple[Handle
     run = SweepRun(cluster).run().run_id
     e = explain_key(cluster, key)
     assert e.verdict == "gone"
-    assert e.explanation[0].startswith(f"Run {run} deleted it at ")
-    assert e.explanation[0].endswith(f"l0gc undelete --run {run} brings it back.")
+    assert e.explanation[0].startswith(f"There is no such object; run {run} (sweep) deleted it (")
+    assert e.explanation[0].endswith("no version of it was kept, so only a backup brings it back.")
     never = f"{key[:-4]}0000"
-    assert "No run that is on record deleted it" in explain_key(cluster, never).explanation[0]
+    assert "no run that is on record deleted it" in explain_key(cluster, never).explanation[0]
 
 
 def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Handles, str]) -> None:
@@ -174,8 +175,21 @@ def test_an_l1_object_is_live_dropped_or_left_over(needed: tuple[Handles, str]) 
     other = f"{key[: -len('.parquet') - 36]}{cluster.runtime.new_id()}.parquet"
     cluster.store.put(other, b"x")
     assert explain_key(cluster, other).explanation[1].startswith("No journal that could be read names it")
+    store_of(cluster).delete([key, other])
+    lost, gone = explain_key(cluster, key), explain_key(cluster, other)
+    assert (lost.verdict, lost.next.startswith("restore the named object")) == ("missing", True)
+    assert (gone.verdict, gone.next) == ("gone", "nothing")
+    assert gone.explanation[2] == "There is no such object; no run that is on record deleted it."
     delete_records(cluster, "events", 1, before_offset=3)
-    assert explain_key(cluster, key).explanation[1].startswith("Journal 0 has dropped it")
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.explanation[1].startswith("Journal 0 has dropped it")) == ("gone", True)
+
+
+def test_of_an_entry_that_was_truncated_it_is_said_what_it_was(needed: tuple[Handles, str]) -> None:
+    cluster, _ = needed
+    e = explain_key(cluster, f"{journal_log(0)}log/{77:020}")
+    assert (e.verdict, e.next) == ("gone", "nothing; housekeep deletes it once a checkpoint covers it")
+    assert e.explanation == ["There is no such object. This is entry 77 of the log of journal 0."]
 
 
 def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journals_is_not_missing(
@@ -233,7 +247,30 @@ def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Handles, 
     ]
     assert e.holders[0].key == key
     assert explain_epoch(cluster, 1).held_by == 2
-    assert explain_epoch(cluster, cluster.controller.epoch() + 5).verdict == "above the cluster epoch"
+
+
+def test_an_epoch_that_has_not_begun_is_no_sign_of_an_old_log_unless_an_object_claims_it(
+    needed: tuple[Handles, str],
+) -> None:
+    cluster, _ = needed
+    e = explain_epoch(cluster, 99)
+    assert (e.verdict, e.next) == ("not begun", "nothing")
+    assert e.explanation == ["The cluster epoch is 1: epoch 99 has not begun, and holds nothing."]
+    key = cluster.controller.layout().format(1, 99, cluster.runtime.new_id())
+    cluster.store.put(key, b"x")
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.next.startswith("remove that object if it is not l0gc's")) == ("above the cluster epoch", True)
+    assert e.explanation == [f"The key {key} claims epoch 99, above the cluster epoch 1; M is refused."]
+
+
+def test_what_windows_and_a_pin_hold_is_not_free_with_the_window(needed: tuple[Handles, str]) -> None:
+    cluster, _ = needed
+    create_pin(cluster, "backup", 3_600_000)
+    lift(cluster)
+    e = explain_epoch(cluster, 1)
+    assert (e.verdict, e.next.startswith("wait until the pin ends")) == ("held", True)
+    scan_and_publish(cluster)
+    assert "becomes garbage" not in read_overview(cluster).next
 
 
 # -- a partition --------------------------------------------------------------------------------------------------------

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.record import DELETED, FAILED, PLANNED, RecordedObject, RunRecord
-from l0gc.collect.runs import show_run, undelete
+from l0gc.collect.attempts import read_gc_note, write_gc_note
+from l0gc.collect.gc_steps import GcNote
+from l0gc.collect.record import DELETED, FAILED, PLANNED, RecordedObject, Removed, RunRecord
+from l0gc.collect.runs import list_runs, show_run, undelete
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import UsageError
+from l0gc.inspect.reading import deleted_since, read_overview
 from l0gc.keys import KeyLayout
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
@@ -345,6 +348,29 @@ def swept_and_taken_back(store: S3Store) -> tuple[Handles, SweepResult]:
     first = SweepRun(cluster, run_id="20260101T000000Z-0123abcd").run(1)
     undelete(cluster, first.run_id)
     return cluster, first
+
+
+def test_an_undelete_is_on_record_and_status_and_gc_know_that_something_is_back(moto_store: S3Store) -> None:
+    cluster, first = swept_and_taken_back(moto_store)
+    (undone,) = show_run(cluster, first.run_id).undeletes
+    assert undone.summary is not None
+    assert (undone.summary.of_run, undone.summary.of_command) == (first.run_id, "sweep")
+    assert undone.summary.restored == Removed(first.deleted, first.bytes)
+    runs, total = list_runs(moto_store, 9)
+    assert (runs[-1], total) == (undone, 2)
+    with pytest.raises(UsageError, match=f"is the undelete of run {first.run_id}"):
+        undelete(cluster, undone.run_id)
+    assert deleted_since(runs, 0) == Removed(0, 0)
+    (warning,) = read_overview(cluster).warnings
+    assert (warning.cause, f"{first.deleted} objects of run {first.run_id} came back" in warning.detail) == (
+        "brought_back",
+        True,
+    )
+    write_gc_note(moto_store, GcNote(swept=M))
+    second = SweepRun(cluster).run(1)
+    assert read_overview(cluster).warnings == []
+    undelete(cluster, second.run_id)
+    assert read_gc_note(moto_store) == GcNote()  # so the next gc lists the bucket and sweeps
 
 
 def test_a_later_run_that_deleted_the_same_objects_again_is_named(any_store: S3Store) -> None:

@@ -39,7 +39,7 @@ LATER: Final = "later"
 FOREIGN: Final = "foreign"
 
 _RESTORE: Final = "restore it from a version or a backup"
-_SEARCH: Final = f"{_RESTORE}; search l0gc/runs/ for its key, and find out who else can delete there"
+_SEARCH: Final = f"{_RESTORE}; if no run deleted it (l0gc runs find KEY), find out who else can delete there"
 _RESTORE_LOG: Final = "restore this log's entries and checkpoints from a version or a backup"
 _STOP: Final = "stop l0gc sweep and l0gc compute-watermark"
 _LIFT: Final = f"{_STOP}, then run l0gc reconcile, which reads it while it is there"
@@ -67,7 +67,7 @@ class Kind(StrEnum):
     WATERMARK_AHEAD = "watermark_ahead", "danger", _WHO
     WATERMARK_UNREADABLE = "watermark_unreadable", "danger", "remove it, then run l0gc compute-watermark"
     EPOCH_AHEAD = "epoch_ahead", "danger", _AHEAD
-    L1_MISSING = "l1_missing", "loss", _RESTORE
+    L1_MISSING = "l1_missing", "loss", _SEARCH
     L1_SIZE = "l1_size", "loss", _RESTORE
     L1_CORRUPT = "l1_corrupt", "loss", _RESTORE
     L1_ORPHAN = "l1_orphan", "waste", "remove it if no l0gc reconcile has been running since it was written"

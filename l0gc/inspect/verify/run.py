@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from l0gc.collect.runs import who_deleted
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, SafetyError
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.reading import published_m
@@ -99,6 +100,8 @@ _INDEXES_AT_ONCE: Final = 64
 _CONTENTS_AT_ONCE: Final = 64
 """Objects whose contents are read before what they gave is passed on."""
 _SUSPECTS_AT_ONCE: Final = 1000
+_KEYS_SEARCHED: Final = 20
+"""Of so many missing objects the records of runs are searched: each search reads about one run's record."""
 _LAST: Final = "\U0010ffff"
 _BY_SIZE: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L1_MISSING, Kind.L1_SIZE}
 _L0: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L0_CORRUPT}
@@ -184,7 +187,7 @@ def verify(
         state.epoch,
         basis.watermark,
         deep,
-        findings=[finding_of(s) for s in first],
+        findings=[finding_of(s) for s in _searched(cluster, first)],
         total=counts.total(),
         counts={kind.value: n for kind, n in sorted(counts.items())},
         checked=Checked(journals=state.journals, partitions=state.partition_count),
@@ -193,6 +196,13 @@ def verify(
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
     result.seconds = time.monotonic() - started
     return result
+
+
+def _searched(cluster: Handles, findings: Sequence[Suspect]) -> list[Suspect]:
+    """Return the findings; of the first missing objects, with the run that deleted each."""
+    missing = dict.fromkeys(s.key for s in findings if s.kind in (Kind.L0_MISSING, Kind.L1_MISSING))
+    who = {key: who_deleted(cluster, key) for key in islice(missing, _KEYS_SEARCHED)}
+    return [s if s.key not in who else msgspec.structs.replace(s, detail=f"{s.detail}; {who[s.key]}") for s in findings]
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from l0gc.collect.record import DELETED, RecordedObject, RunRecord
+from l0gc.collect.scan import Deletable
 from l0gc.inspect.verify.findings import Basis, Kind, Suspect, VerifyResult, of_object
 from l0gc.inspect.verify.run import confirm, verify
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
@@ -101,6 +103,19 @@ def test_damages_are_found_by_the_tasks_that_list_them() -> None:
         ("l1_size", "events", 0, of_l1),
     ]
     assert result.counts == {"l0_missing": 3, "l1_orphan": 1, "l1_size": 1}
+
+
+def test_of_a_missing_object_the_run_that_deleted_it_is_named() -> None:
+    cluster = two_topics()
+    lost, of_l1 = object_of(cluster, 0, SECOND).key, l1_of(cluster)[0]
+    run = "20260131T235959Z-0123abcd"
+    record = RunRecord(store_of(cluster), run, "l0")
+    segment = record.plan([Deletable(lost, 1, 7)])
+    record.write(segment, lambda: [RecordedObject(lost, 1, 7, status=DELETED)])
+    cluster.store.delete([lost, of_l1])
+    details = {f.key: f.detail for f in verified(cluster).findings}
+    assert f"; run {run} (killed) deleted it (7 B); l0gc undelete --run {run} brings back" in details[lost]
+    assert details[of_l1] == "the object is missing; no run that is on record deleted it"
 
 
 def test_all_findings_are_counted_and_the_first_are_listed() -> None:
