@@ -159,6 +159,7 @@ class Sweep(Deletion, frozen=True, kw_only=True):
     Attributes:
         min_age_s: Leave objects that are younger than this.
         shards: Sweep these shards only, from the first to the last, for example 000-249.
+        shadow: Delete nothing, but keep a record of what would be deleted, for l0gc verify --shadow.
         grace_s: Delete only what an M allows that was published so long ago: time to notice a mistake before it counts.
         up_to: Delete nothing above this epoch: try a low one before M.
         purge_versions: Remove every version of what is deleted, for good.
@@ -166,9 +167,15 @@ class Sweep(Deletion, frozen=True, kw_only=True):
 
     min_age_s: Seconds = 0
     shards: tuple[int, int] | None = None
+    shadow: bool = False
     grace_s: Seconds = 0
     up_to: Number | None = None
     purge_versions: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shadow:  # so whatever asks whether a run deletes gets one answer
+            msgspec.structs.force_setattr(self, "dry_run", True)
 
     @property
     def whole(self) -> bool:
@@ -266,9 +273,11 @@ class Gc(Operation, frozen=True, kw_only=True):
 
     Attributes:
         dry_run: Change nothing: compute M, and report what a sweep by the published M and a vacuum would do.
+        shadow: Delete no data: the sweep keeps a record of what it would delete, and the vacuum is left out.
     """
 
     dry_run: bool = False
+    shadow: bool = False
     housekeep: Housekeep | None = Housekeep()
     reconcile: Reconcile | None = Reconcile()
     merge: Merge | None = Merge()
@@ -277,6 +286,13 @@ class Gc(Operation, frozen=True, kw_only=True):
     compute_watermark: ComputeWatermark | None = ComputeWatermark()
     sweep: Sweep | None = Sweep()
     vacuum: Vacuum | None = Vacuum()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shadow:
+            sweep = msgspec.structs.replace(self.sweep, shadow=True) if self.sweep is not None else None
+            msgspec.structs.force_setattr(self, "sweep", sweep)
+            msgspec.structs.force_setattr(self, "vacuum", None)
 
 
 class Upload(Operation, frozen=True, kw_only=True):
@@ -305,10 +321,14 @@ class Verify(Operation, frozen=True, kw_only=True):
     Attributes:
         deep: Read every block that a journal needs and every L1 object, and check what they hold.
         min_age_s: An L1 object that no journal names is a finding when it is older than this.
+        shadow: Check only that nothing in the records of shadow runs was needed since.
+        access_logs: With --shadow: a folder of S3 server access logs, or s3://bucket/folder. Nothing was read either.
     """
 
     deep: bool = False
     min_age_s: Seconds = HOUR_S
+    shadow: bool = False
+    access_logs: str | None = None
 
 
 class Init(Operation, frozen=True, kw_only=True):

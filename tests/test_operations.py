@@ -127,7 +127,7 @@ def test_a_command_hands_each_option_to_its_method(
         value, text = another(operation, name)
         with monkeypatch.context() as m:
             run(operation, *given_as(source, operation.command(), written(operation, name), text, m, tmp_path))
-        assert call["options"] == msgspec.structs.asdict(msgspec.structs.replace(operation(), **{name: value}))
+        assert operation(**call["options"]) == msgspec.structs.replace(operation(), **{name: value})
 
 
 @pytest.mark.parametrize("source", ["flag", "environment", "file"])
@@ -164,7 +164,7 @@ CORE: Final = {
     "verify": ("l0gc.inspect.verify.run", "verify"),
 }
 """The function that does an operation's work: what an option is for."""
-ELSEWHERE: Final = {("merge", "dry_run")}
+ELSEWHERE: Final = {("merge", "dry_run"), ("verify", "shadow"), ("verify", "access_logs")}
 """Options that decide which function is called: each has a test of its own below."""
 
 

@@ -724,9 +724,19 @@ class Cluster:
             progress: called with what is done next.
         """
         from l0gc.inspect.verify.run import check_log_is_ours, verify
+        from l0gc.inspect.verify.shadow import AccessLogs, verify_shadow
 
         cluster, wanted = self.handles(), Verify(**options)
+        if wanted.access_logs is not None and not wanted.shadow:
+            raise UsageError("--access-logs goes with --shadow")
         check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
+        if wanted.shadow:
+            progress("reading the records of shadow runs and the journals")
+            logs = None
+            if (place := wanted.access_logs) is not None:
+                source = self._store_at(place) if place.startswith("s3://") else LocalFolder(Path(place))
+                logs = AccessLogs(source, place, self._config.bucket, self._config.prefix)
+            return verify_shadow(cluster, logs)
         work = Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK)
         with self._workers(spark, work, progress) as (workers, _):
             return verify(cluster, workers, deep=wanted.deep, min_age_ms=int(wanted.min_age_s * 1000))

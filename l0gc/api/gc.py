@@ -23,7 +23,7 @@ from l0gc.collect.pause import describe_pause, paused_error, read_pause
 from l0gc.errors import CorruptObjectError, EndedError, L0gcError, StoppedError, StoreError
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
-from l0gc.operations import Gc, Merge, Operation, Vacuum
+from l0gc.operations import Gc, Merge, Operation, Sweep, Vacuum
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Retention
 from l0gc.watermark.publication import PublishedWatermark, read_published
@@ -186,7 +186,7 @@ class _Run:
                 setattr(self._result, step.field, e.result)
             raise
         setattr(self._result, step.field, result)
-        if not options.get("dry_run"):
+        if not options.get("dry_run") or options.get("shadow"):
             step.done(result)
         return result
 
@@ -210,7 +210,7 @@ class Due:
 
     def __init__(self, cluster: Handles, wanted: Gc) -> None:
         self._cluster, self._merge, self._vacuum = cluster, wanted.merge or Merge(), wanted.vacuum or Vacuum()
-        self._grace_ms = int(1000 * wanted.sweep.grace_s) if wanted.sweep is not None else 0
+        self._sweep = wanted.sweep or Sweep()
         self._note = gc_steps.GcNote()
         self._landed = -1
         self._garbage: JournalGarbage | None = None
@@ -262,8 +262,9 @@ class Due:
         self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
 
     def no_sweep(self) -> str:
-        before_ms = self._now_ms() - self._grace_ms if self._grace_ms else None
-        why = gc_steps.sweep_not_due(self._published(), self._note, before_ms)
+        grace_ms, shadow = int(1000 * self._sweep.grace_s), self._sweep.shadow
+        before_ms = self._now_ms() - grace_ms if grace_ms else None
+        why = gc_steps.sweep_not_due(self._published(), self._note, before_ms, shadow=shadow)
         if (
             why and (pause := read_pause(self._cluster.store)) is not None
         ):  # a sweep that is due is refused, and says so
@@ -271,13 +272,14 @@ class Due:
         return why
 
     def swept(self, result: SweepResult) -> None:
-        """Keep for the next run up to where nothing is left."""
-        if (
-            result.plan.options.shards is None
-            and result.eligible == result.deleted
-            and not result.stopped
-            and not result.paused
-        ):
+        """Keep for the next run up to where nothing is left, or all is on record of a shadow run."""
+        options = result.plan.options
+        if options.shards is not None or result.stopped:
+            return
+        if options.shadow:
+            if not result.limited and not result.held_by_age:
+                self._keep(shadowed=result.bound)
+        elif result.eligible == result.deleted and not result.paused:
             self._keep(swept=result.bound)
 
     def no_vacuum(self) -> str:

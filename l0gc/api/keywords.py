@@ -63,6 +63,7 @@ class SweepKeywords(TypedDict, total=False):
     record_dir: Path | None
     min_age_s: float
     shards: tuple[int, int] | None
+    shadow: bool
     grace_s: float
     up_to: int | None
     purge_versions: bool
@@ -83,6 +84,7 @@ class VacuumKeywords(TypedDict, total=False):
 
 class GcKeywords(TypedDict, total=False):
     dry_run: bool
+    shadow: bool
     housekeep: Housekeep | None
     reconcile: Reconcile | None
     merge: Merge | None
@@ -96,3 +98,5 @@ class GcKeywords(TypedDict, total=False):
 class VerifyKeywords(TypedDict, total=False):
     deep: bool
     min_age_s: float
+    shadow: bool
+    access_logs: str | None

@@ -49,8 +49,9 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
 
     \b
     Example:
-      l0gc gc --sweep-min-age 1h
+      l0gc gc --sweep-grace 1d
       l0gc gc --dry-run
+      l0gc gc --shadow                          # the first days: nothing is deleted, all is recorded
     """
     text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
     # How a step's own command shows progress, ends on a signal and shows its result.

@@ -251,9 +251,9 @@ def key_of(name: str, labels: Mapping[str, str]) -> Key:
 
 
 def samples(run: Run, url: str) -> dict[Key, float]:
-    """The numbers of a command's run, and of its steps; their labels are those of `LABELS`."""
+    """The numbers of a command's run, and of its steps; their labels are those of `LABELS`. A dry or shadow run has none."""
     found = {}
-    for part in (run, *run.parts):
+    for part in (p for p in (run, *run.parts) if not p.data.get("dry_run")):
         labels = {"url": url, "command": run.step, "step": part.step}
         numbers = _numbers(part)
         for metric in METRICS:

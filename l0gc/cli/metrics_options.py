@@ -65,7 +65,8 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 return command(settings, *args, **kwargs)
         finally:
             run.log_free = _log_free()
-            _export(Output(settings), samples(run, settings.url or ""), metrics_file, pushgateway)
+            if new := samples(run, settings.url or ""):
+                _export(Output(settings), new, metrics_file, pushgateway)
 
     return _OPTIONS(wrapped)
 

@@ -31,7 +31,7 @@ from l0gc.watermark.source import Holder
 
 if TYPE_CHECKING:
     from l0gc.inspect.doctor import DoctorResult
-    from l0gc.inspect.verify.findings import VerifyResult
+    from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 
 WATCH_S: Final = 5.0
 INDENT: Final = 11
@@ -319,6 +319,7 @@ def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
     Example:
       l0gc verify
       l0gc verify --deep --json
+      l0gc verify --shadow --access-logs s3://my-logs/access
     """
     out.finish(
         partial(cluster.verify, engine, **options),
@@ -335,6 +336,8 @@ def verified(result: VerifyResult) -> list[str]:
     lines = [f.line for f in result.findings]
     if result.total > len(lines):
         lines.append(f"{count(result.total - len(lines), 'more finding')} like these")
+    if result.shadow is not None:
+        return lines + _shadow_verified(result, result.shadow)
     verdict = count(result.total, "finding") if result.total else "nothing is wrong"
     lines.append(
         f"{verdict}: {count(checked.journals, 'journal')}, {count(checked.partitions, 'partition')}, "
@@ -353,4 +356,19 @@ def verified(result: VerifyResult) -> list[str]:
     if result.unparsable_keys:
         where = "in the data folders"
         lines.append(count(result.unparsable_keys, f"key {where} is not l0gc's", f"keys {where} are not l0gc's"))
+    return lines
+
+
+def _shadow_verified(result: VerifyResult, s: ShadowProof) -> list[str]:
+    needed = f"{count(result.total, 'finding')}: DO NOT SWEEP" if result.total else "not one was needed"
+    lines = [
+        f"{count(s.objects, 'object')} ({size(s.bytes)}) would have gone in {span(s.until_ms - s.since_ms)}, by "
+        f"{count(s.runs, 'shadow run')}; {needed}",
+        f"{count(result.checked.journals, 'journal')} and {count(s.entries, 'entry', 'entries')} since then were read"
+        + (f"; {count(s.entries_gone, 'older entry', 'older entries')} had been truncated" if s.entries_gone else ""),
+    ]
+    if s.log_lines is not None:
+        lines.append(
+            f"{count(s.log_lines, 'line')} of access logs, {moment(s.logs_from_ms)} to {moment(s.logs_until_ms)}"
+        )
     return lines

@@ -53,7 +53,8 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
     \b
     Example:
       l0gc sweep --dry-run
-      l0gc sweep --min-age 1h --max-rate 3000
+      l0gc sweep --shadow                       # nothing is deleted, and l0gc verify --shadow can tell if it was needed
+      l0gc sweep --grace 1d --max-rate 3000
       l0gc sweep --up-to 4100                   # a canary: less than M allows
       l0gc sweep --dry-run --list - | head
       l0gc sweep --record-dir /var/lib/l0gc     # the store is full
@@ -101,6 +102,12 @@ def swept(r: SweepResult) -> list[str]:
         )
     if r.watermark < 0:
         lines.append("nothing is published yet: run l0gc compute-watermark")
+    if plan.options.shadow:
+        before = r.eligible - r.held_by_age - r.deleted
+        more = f", and {count(before, 'object')} by earlier ones" if before > 0 and not r.limited else ""
+        lines.append(
+            f"shadow run {r.run_id}: nothing was deleted, this is on record{more}; l0gc verify --shadow judges it"
+        )
     if plan.paused:
         lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")
     if r.held_by_age:

@@ -48,12 +48,14 @@ class GcNote(msgspec.Struct, frozen=True):
         published_ms: which publication that was, by its time.
         held: L0 objects that were neither eligible then nor unrecognized; -1 if nobody counted.
         swept: the bound of the last sweep that left nothing at or below it.
+        shadowed: the bound of the last shadow run that has all at or below it on record; only shadow runs go by it.
     """
 
     landed: int = -1
     published_ms: int = -1
     held: int = -1
     swept: int = NO_WATERMARK
+    shadowed: int = NO_WATERMARK
 
 
 def compute_not_due(
@@ -79,20 +81,24 @@ def compute_not_due(
     return ""
 
 
-def sweep_not_due(published: PublishedWatermark | None, note: GcNote, before_ms: int | None = None) -> str:
+def sweep_not_due(
+    published: PublishedWatermark | None, note: GcNote, before_ms: int | None = None, *, shadow: bool = False
+) -> str:
     """Why nothing need be swept; empty if a sweep is due.
 
     Args:
         before_ms: the sweep goes by the M that was published at this time; None for the one that is published.
+        shadow: whether it is a shadow run.
     """
     if published is None or published.watermark <= NO_WATERMARK:
         return "nothing is published that may be deleted"
     bound = published.watermark if before_ms is None else watermark_at(published, before_ms)
     if bound <= NO_WATERMARK:
         return f"M = {published.watermark} was published too lately for --sweep-grace, and none before it"
-    if bound <= note.swept:
+    if bound <= (done := max(note.swept, note.shadowed) if shadow else note.swept):
         older = "" if bound == published.watermark else ", the newest that --sweep-grace allows"
-        return f"the last sweep deleted all up to M = {bound}{older}"
+        did = "deleted" if done == note.swept else "has on record"
+        return f"the last sweep {did} all up to M = {bound}{older}"
     if published.eligible_objects == 0:
         return f"M = {published.watermark} was published with a listing, which had nothing at or below it"
     return ""

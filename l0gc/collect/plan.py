@@ -16,9 +16,10 @@ from typing import Final, Generic, Self, TypeVar
 import msgspec
 
 from l0gc.collect.pause import describe_pause, paused_error, read_pause
+from l0gc.collect.scan import NOTHING_KNOWN
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
-from l0gc.keys import KeyLayout
+from l0gc.keys import SHADOW, KeyLayout
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
 from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_at, watermark_of
@@ -43,6 +44,8 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
         by_version: whether a sweep deletes every version and delete marker, for good; a bucket that never kept any has none.
         expected, counted: what the last scan saw as eligible and in all, -1 without one.
         paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
+        ends: of a shadow run, where the log of each unit ended when M was published last.
+        known: of a shadow run, what earlier ones have on record already; see `SkipScan`.
     """
 
     options: D
@@ -62,6 +65,8 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     expected: int = -1
     counted: int = -1
     paused: str = ""
+    ends: dict[str, tuple[int, int]] = {}
+    known: tuple[int, int] = NOTHING_KNOWN
 
     def limited_to_share(self, total: int) -> Self:
         """Return the plan with the share of `total` objects that the run may delete, if the options give one."""
@@ -127,6 +132,9 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
             "run l0gc compute-watermark without --no-scan"
         )
     plan = plan.limited_to_share(max(0, counted))
+    if options.shadow:
+        ends = published.ends if published is not None else {}
+        plan = msgspec.structs.replace(plan, run_id=f"{SHADOW}{plan.run_id}", ends=ends)
     return msgspec.structs.replace(
         plan,
         bound=bound,

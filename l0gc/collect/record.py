@@ -4,6 +4,9 @@ A segment of objects is written as `planned` before the first of them is deleted
 each, when the last request of the segment has ended. So whatever is deleted is in a segment: a killed run leaves some as
 `planned`, and the bucket itself shows which of those are gone (`runs.py`).
 
+A shadow run deletes nothing and writes each segment once. Its id begins with `shadow/`, so its record lies in a folder of
+its own. Nothing that looks for what runs deleted reads it: only `l0gc verify --shadow`, the report and the next shadow run.
+
 A store that is full takes no more writes: then an operator can say that the record is to go to a folder of this machine, or
 that none is needed. In a folder, a file is on disk before the write returns, so the record is true whenever the run is
 killed, as in the bucket.
@@ -33,10 +36,14 @@ from l0gc.storage.workers import LOCAL
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
 
+DONE: Final = "done"
+"""How a run ended that tried all that was to go."""
 PLANNED: Final = "planned"
 DELETED: Final = "deleted"
 FAILED: Final = "failed"
 LEFT: Final = "left"
+SHADOWED: Final = "shadow"
+"""Of an object in a shadow run's record: it would have been deleted."""
 
 _PARTIAL: Final = ".partial"
 
@@ -105,7 +112,8 @@ class RunSummary(Tally, kw_only=True):
     """`run.json`, written when a run ends: its options, and what it did. Times are the store's.
 
     `kinds` is what a vacuum deleted of each kind; a sweep deletes L0 objects alone. An undelete deletes nothing: it has what
-    it `restored` of the run `of_run`, which `of_command` made.
+    it `restored` of the run `of_run`, which `of_command` made. `objects` of a shadow run would have been deleted; it looked
+    at what was changed by `older_than_ms`, and the log of each unit ended at `ends` when its M was published.
     """
 
     run_id: str
@@ -126,6 +134,8 @@ class RunSummary(Tally, kw_only=True):
     of_run: str = ""
     of_command: str = ""
     restored: Removed = Removed()
+    older_than_ms: int = -1
+    ends: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
 
 
 class RecordedObject(Deletable, frozen=True, gc=False):
@@ -180,8 +190,10 @@ class RunRecord:
         sink: where they go; None to write nothing.
     """
 
-    def __init__(self, sink: Records | None, run_id: str, worker: str, *, purge: bool = False) -> None:
-        self._sink = sink
+    def __init__(
+        self, sink: Records | None, run_id: str, worker: str, *, purge: bool = False, shadow: bool = False
+    ) -> None:
+        self._sink, self._status = sink, SHADOWED if shadow else PLANNED
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
         self._encoding = threading.Lock()  # rows and an encoder take some MiB: one at a time
@@ -189,7 +201,7 @@ class RunRecord:
     def plan(self, objects: Sequence[Deletable]) -> str:
         """Write a segment before its objects are deleted; returns its key."""
         key = f"{self._stem}-{next(self._numbers):05}.parquet"
-        self.write(key, lambda: [RecordedObject.of(o) for o in objects])
+        self.write(key, lambda: [RecordedObject.of(o, self._status) for o in objects])
         return key
 
     def write(self, key: str, rows: Callable[[], Sequence[RecordedObject]]) -> None:

@@ -4,8 +4,8 @@ The caller finds objects, decides which may go, and hands them over. A segment i
 its objects are deleted. So many segments are in hand and no more, and each holds no more than so many objects and bytes; the
 caller waits for room, with only the batch in its hands. So memory grows neither with the bucket nor with the requests. An
 operator's pause is read before each segment is put on record, and again before a request if that was a while ago; it ends
-the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no record, and a pause
-does not end it.
+the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no record, unless it is a
+shadow run, and a pause does not end it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Remover:
             self._deleter = Deleter(
                 store, runtime, self.pacer, self.stop, pause=self._pause, keep_history=plan.keeps_history
             )
-        self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version)
+        shadow = plan.options.dry_run  # of the dry runs only a shadow run has records
+        self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version, shadow=shadow)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
         # Of C, so that an exception in the middle of a wait cannot leave it locked (see `storage.parallel`).
@@ -206,7 +207,8 @@ class Remover:
                 )
             )
             now_ms = self.plan.started_ms + int((self._runtime.clock.monotonic() - self._began) * 1000)
-            self._record.write(key, lambda: rows_of(objects, outcome, now_ms))
+            if not self.plan.options.dry_run:
+                self._record.write(key, lambda: rows_of(objects, outcome, now_ms))
         except BaseException as e:  # raised in the caller's thread, since nothing catches it here
             self._fail(e)
             raise  # a kill, or a panic of obstore's Rust

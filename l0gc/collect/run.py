@@ -5,7 +5,8 @@ its own. A part that is done again, because its executor died, finds what is lef
 deleted is on record, and counted from there, so that the totals say what the run deleted, whichever task did it. A run
 that is stopped is settled in the same way.
 
-`run.json` is written when a run ends. A dry run, and a run that deleted no data and met no trouble, leave none. A run that
+`run.json` is written when a run ends. A dry run that is no shadow run, and a run that deleted no data and met no trouble,
+leave none. A run that
 failed or was stopped says so. A killed process, as by a second signal, writes no end: its absence is how `runs` recognises
 a run that was killed, and the segments say what it deleted (`record.py`).
 """
@@ -25,7 +26,7 @@ from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import paused_error
 from l0gc.collect.plan import ONE_PROCESS, D, Removal
-from l0gc.collect.record import FolderRecords, Records, Removed, RunSummary, folder, worker_of, write_summary
+from l0gc.collect.record import DONE, FolderRecords, Records, Removed, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
@@ -46,10 +47,9 @@ Find = Callable[[Place, Remover, A], None]
 
 _LOOK_EVERY_S: Final = 0.2
 
-DONE: Final = "done"
 STOPPED: Final = "stopped"
 FAILED: Final = "failed"
-"""The outcomes: all that was to go was tried; the caller or a pause ended the run; an error did."""
+"""The outcomes besides `DONE`: the caller or a pause ended the run; an error did."""
 _KILLED: Final = ""
 """A killed run writes no end."""
 _STOPPED_CODE: Final = 130
@@ -162,6 +162,8 @@ class RunResult(Tally, Outcome, kw_only=True):
             first_shard=plan.first_shard,
             end_shard=plan.end_shard,
             kinds=self.kinds,
+            older_than_ms=min(plan.older_than_ms, plan.started_ms),
+            ends=plan.ends,
         )
 
 
@@ -313,7 +315,7 @@ class RemovalRun(Generic[D, R]):
         If there are any, all segments of the kind are counted: an object that a lost worker put on record may have been
         deleted by the one that took its place.
         """
-        if self._records is None:
+        if self._records is None or self._options.dry_run:
             return
         segments = self._cluster.store.list(folder(self._plan.run_id)).modified_ms
         workers = {key: worker_of(key) for key in segments if worker_of(key).startswith(f"{kind}-")}
@@ -326,11 +328,16 @@ class RemovalRun(Generic[D, R]):
 
 
 def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
-    """Where the record of a run goes; None for a run that keeps none, as a dry run does.
+    """Where the record of a run goes; None for a run that keeps none, as a dry run does that is no shadow run.
 
     Raises:
-        UsageError: both a folder and no record are wanted, or the folder cannot be written to.
+        UsageError: both a folder and no record are wanted, or the folder cannot be written to; a shadow run is to keep its
+            record elsewhere than in the bucket.
     """
+    if isinstance(options, Sweep) and options.shadow:
+        if options.record_dir is not None or not options.record:
+            raise UsageError("--shadow keeps its record in the bucket: leave out --record-dir and --no-record")
+        return store
     if options.record_dir is not None and not options.record:
         raise UsageError(
             "--record-dir keeps the run record in a folder, and --no-record keeps none: give one of the two"

@@ -29,6 +29,7 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.record import (
     DELETED,
+    DONE,
     LEFT,
     PLANNED,
     VERSIONS,
@@ -42,11 +43,11 @@ from l0gc.collect.record import (
     summary_key,
     write_summary,
 )
-from l0gc.collect.scan import Deletable
+from l0gc.collect.scan import NOTHING_KNOWN, Deletable
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, StoreError, UsageError
 from l0gc.formatting import Outcome, count, moment, size
-from l0gc.keys import ATTEMPTS, RUNS, SCANS
+from l0gc.keys import ATTEMPTS, RUNS, SCANS, SHADOW
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import (
     ENABLED,
@@ -68,11 +69,15 @@ _REPORTED: Final = (
 )  # fmt: skip
 """What the JSON of a run has of its summary."""
 _FAILURES_SHOWN: Final = 20
-_RUN_KEY: Final = re.compile(rf"{RUNS}([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
+_RUN_KEY: Final = re.compile(rf"{RUNS}((?:{SHADOW})?)([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 _NO_ID: Final = {"", "null"}
 """Of a delete marker: it is not known, or it is the one that a later write takes over, as versioning is suspended."""
 KEEP_RUNS: Final = 10_000
-"""The most runs whose records are kept."""
+"""The most runs whose records are kept, and the most shadow runs."""
+_SEGMENTS_AT_ONCE: Final = 8
+_CLOCKS_MS: Final = 3_000
+"""What was changed so shortly before a shadow run began it may not have listed: the log's time is right to 2 s, and the
+store's times have whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,20 +249,24 @@ class UndeleteResult(Outcome):
 
 def started_ms(run_id: str) -> int:
     """When a run began, by its name."""
-    moment = datetime.strptime(run_id.split("-", maxsplit=1)[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    moment = datetime.strptime(run_id.removeprefix(SHADOW).split("-", maxsplit=1)[0], "%Y%m%dT%H%M%SZ")
+    return int(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def run_of(key: str) -> str | None:
-    """The run whose record the object `key` belongs to; None if it belongs to none."""
+def run_of(key: str, *, shadow: bool = False) -> str | None:
+    """The run whose record the object `key` belongs to; None if it belongs to none.
+
+    Args:
+        shadow: the shadow run instead, which deleted nothing.
+    """
     m = _RUN_KEY.fullmatch(key)
-    if m is None:
+    if m is None or bool(m[1]) != shadow:
         return None
     try:
-        started_ms(m[1])
+        started_ms(m[2])
     except ValueError:  # a name of a record's form with a month 13
         return None
-    return m[1]
+    return m[1] + m[2]
 
 
 # -- list and show ------------------------------------------------------------------------------------------------------
@@ -274,28 +283,38 @@ def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
 
 
 def list_runs(
-    records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None
+    records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None, shadow: bool = False
 ) -> tuple[list[RunEntry], int]:
     """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
 
     Args:
         start_after: only the runs whose records lie after this key.
         parallel: reads what became of them; one after another if it is not given.
+        shadow: shadow runs instead, which deleted nothing.
     """
-    segments, ended = _on_record(records, start_after)
+    segments, ended = _counted(records, start_after, shadow=shadow)
     newest = sorted(segments)[-last:]
     summaries = (parallel or Parallel()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
     entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
     return entries, len(segments)
 
 
-def _on_record(records: Records, start_after: str) -> tuple[Counter[str], set[str]]:
-    """The runs whose records lie after a key, each with how many segments it has; and those of them that have ended."""
+def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:
+    """The undeletes of a run, oldest first; like few other runs, they have no segment."""
+    segments, ended = _counted(records, f"{folder(run_id)}~")
+    later = [run for run in sorted(ended) if not segments[run]]
+    summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
+    found = zip(later, summaries, strict=True)
+    return [RunEntry(run, started_ms(run), 0, s) for run, s in found if s is not None and s.of_run == run_id]
+
+
+def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -> tuple[Counter[str], set[str]]:
+    """How many segments each run has, and the runs that have an end on record; see `list_runs`."""
     segments: Counter[str] = Counter()
     ended: set[str] = set()
-    for page in records.scan(RUNS, start_after):
+    for page in records.scan(f"{RUNS}{SHADOW}" if shadow else RUNS, start_after):
         for key in page.keys:
-            run = run_of(key)
+            run = run_of(key, shadow=shadow)
             if run is not None:
                 segments[run] += key.endswith(".parquet")
                 if key == summary_key(run):
@@ -303,13 +322,29 @@ def _on_record(records: Records, start_after: str) -> tuple[Counter[str], set[st
     return segments, ended
 
 
-def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:
-    """The undeletes of a run, oldest first; like few other runs, they have no segment."""
-    segments, ended = _on_record(records, f"{folder(run_id)}~")
-    later = [run for run in sorted(ended) if not segments[run]]
-    summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
-    found = zip(later, summaries, strict=True)
-    return [RunEntry(run, started_ms(run), 0, s) for run, s in found if s is not None and s.of_run == run_id]
+def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[RecordedObject]:
+    """What a shadow run would have deleted. Raises `CorruptObjectError`."""
+    keys = sorted(k for k in records.list(folder(run_id)).modified_ms if k.endswith(".parquet"))
+    for at in range(0, len(keys), _SEGMENTS_AT_ONCE):
+        for rows in parallel.map(lambda key: read_segment(records, key), keys[at : at + _SEGMENTS_AT_ONCE]):
+            yield from rows
+
+
+def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
+    """What shadow runs have on record already, for the next one: all that the newest whole one looked at.
+
+    Returns:
+        The epoch at or below which, and the time before which; see `SkipScan`.
+    """
+    for run in sorted(_counted(records, shadow=True)[1], reverse=True):
+        if is_whole(s := read_summary(records, run), shards):
+            return s.bound, s.older_than_ms - _CLOCKS_MS
+    return NOTHING_KNOWN
+
+
+def is_whole(s: RunSummary, shards: int) -> bool:
+    """Whether a run looked at all that it might have deleted."""
+    return s.outcome == DONE and not s.limited and (s.first_shard, s.end_shard) == (0, shards)
 
 
 def show_run(
@@ -399,6 +434,8 @@ def _reached(records: Records, run_id: str, epoch: int) -> bool:
 
 def _segments(records: Records, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
+    if run_of(f"{folder(run_id)}x", shadow=True) is not None:
+        raise UsageError(f"{run_id} was a shadow run, which deleted nothing; l0gc verify --shadow reads its record")
     if run_of(f"{folder(run_id)}x") is None:
         raise UsageError(f"{run_id!r} is not a run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
     keys = sorted(records.list(folder(run_id)).modified_ms)
@@ -595,18 +632,17 @@ def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_
     known = {attempt_key(step) for step in STEPS}
     for page in store.scan(ATTEMPTS):
         yield _those(page, lambda key, modified_ms: key not in known and modified_ms < before_ms)
-    runs: set[str] = set()
-    for page in store.scan(RUNS):
-        runs |= {run for key in page.keys if (run := run_of(key)) is not None}
-    newest_first = sorted(runs, reverse=True)
-    old = {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms} - {plan.run_id}
+    old: set[str] = set()
+    for shadow in (False, True):
+        newest_first = sorted(_counted(store, shadow=shadow)[0], reverse=True)
+        old |= {run for i, run in enumerate(newest_first) if i >= keep or started_ms(run) < before_ms} - {plan.run_id}
     if not old:
         return
-    newest = max(old)
+    end = f"{folder(max(old))}~"
     for page in store.scan(RUNS):
-        yield _those(page, lambda key, _: run_of(key) in old)
-        if (run_of(page.keys[-1]) or "") > newest:
-            return  # names sort by time
+        yield _those(page, lambda key, _: (run_of(key) or run_of(key, shadow=True)) in old)
+        if page.keys[-1] > end:
+            return  # names sort by time, and shadow runs after the others
 
 
 def old_scan_snapshots(store: ObjectStore, plan: Removal[Vacuum]) -> Iterator[list[Deletable]]:

@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, ObjectStore, VersionPage
 
 SAMPLES: Final = 3
 FAILURES_KEPT: Final = 20
+NOTHING_KNOWN: Final = (NO_WATERMARK, 0)
 
 
 class Deletable(msgspec.Struct, frozen=True, gc=False):
@@ -98,6 +100,7 @@ class SkipScan:
     Args:
         bound: the highest epoch that may go.
         older_than_ms: objects changed after this (by the store's clock) are held by age.
+        known: an epoch and a time: what is at or below the one, and was changed before the other, is counted and left out.
         skip: whether to jump over what is live; False reads everything.
         versions: list every version and delete marker, not the objects as they are.
     """
@@ -111,11 +114,12 @@ class SkipScan:
         end: int,
         *,
         older_than_ms: int,
+        known: tuple[int, int] = NOTHING_KNOWN,
         skip: bool = True,
         versions: bool = False,
     ) -> None:
         self._store, self._layout, self._bound = store, layout, bound
-        self._older_than_ms = older_than_ms
+        self._older_than_ms, self._known = older_than_ms, known
         self._start = layout.before_shard(first)
         self._end = layout.before_shard(end) if end < layout.shards else None
         self._skip = skip
@@ -177,6 +181,7 @@ class SkipScan:
 
     def _classify(self, page: ListedPage | VersionPage) -> list[Deletable]:
         counts, end, start, bound = self.counts, self._end, self._start, self._bound
+        known_epoch, known_ms = self._known
         ids = page.version_ids if isinstance(page, VersionPage) else [""] * len(page)
         eligible: list[Deletable] = []
         rows = zip(page.keys, self._layout.epochs(page.keys), page.sizes, page.modified_ms, ids, strict=True)
@@ -193,6 +198,8 @@ class SkipScan:
             counts.eligible += 1
             if modified > self._older_than_ms:
                 counts.held_by_age += 1
+                continue
+            if epoch <= known_epoch and modified < known_ms:
                 continue
             eligible.append(Deletable(key, epoch, size, modified, version))
         return eligible

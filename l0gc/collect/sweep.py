@@ -14,10 +14,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from l0gc.collect.garbage import LEVEL_ZERO
 from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
+from l0gc.collect.runs import on_record_as_shadow
 from l0gc.collect.scan import Deletable, OutOfOrderError, SkipScan, Tally
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError
@@ -38,10 +41,11 @@ class SweepResult(RunResult, kw_only=True):
     Attributes:
         watermark: The published M; -1 if none is published: then nothing is read or deleted.
         bound: The highest epoch that the run was to delete: M, or less by `--grace` or `--up-to`; -1 for none.
-        dry_run: Whether it was one.
+        dry_run: Whether it was one, also as a shadow run.
         listed: Keys read. The skip-scan does not read all there are.
         eligible: Those of them at or below the bound, whatever their age.
-        deleted: Objects deleted; of a dry run, those that would be.
+        deleted: Objects deleted; of a dry run, those that would be; of a shadow run, those that no earlier one has on
+            record.
         bytes: Their size.
         failed: Objects that could not be deleted, e.g. because of Object Lock or a legal hold. With any, exit code 3.
         held_by_age: Eligible objects younger than `--min-age`.
@@ -135,6 +139,8 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
                 then is on record.
         """
         plan = plan_sweep(self._cluster, self._options, self._run_id)
+        if self._options.shadow:
+            plan = msgspec.structs.replace(plan, known=on_record_as_shadow(self._cluster.store, plan.layout.shards))
         result = SweepResult(plan=plan, paused=plan.paused, engine=self._workers.engine, engine_reason=reason)
         self._begin(plan)
         if plan.bound == NO_WATERMARK:
@@ -201,7 +207,7 @@ class _Sweeper:
         remover, plan = self._remover, self._remover.plan
         scan = SkipScan(
             self._store, plan.layout, plan.bound, first, end,
-            older_than_ms=plan.older_than_ms, skip=skip, versions=plan.by_version,
+            older_than_ms=plan.older_than_ms, known=plan.known, skip=skip, versions=plan.by_version,
         )  # fmt: skip
         try:
             for batch in scan.batches():

@@ -44,6 +44,7 @@ _RESTORE_LOG: Final = "restore this log's entries and checkpoints from a version
 _STOP: Final = "stop l0gc sweep and l0gc compute-watermark"
 _LIFT: Final = f"{_STOP}, then run l0gc reconcile, which reads it while it is there"
 _WHO: Final = f"{_STOP} until you know who wrote that watermark, or which log was restored from a backup"
+_UNTIL: Final = "run no sweep that deletes (l0gc pause --why TEXT) until you know"
 _NEWER: Final = "restore the newest controller log"
 _AHEAD: Final = f"stop uploads and housekeeping; {_NEWER}, or remove the object if it is foreign"
 
@@ -82,6 +83,8 @@ class Kind(StrEnum):
     TOPIC_UNKNOWN = "topic_unknown", "danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"
     TOPIC_UNCLOSED = "topic_unclosed", "waste", "run l0gc housekeep, which closes it, or says why it cannot"
     JOURNAL_UNKNOWN = "journal_unknown", "danger", f"{_NEWER}, or remove the journal if it is foreign"
+    SHADOW_NEEDED = "shadow_needed", "danger", f"stop: {_UNTIL} why it was needed after M had passed it"
+    SHADOW_READ = "shadow_read", "danger", f"stop: {_UNTIL} why; who copies the whole bucket needs none of it"
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -166,6 +169,26 @@ class Checked(msgspec.Struct):
     holes: int = 0
 
 
+class ShadowProof(msgspec.Struct):
+    """What `--shadow` went by.
+
+    `runs` left records since `since_ms`, of `objects` and `bytes` in all. `until_ms` is when the journals were read; of the
+    entries since the first of these runs `entries` were read, and `entries_gone` had been truncated. `log_lines` of access
+    logs, with requests from `logs_from_ms` to `logs_until_ms`, were read; None without access logs.
+    """
+
+    runs: int
+    since_ms: int
+    until_ms: int
+    objects: int = 0
+    bytes: int = 0
+    entries: int = 0
+    entries_gone: int = 0
+    log_lines: int | None = None
+    logs_from_ms: int = -1
+    logs_until_ms: int = -1
+
+
 class VerifyResult(msgspec.Struct, Outcome):
     """What a run found, and what it saw that is as it should be.
 
@@ -189,6 +212,9 @@ class VerifyResult(msgspec.Struct, Outcome):
         deleted_topic_objects: L1 objects of deleted topics; [vacuum](#l0gc-vacuum) removes them.
         unparsable_keys: Keys in the L0 folder and in the L1 folders of topics that are not l0gc's. They are never
             touched.
+        shadow: With `--shadow`, what was checked instead: `runs` and the `objects` and `bytes` that they have on record
+            since `since_ms`; the `entries` since then that were read by `until_ms`, and `entries_gone`, which had been
+            truncated; of access logs the `log_lines`, `logs_from_ms` and `logs_until_ms`. Null without it.
         seconds: How long it took, without Spark's start.
     """
 
@@ -206,6 +232,7 @@ class VerifyResult(msgspec.Struct, Outcome):
     unparsable_keys: int = 0
     young_l1_objects: int = 0
     deleted_topic_objects: int = 0
+    shadow: ShadowProof | None = None
     seconds: float = 0.0
 
     @property

@@ -112,6 +112,8 @@ _AS_SEEN: Final = {
     Kind.WATERMARK_UNREADABLE,
     Kind.TOPIC_MISPLACED,
     Kind.TOPIC_UNKNOWN,
+    Kind.SHADOW_NEEDED,
+    Kind.SHADOW_READ,
 }
 """What needs no second reading of the journal. M was read before the journal, M never goes down, and nothing may need again
 what M once allowed to go: it was wrong even if a reconciler has put it right since. A topic's placement never changes."""
@@ -182,7 +184,7 @@ def verify(
     parts += _read_again(basis, deep, max_findings, cluster, suspects)
 
     counts = sum((kinds for _, kinds, _ in parts), Counter[Kind]())
-    first = heapq.nsmallest(max_findings, (s for _, _, findings in parts for s in findings), key=_order)
+    first = heapq.nsmallest(max_findings, (s for _, _, findings in parts for s in findings), key=finding_order)
     result = VerifyResult(
         state.epoch,
         basis.watermark,
@@ -542,11 +544,12 @@ def _read_again(
         text = f"{objects} objects are at epoch {epoch}, above the cluster epoch {basis.state.epoch}"
         suspects.append(Suspect(Kind.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
     still = confirm(cluster, basis, suspects, deep=deep)
-    first = heapq.nsmallest(max_findings, still, key=_order)
+    first = heapq.nsmallest(max_findings, still, key=finding_order)
     yield seen.counts, Counter(s.kind for s in still), first
 
 
-def _order(s: Suspect) -> tuple[Any, ...]:
+def finding_order(s: Suspect) -> tuple[Any, ...]:
+    """Return what findings are sorted by."""
     return s.topic, s.revision, s.partition, s.kind, s.offset, s.key, s.journal
 
 

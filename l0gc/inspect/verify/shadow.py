@@ -1,0 +1,270 @@
+"""verify --shadow: that nothing was needed which shadow runs have on record. It reads records and logs, and lists no data.
+
+A shadow run's record is what a sweep would have deleted at that time. Had one of these objects been needed later, something
+would name it: a partition that waits for it, an entry that landed after the M of the run, a pin that holds a lower
+M, or the store's own log of who read what. So the records are listed first and the journals read afterwards, and each object
+on record is looked up in what they name at or below the highest epoch on record; in a healthy cluster that is nothing.
+
+This cannot see an entry that named an object and was truncated since, after the object was lifted to L1. The entries since
+the first run that are gone are counted; somebody who verifies once a day has few. A journal that was set back or is damaged
+names too little; that is a finding, too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+
+from l0gc.collect.runs import KEEP_RUNS, RunEntry, list_runs, shadowed
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, UsageError
+from l0gc.formatting import moment
+from l0gc.inspect.reading import published_m
+from l0gc.inspect.verify.findings import (
+    DOUBTFUL,
+    Basis,
+    Checked,
+    Kind,
+    ShadowProof,
+    Suspect,
+    VerifyResult,
+    check_journal,
+    described,
+    finding_of,
+    of_object,
+    placed,
+)
+from l0gc.inspect.verify.reading import read_copy
+from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.redaction import without_secrets
+from l0gc.storage.log import SharedLog
+from l0gc.storage.objectstore import LocalFolder, ObjectStore
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Pin
+from l0gc.streamlog.journal.entries import Objects, decode_journal_entry
+from l0gc.streamlog.journal.rows import NUMBER, unpack
+
+_ENTRIES_AT_ONCE: Final = 64
+_ACCESS: Final = re.compile(
+    r"\S+ (?P<bucket>\S+) \[(?P<time>[^\]]+)\] \S+ (?P<requester>\S+) \S+ (?P<operation>[A-Z][A-Z0-9]*\.\S+) (?P<key>\S+) "
+    r'(?:"[^"]*"|-) (?P<status>[0-9]{3}|-) '
+)
+"""The beginning of a line of an S3 server access log: up to the status of the reply."""
+_READS: Final = (".GET.OBJECT", "_GET", ".SELECT.OBJECT")
+"""How the names of operations end that read an object: also those that copy it."""
+_SECOND_MS: Final = 1000
+
+
+class AccessLogs(NamedTuple):
+    """S3 server access logs, and of which bucket and folder they matter."""
+
+    source: ObjectStore | LocalFolder
+    place: str
+    bucket: str
+    prefix: str
+
+
+class Read(NamedTuple):
+    """A successful request for an object's bytes."""
+
+    key: str
+    ms: int
+    text: str
+
+
+@dataclass(slots=True)
+class _Needs:
+    """What names an object at or below `limit`, by its key: partitions that wait for it; entries, as suspects with the
+    journal and the offset of the entry; and reads."""
+
+    limit: int
+    waiting: dict[str, list[Suspect]] = field(default_factory=dict)
+    landed: dict[str, list[tuple[int, Suspect]]] = field(default_factory=dict)
+    reads: dict[str, list[Read]] = field(default_factory=dict)
+
+
+def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyResult:
+    """Look for what was needed of all that shadow runs have on record.
+
+    Raises:
+        NotFoundError: no shadow run is on record.
+        NotInitialisedError, ClusterMismatchError, CorruptObjectError, StoreError: see `verify`.
+        UsageError: the access logs cannot be read as such.
+    """
+    started = time.monotonic()
+    runs, _ = list_runs(cluster.store, KEEP_RUNS, parallel=cluster.parallel, shadow=True)
+    if not runs:
+        raise NotFoundError(
+            "no shadow run is on record, so there is nothing to verify; l0gc sweep --shadow and l0gc gc --shadow leave one"
+        )
+    published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    state = cluster.controller.snapshot()
+    basis = Basis(msgspec.structs.replace(state, producers={}), published, 0)
+    suspects = []
+    if watermark_error is not None:
+        suspects.append(Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=watermark_error[1]))
+    bounds = [r.summary.bound for r in runs if r.summary is not None]
+    needs = _Needs(max([basis.watermark, *bounds]))
+    proof = ShadowProof(runs=len(runs), since_ms=runs[0].started_ms, until_ms=cluster.store.now_ms())
+    for journal in range(state.journals):
+        suspects += _read_journal(cluster, basis, journal, runs, needs, proof)
+    if logs is not None:
+        _read_access_logs(cluster, basis, logs, needs, proof)
+    pins = [p for p in state.pins.values() if p.in_effect and not p.level_one]
+    for run in runs:
+        suspects += _needed(cluster, run, pins, needs, proof)
+
+    found = confirm(cluster, basis, suspects)
+    counts = Counter(s.kind for s in found)
+    return VerifyResult(
+        state.epoch,
+        basis.watermark,
+        deep=False,
+        findings=[finding_of(s) for s in heapq.nsmallest(MAX_FINDINGS, found, key=finding_order)],
+        total=counts.total(),
+        counts={kind.value: n for kind, n in sorted(counts.items())},
+        checked=Checked(journals=state.journals, partitions=state.partition_count),
+        seconds=time.monotonic() - started,
+        shadow=proof,
+    )
+
+
+def _needed(
+    cluster: Handles, run: RunEntry, pins: Sequence[Pin], needs: _Needs, proof: ShadowProof
+) -> Iterator[Suspect]:
+    """Yield what names an object of a run's record since the run, or now."""
+    ends, bound = (run.summary.ends, run.summary.bound) if run.summary is not None else ({}, NO_WATERMARK)
+    for pin in pins:
+        if pin.watermark < bound:
+            text = f"pin {pin.name!r} holds M at {pin.watermark}"
+            yield _of_run(Suspect(Kind.SHADOW_NEEDED, key=CONTROLLER_LOG, detail=text), run)
+    for row in shadowed(cluster.store, run.run_id, cluster.parallel):
+        proof.objects += 1
+        proof.bytes += row.size
+        waiting = needs.waiting.get(row.key, ())
+        yield from (_of_run(s, run) for s in waiting)
+        for offset, s in needs.landed.get(row.key, ()) if not waiting else ():
+            if offset > _end_of(ends, s.journal, offset):
+                yield _of_run(s, run)
+        for read in needs.reads.get(row.key, ()):
+            if read.ms + _SECOND_MS > run.started_ms:  # the log has whole seconds
+                yield _of_run(Suspect(Kind.SHADOW_READ, key=row.key, detail=read.text), run)
+
+
+def _of_run(s: Suspect, run: RunEntry) -> Suspect:
+    return msgspec.structs.replace(s, detail=f"{s.detail}, and run {run.run_id} would have deleted what that needs")
+
+
+def _end_of(ends: dict[str, tuple[int, int]], journal: int, unknown: int) -> int:
+    """Return the offset at which a journal's log ended for a run, or `unknown`."""
+    return ends.get(f"journal {journal}", (0, unknown))[1]
+
+
+# -- journals ------------------------------------------------------------------------------------------------------------
+
+
+def _read_journal(
+    cluster: Handles, basis: Basis, journal: int, runs: Sequence[RunEntry], needs: _Needs, proof: ShadowProof
+) -> list[Suspect]:
+    """Add what a journal needs, and what landed in it since the first run. Returns what makes it doubtful."""
+    try:
+        copy = read_copy(cluster, journal)
+    except CorruptObjectError as e:
+        return [Suspect(Kind.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e))]
+    layout, live = basis.layout, placed(copy, basis)
+    for topic, state in live:
+        for o, epoch in zip(state.objects, layout.epochs([o.key for o in state.objects]), strict=True):
+            if epoch <= needs.limit:
+                s = of_object(Kind.SHADOW_NEEDED, journal, topic, o, f"{described(o)} wait for it")
+                needs.waiting.setdefault(o.key, []).append(s)
+    ends = [r.summary.ends for r in runs if r.summary is not None and f"journal {journal}" in r.summary.ends]
+    first = min((_end_of(e, journal, -1) for e in ends), default=copy.offset) + 1
+    names = {topic.revision: topic.name for topic, _ in live}
+    log = SharedLog(cluster.store, journal_log(journal), cluster.runtime, parallel=cluster.parallel)
+    offsets = sorted(o for o in log.list_folder().entries if first <= o <= copy.offset)
+    proof.entries += len(offsets)
+    proof.entries_gone += copy.offset + 1 - first - len(offsets)
+
+    def objects_of(offset: int) -> list[Suspect]:
+        try:
+            entry = decode_journal_entry(log.get(offset).payload, log.entry_key(offset))
+        except ObjectNotFoundError:  # truncated since
+            return []
+        found = entry.objects if isinstance(entry, Objects) else []
+        text = f"entry {offset} of journal {journal} names it"
+        return [
+            Suspect(
+                Kind.SHADOW_NEEDED,
+                journal,
+                names.get(o.revision, ""),
+                o.revision if o.revision in names else -1,
+                int(np.min(unpack(o.partitions, NUMBER))),
+                o.key,
+                detail=text,
+            )
+            for o, epoch in zip(found, layout.epochs([o.key for o in found]), strict=True)
+            if epoch <= needs.limit
+        ]
+
+    for at in range(0, len(offsets), _ENTRIES_AT_ONCE):
+        some = offsets[at : at + _ENTRIES_AT_ONCE]
+        for offset, found in zip(some, cluster.parallel.map(objects_of, some), strict=True):
+            for s in found:
+                needs.landed.setdefault(s.key, []).append((offset, s))
+    return [s for s in check_journal(copy, basis) if s.kind in DOUBTFUL]
+
+
+# -- access logs ---------------------------------------------------------------------------------------------------------
+
+
+def _read_access_logs(cluster: Handles, basis: Basis, logs: AccessLogs, needs: _Needs, proof: ShadowProof) -> None:
+    """Add who read an L0 object at or below the limit. Raises `UsageError`: a file has no line of such a log."""
+    proof.log_lines = 0
+
+    def read(key: str) -> tuple[int, list[int], list[Read]]:
+        """Return how many lines a file has, the times of its first and last request, and the reads that matter."""
+        lines, times, reads = 0, list[int](), list[Read]()
+        for line in logs.source.get(key).body.decode(errors="replace").splitlines():
+            m = _ACCESS.match(line)
+            if m is None:
+                continue
+            try:
+                ms = int(datetime.strptime(m["time"], "%d/%b/%Y:%H:%M:%S %z").timestamp()) * _SECOND_MS
+            except ValueError:
+                continue
+            lines, times = lines + 1, [min([ms, *times]), max([ms, *times])]
+            name = unquote(unquote(m["key"]))  # S3 encodes it twice
+            parsed = basis.layout.parse(name.removeprefix(logs.prefix)) if name.startswith(logs.prefix) else None
+            wanted = m["bucket"] == logs.bucket and m["operation"].endswith(_READS) and m["status"].startswith("2")
+            if parsed is not None and parsed.epoch <= needs.limit and wanted:
+                who = without_secrets(m["requester"])
+                text = f"{who} read it at {moment(ms)} ({m['operation']})"
+                reads.append(Read(name.removeprefix(logs.prefix), ms, text))
+        if not lines:
+            raise UsageError(f"{logs.place}: {key or 'it'} has no line of an S3 server access log")
+        return lines, times, reads
+
+    for page in logs.source.scan(""):
+        late = [k for k, at in zip(page.keys, page.modified_ms, strict=True) if at >= proof.since_ms]
+        for lines, times, reads in cluster.parallel.map(read, late):
+            proof.log_lines += lines
+            proof.logs_from_ms = min(times[0], proof.logs_from_ms if proof.logs_from_ms >= 0 else times[0])
+            proof.logs_until_ms = max(times[1], proof.logs_until_ms)
+            for r in reads:
+                needs.reads.setdefault(r.key, []).append(r)
+    if not proof.log_lines:
+        raise UsageError(
+            f"{logs.place} has no access log that is newer than the first shadow run, of {moment(proof.since_ms)}; "
+            "S3 delivers them within hours"
+        )
