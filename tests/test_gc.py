@@ -270,7 +270,7 @@ def test_a_quiet_run_reads_each_journal_once_and_then_asks_whether_it_grew(
     assert set(seen[0].not_due) == {s.replace("-", "_") for s in STEPS} - {"housekeep"}
     journals = quiet.controller.snapshot().journals
     assert (found.lists, found.puts, found.deletes) == (1 + journals, 1, 0)
-    assert found.gets == 17 + len(STEPS) + journals + entries + 5 * used
+    assert found.gets == 18 + len(STEPS) + journals + entries + 5 * used
 
 
 def test_where_housekeeping_did_not_find_all_logs_whole_each_question_looks_itself(
