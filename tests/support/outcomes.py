@@ -114,7 +114,7 @@ class Behaviour(Protocol):
 class Passing:
     """Every request passes."""
 
-    def decide(self, request: Request) -> Outcome:
+    def decide(self, request: Request) -> Outcome | Refusal:
         return Outcome.PASS
 
     def answered(self, request: Request) -> None:
