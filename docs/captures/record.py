@@ -1,7 +1,7 @@
-"""Types the README's first session, and every command at two widths, and keeps what the terminal shows.
+"""Types the README's first session, the one of is-it-safe.md, and every command at two widths, and keeps what is shown.
 
-    python docs/captures/record.py                  # rewrite README.md and this folder (make captures)
-    python docs/captures/record.py --check          # exit 1 if the README says something else than the commands now do
+    python docs/captures/record.py                  # rewrite the sessions and this folder (make captures)
+    python docs/captures/record.py --check          # exit 1 if a session says something else than the commands now do
     python docs/captures/record.py --check --fresh  # the same, in a copy of what git knows, without variables and Java
 
 The session is the README's own text: the lines behind `$`, in two terminals. Without `--fresh` those that install are left
@@ -30,13 +30,15 @@ sys.path.insert(0, str(ROOT))
 
 import click  # noqa: E402 - after the path on which the others are found
 
-from docs.captures.scenes import FORMS, SCENES, examples  # noqa: E402
+from docs.captures.scenes import BELOW_THE_LADDER, FORMS, SCENES, examples  # noqa: E402
 from docs.captures.terminal import Terminal, screen, shown  # noqa: E402
 from l0gc.cli.main import cli  # noqa: E402
 
 README = ROOT / "README.md"
+LADDER = ROOT / "docs/is-it-safe.md"
 HEADING = "## From an empty machine to the first sweep"
 INSTALLS = re.compile(r"(git|cd|python3 -m venv|source|pip) ")
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXPORT = re.compile(r"export (\w+)=(.*)")
 SERVES = "Ctrl-C here ends it"
 """With this `l0gc server` has said everything."""
@@ -63,11 +65,7 @@ def blocks(text: str) -> list[tuple[int, int]]:
     """Where the console blocks of the README's section begin and end."""
     start = text.index(HEADING)
     end = text.index("\n## ", start + 1)
-    return [
-        m.span(1)
-        for m in re.finditer(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        if start < m.start() < end
-    ]
+    return [m.span(1) for m in CONSOLE.finditer(text) if start < m.start() < end]
 
 
 def commands(block: str) -> Iterator[tuple[str, bool]]:
@@ -225,9 +223,7 @@ def _looked(columns: int, scratch: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     lines: list[str] = []
     with Terminal(columns, environment(), scratch) as server, Terminal(columns, environment(), scratch) as terminal:
-        server.type("l0gc server")
-        for name, value in EXPORT.findall(shown(server.wait_for(SERVES))):
-            terminal.run(f"export {name}={value}")
+        _serve(server, terminal)
         for scene in [*SCENES, *examples()]:
             if not exists(scene.command):
                 continue
@@ -239,6 +235,30 @@ def _looked(columns: int, scratch: Path) -> dict[str, str]:
                 found |= _forms(FORMS[scene.command], scene.command, terminal)
         server.interrupt()
     return found | {f"commands-{columns}.txt": "\n".join(lines)}
+
+
+def _serve(server: Terminal, terminal: Terminal) -> None:
+    """Have a server run in one terminal, and the other one know where."""
+    server.type("l0gc server")
+    for name, value in EXPORT.findall(shown(server.wait_for(SERVES))):
+        terminal.run(f"export {name}={value}")
+
+
+def climbed(text: str) -> str:
+    """The document with the ladder, its one session typed on a server anew."""
+    ((a, b),) = [m.span(1) for m in CONSOLE.finditer(text)]
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="l0gc-ladder-") as scratch:
+        env, folder = environment(), Path(scratch)
+        with Terminal(WIDTHS[0], env, folder) as server, Terminal(WIDTHS[0], env, folder) as terminal:
+            _serve(server, terminal)
+            for command in BELOW_THE_LADDER:
+                terminal.run(command)
+            for command, apart in commands(text[a:b]):
+                said = shown(terminal.run(command, code=None))
+                lines += [""] * (apart and bool(lines)) + [f"$ {command}", *filter(None, [said])]
+            server.interrupt()
+    return text[:a] + kept(text[a:b], "\n".join(lines) + "\n") + text[b:]
 
 
 def exists(line: str) -> bool:
@@ -264,19 +284,22 @@ def _forms(name: str, command: str, terminal: Terminal) -> dict[str, str]:
 def main() -> int:
     """Do what the arguments say."""
     arguments = argparse.ArgumentParser(description="Record the README's first session, and the captures.")
-    arguments.add_argument("--check", action="store_true", help="write nothing; exit 1 if the README is not true")
+    arguments.add_argument("--check", action="store_true", help="write nothing; exit 1 if a session is not true")
     arguments.add_argument("--fresh", action="store_true", help="install, too, as on an empty machine")
-    arguments.add_argument("--readme-only", action="store_true", help="leave the captures as they are")
+    arguments.add_argument("--readme-only", action="store_true", help="leave the captures of this folder as they are")
     options = arguments.parse_args()
     text = README.read_text()
     session = play(text, fresh=options.fresh)
     if options.check:
-        if flat(replaced(text, session)) == flat(text):
-            return 0
-        sys.stderr.write(f"README.md, {HEADING}: run `make captures`. The commands now say:\n")
-        sys.stderr.writelines(session)
-        return 1
+        ladder = LADDER.read_text()
+        played = {README.name: (text, replaced(text, session)), LADDER.name: (ladder, climbed(ladder))}
+        untrue = [name for name, (before, now) in played.items() if flat(before) != flat(now)]
+        for name in untrue:
+            sys.stderr.write(f"{name}: run `make captures`. Its session now is:\n")
+            sys.stderr.writelines(played[name][1][m.start() : m.end()] for m in CONSOLE.finditer(played[name][1]))
+        return 1 if untrue else 0
     README.write_text(replaced(README.read_text(), session))  # read again: it may have been edited since
+    LADDER.write_text(climbed(LADDER.read_text()))
     if options.readme_only:
         return 0
     captures = look()

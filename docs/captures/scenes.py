@@ -106,6 +106,14 @@ SCENES: Final = [
     Scene("l0gc sweep --max-object 3"),
     Scene("l0gc status --url s3://no-such-bucket/here"),
 ]
+BELOW_THE_LADDER: Final = [
+    "l0gc init --create-bucket --shards 8",
+    "l0gc topic create events --partitions 4",
+    f"{DATA} > events.ndjson",
+    "for n in 1 2 3 4 5 6; do l0gc upload events events.ndjson; done",
+    "sleep 5",
+]
+"""What is typed before the session of docs/is-it-safe.md begins."""
 FORMS: Final = {"l0gc status": "status", "l0gc doctor": "doctor", "l0gc sweep --dry-run": "sweep-dry-run"}
 """Those that are also kept with colours, on a terminal that can do nothing, and in a pipe; the last time counts."""
 LEFT_OUT: Final = {

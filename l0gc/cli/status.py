@@ -360,10 +360,8 @@ def verified(result: VerifyResult) -> list[str]:
 
 
 def _shadow_verified(result: VerifyResult, s: ShadowProof) -> list[str]:
-    needed = f"{count(result.total, 'finding')}: DO NOT SWEEP" if result.total else "not one was needed"
     lines = [
-        f"{count(s.objects, 'object')} ({size(s.bytes)}) would have gone in {span(s.until_ms - s.since_ms)}, by "
-        f"{count(s.runs, 'shadow run')}; {needed}",
+        s.sentence,
         f"{count(result.checked.journals, 'journal')} and {count(s.entries, 'entry', 'entries')} since then were read"
         + (f"; {count(s.entries_gone, 'older entry', 'older entries')} had been truncated" if s.entries_gone else ""),
     ]

@@ -89,7 +89,7 @@ def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
 def swept(r: SweepResult) -> list[str]:
     """The run as text."""
     plan = r.plan
-    up_to = f", up to epoch {epoch(r.bound)}" if r.bound < r.watermark else ""
+    up_to = (f", up to epoch {r.bound}" if r.bound >= 0 else ", nothing yet") if r.bound < r.watermark else ""
     lines = [
         f"M = {epoch(r.watermark)}{up_to}: {count(r.deleted, 'version' if plan.by_version else 'object')} ({size(r.bytes)}) "
         f"{'would be deleted' if r.dry_run else 'deleted'} in {r.seconds:.1f} s; "

@@ -25,7 +25,7 @@ def recorded(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_the_first_session_of_the_readme_is_true() -> None:
+def test_the_sessions_of_the_readme_and_of_the_ladder_are_true() -> None:
     ended = recorded()
     assert ended.returncode == 0, ended.stderr
 

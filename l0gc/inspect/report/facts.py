@@ -20,14 +20,14 @@ import msgspec
 
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.record import RunSummary
-from l0gc.collect.runs import RunEntry
+from l0gc.collect.runs import RunEntry, is_whole, list_runs
 from l0gc.decoding import UNDECODABLE
-from l0gc.errors import UsageError
+from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars_month, size, span
 from l0gc.inspect.causes import PAUSED, WAITS_FOR
 from l0gc.inspect.overview import Cause, HoleFacts, Journals, Overview
 from l0gc.inspect.reading import read_overview
-from l0gc.inspect.verify.findings import VerifyResult
+from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.scans import ScanRow, ScanTotals, read_trend
 from l0gc.watermark.source import HELD_BACK_SHOWN, Holder, UnitSummary
@@ -178,6 +178,8 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
             than an hour.
         runs_total: How many are on record.
         deleted: The bars of what runs deleted: of each run, or of each day (`is_day`) if there are more than 40.
+        shadow: What shadow runs would have deleted, as [verify --shadow](#l0gc-verify) printed it into `--findings`; without
+            that, by their records, and nothing of what was read. Null without such runs.
         findings: What `--findings` held, as `l0gc verify --json` has it; null without it.
     """
 
@@ -198,6 +200,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
     forecast: Forecast | None
     deleted: list[DeletedBar]
     findings: VerifyResult | None
+    shadow: ShadowProof | None = None
     html: str = ""
 
     @property
@@ -270,6 +273,13 @@ def gather(
         deleted=deleted_bars(o.runs),
         findings=findings and msgspec.structs.replace(findings, findings=findings.findings[:SHOWN_FINDINGS]),
     )
+    report.shadow = findings.shadow if findings is not None else None
+    if report.shadow is None:
+        try:
+            runs, _ = list_runs(cluster.store, RUNS_READ, parallel=cluster.parallel, shadow=True)
+            report.shadow = shadow_of(runs, cluster.identity().layout.shards, o.as_of_ms)
+        except CorruptObjectError as e:
+            o.notes.append(f"{e}; what shadow runs would have deleted is not known")
     report.verdict = verdict(o, findings)
     return report
 
@@ -458,6 +468,17 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
     cost = round(dollars_month(total, price_gb_month), 6)
     overlap = any(after.started_ms < before.ended_ms for before, after in pairwise(deletions))
     return Saved(deletions[0].started_ms, len(deletions), sum(s.objects for s in deletions), total, cost, overlap)
+
+
+def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof | None:
+    """Return what shadow runs have on record, each object once: what one in part has, the next whole one has, too (pure)."""
+    whole = [s for r in runs if (s := r.summary) is not None and is_whole(s, shards)]
+    if not whole:
+        return None
+    objects, total = sum(s.objects for s in whole), sum(s.bytes for s in whole)
+    shadow = ShadowProof(len(whole), whole[0].started_ms, now_ms, objects, total)
+    shadow.sum_up("l0gc verify --shadow shows whether one was needed")
+    return shadow
 
 
 def forecast(

@@ -21,7 +21,7 @@ import numpy as np
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError
-from l0gc.formatting import Outcome, count
+from l0gc.formatting import Outcome, count, size, span
 from l0gc.inspect.causes import PUT_BACK
 from l0gc.inspect.overview import ahead_text, misplacement, set_back_text, unclosed_text
 from l0gc.keys import KeyLayout, L1Key, PartitionId, journal_log
@@ -170,7 +170,7 @@ class Checked(msgspec.Struct):
 
 
 class ShadowProof(msgspec.Struct):
-    """What `--shadow` went by.
+    """What shadow runs would have deleted, and what was read to judge it; `sentence` sums it up.
 
     `runs` left records since `since_ms`, of `objects` and `bytes` in all. `until_ms` is when the journals were read; of the
     entries since the first of these runs `entries` were read, and `entries_gone` had been truncated. `log_lines` of access
@@ -187,6 +187,12 @@ class ShadowProof(msgspec.Struct):
     log_lines: int | None = None
     logs_from_ms: int = -1
     logs_until_ms: int = -1
+    sentence: str = ""
+
+    def sum_up(self, judged: str) -> None:
+        """Write the sentence, which ends with whether anything was needed."""
+        what, since = f"{count(self.objects, 'object')} ({size(self.bytes)})", span(self.until_ms - self.since_ms)
+        self.sentence = f"{what} would have gone in {since}, by {count(self.runs, 'shadow run')}; {judged}"
 
 
 class VerifyResult(msgspec.Struct, Outcome):
@@ -214,7 +220,7 @@ class VerifyResult(msgspec.Struct, Outcome):
             touched.
         shadow: With `--shadow`, what was checked instead: `runs` and the `objects` and `bytes` that they have on record
             since `since_ms`; the `entries` since then that were read by `until_ms`, and `entries_gone`, which had been
-            truncated; of access logs the `log_lines`, `logs_from_ms` and `logs_until_ms`. Null without it.
+            truncated; of access logs the `log_lines`, `logs_from_ms` and `logs_until_ms`; and a `sentence`. Null without it.
         seconds: How long it took, without Spark's start.
     """
 

@@ -28,7 +28,7 @@ import numpy as np
 from l0gc.collect.runs import KEEP_RUNS, RunEntry, list_runs, shadowed
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, UsageError
-from l0gc.formatting import moment
+from l0gc.formatting import count, moment
 from l0gc.inspect.reading import published_m
 from l0gc.inspect.verify.findings import (
     DOUBTFUL,
@@ -127,6 +127,7 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
 
     found = confirm(cluster, basis, suspects)
     counts = Counter(s.kind for s in found)
+    proof.sum_up("not one was needed" if not found else f"stop: {count(len(found), 'finding')} of l0gc verify --shadow")
     return VerifyResult(
         state.epoch,
         basis.watermark,

@@ -265,6 +265,30 @@ def test_findings_are_what_verify_prints_and_nothing_else(tmp_path: Path) -> Non
             read_findings(path)
 
 
+def test_what_shadow_runs_would_have_deleted_is_counted_once_and_judged_by_verify() -> None:
+    cluster = memory_cluster()
+    assert gathered(cluster).shadow is None
+    for n in range(3):  # of the last, which was in part, the next one has all
+        s = summary(NOW - 3 * DAY_MS + n, 100, n)
+        write_summary(store_of(cluster), msgspec.structs.replace(s, run_id=f"shadow/{s.run_id}", limited=n == 2))
+    store_of(cluster).clock.ms = NOW
+    facts = gathered(cluster)
+    assert (facts.saved, facts.runs) == (None, [])
+    assert facts.shadow is not None
+    said = "200 objects (2.0 KiB) would have gone in 3 d, by 2 shadow runs; "
+    assert facts.shadow.sentence == f"{said}l0gc verify --shadow shows whether one was needed"
+    assert facts.shadow.sentence in render(facts)
+    found = VerifyResult(
+        1, 0, False, shadow=msgspec.structs.replace(facts.shadow, sentence=f"{said}not one was needed")
+    )
+    judged = gather(cluster, "s3://b/p/", findings=found)
+    assert f"<p>{said}not one was needed.</p>" in render(judged)
+    damaged = f"l0gc/runs/shadow/{summary(NOW - 3 * DAY_MS, 0).run_id}/run.json"
+    cluster.store.put(damaged, b"x")
+    notes = gathered(cluster).overview.notes
+    assert any(damaged in n and "shadow runs" in n for n in notes)
+
+
 # -- bars and lines ------------------------------------------------------------------------------------------------------
 
 

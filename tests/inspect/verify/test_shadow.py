@@ -65,6 +65,8 @@ def test_nothing_is_found_where_nothing_was_needed() -> None:
     assert result.shadow is not None
     assert (result.shadow.runs, result.shadow.objects, result.shadow.bytes) == (1, 3, run.bytes)
     assert (result.shadow.entries, result.shadow.entries_gone, result.shadow.log_lines) == (1, 0, None)
+    said = f"3 objects ({run.bytes} B) would have gone in 60 s, by 1 shadow run; not one was needed"
+    assert result.shadow.sentence == said
 
 
 def test_without_a_shadow_run_there_is_nothing_to_verify() -> None:
@@ -86,6 +88,8 @@ def test_an_object_that_a_partition_still_needs_is_found() -> None:
     assert found[0].next_step.startswith("stop: run no sweep that deletes")
     assert result.problem is not None
     assert result.problem.exit_code == 4
+    assert result.shadow is not None
+    assert result.shadow.sentence.endswith("; stop: 2 findings of l0gc verify --shadow")
     assert store_of(cluster).objects == before
 
 
