@@ -126,7 +126,6 @@ def test_the_loop_survives_a_store_that_fails(seed: int, weed: SeaweedFS, store:
         failed = [(command, code) for command, code, _ in cron.ended if code]
         sys.stdout.write(f"{len(proxy.requests)} requests; {faults}; commands that failed: {failed}\n")
         assert len(faults) == len(Faults.KINDS)
-        assert failed
 
         _check_records(jobs)
         for job in jobs:
