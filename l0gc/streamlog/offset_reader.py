@@ -53,11 +53,10 @@ they are stored."""
 
 @dataclass(slots=True)
 class Counters:
-    """What reading took: objects and row groups that were fetched, their bytes, and what of L1 a filter left out."""
+    """What reading took: objects and row groups that were fetched, their bytes, and what of L1 was left out."""
 
     l0_objects: int = 0
     l1_objects: int = 0
-    l1_objects_skipped: int = 0
     row_groups: int = 0
     row_groups_skipped: int = 0
     bytes: int = 0
@@ -106,7 +105,6 @@ class OffsetReader:
         ranges: rows of `RANGE`, in order of partition, one for each.
         names: which columns of L1 are wanted; the offset always is.
         pool: fetches ahead; without it, one object after another is fetched.
-        times: leave out what lies wholly outside.
         without_holes: how the caller could leave out what was given up, for the error about it; by default it is left out,
             with a warning.
     """
@@ -121,14 +119,13 @@ class OffsetReader:
         *,
         names: Sequence[str],
         pool: Executor | None,
-        times: parquet.Times | None = None,
         without_holes: str = "",
     ) -> None:
         self._without_holes = without_holes
         self._cluster, self._journal, self._topic, self._pool = cluster, journal, topic, pool
         self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
         self._starts, self._next = ranges["base"], ranges["base"].copy()
-        self._on_deleted, self._times = on_deleted, times
+        self._on_deleted = on_deleted
         self._schema = pa.schema([f for f in parquet.L1_COLUMNS if f.name in names or f.name == "offset"])
         self._missed = ""
         self.counters = Counters()
@@ -213,13 +210,12 @@ class OffsetReader:
         def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.Opened]:
             at, w = wanted
             with _holding(at, w.file.base_offset):
-                return at, parquet.Opened(w, None, None) if w.file.is_hole else parquet.open_l1(store, w, self._times)
+                return at, parquet.Opened(w, None, None) if w.file.is_hole else parquet.open_l1(store, w)
 
         def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
             for at, o in self._ahead(opened, self._files(known), lambda of: not of[1].file.is_hole):
-                groups = parquet.wanted_groups(o, self._times)
+                groups = parquet.wanted_groups(o)
                 self.counters.l1_objects += o.metadata is not None
-                self.counters.l1_objects_skipped += o.metadata is None and not o.wanted.file.is_hole
                 self.counters.row_groups += len(groups)
                 self.counters.row_groups_skipped += len(o.groups) - len(groups)
                 for chunk in parquet.chunks(o, groups):

@@ -21,7 +21,7 @@ from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
 from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
-from l0gc.streamlog.level_one.parquet import Times, WantedFile, open_l1, read_l1
+from l0gc.streamlog.level_one.parquet import WantedFile, open_l1, read_l1
 
 Found = TypeVar("Found")
 
@@ -167,7 +167,7 @@ class TopicView:
                 continue
             wanted = WantedFile(l1_key(self.topic.id(partition), f), f, start, f.last_offset + 1)
             opened = open_l1(self._cluster.store, wanted)
-            for base, batch in read_l1(self._cluster.store, opened, names, Times(first=timestamp_ms)):
+            for base, batch in read_l1(self._cluster.store, opened, names, timestamp_ms):
                 times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
                 late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
                 if len(late):

@@ -154,7 +154,14 @@ DOCTOR = here("docs/stores.md", "$ l0gc doctor")
 FLIGHTS = here("examples/README.md", "$ python examples/flights")
 SPARK = [
     here("docs/spark.md", first)
-    for first in ("import l0gc.spark", "spark.conf", "events = (", "keyed = rows", "with l0gc", "rows = spark.read.csv")
+    for first in (
+        "import l0gc.spark",
+        "day = spark",
+        "events = (",
+        "keyed = rows",
+        "with l0gc",
+        "rows = spark.read.csv",
+    )
 ]
 
 
@@ -337,6 +344,7 @@ def test_the_blocks_about_spark_run_one_after_another(
         for topic in ("flights", "clicks", "views", "copy"):
             cluster.topics.create(topic, partitions=4)
         cluster.upload("clicks", [b"one"])
+        cluster.upload("flights", [b"one"] * 4)  # in each partition
     (tmp_path / "flights").mkdir()
     (tmp_path / "flights" / "one.csv").write_text("carrier,delay\nUA,3\nAA,-2\n")
     first, *others = SPARK

@@ -294,7 +294,7 @@ def _batch(base: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=["offset", *RECORD])
 
 
-def _open_l1(store: Any, wanted: WantedFile, times: None) -> Opened:
+def _open_l1(store: Any, wanted: WantedFile) -> Opened:
     store.get(wanted.key)
     return Opened(wanted, None, None)
 

@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark
 ROOM = 1.02
 READERS = 3
 """The processes that read the logs: the planner and two workers."""
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 YEAR = datetime(2025, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 PER_DAY = 32
@@ -47,12 +46,9 @@ ALL = ("offset", "timestamp", "key", "value", "epoch")
 
 
 @pytest.fixture
-def spark(one_spark: SparkSession) -> Iterator[SparkSession]:
+def spark(one_spark: SparkSession) -> SparkSession:
     l0gc.spark.register(one_spark)
-    before = one_spark.conf.get(PUSHDOWN)
-    one_spark.conf.set(PUSHDOWN, "true")
-    yield one_spark
-    one_spark.conf.set(PUSHDOWN, before or "false")
+    return one_spark
 
 
 class StoreClock:
@@ -158,22 +154,18 @@ def test_a_day_of_a_year(
     expected = values(200, PER_DAY, 8192)
     assert len(files(cluster, "events", 0)) > 2
     needed = needed_of_l1(cluster, 0, first, end, *ALL)
-    inside = f"timestamp >= '{first:%Y-%m-%d}' AND timestamp < '{end:%Y-%m-%d}'"
-    for options in (
-        {"pushFilters": "true"},
-        {"startingTimestamp": str(int(first.timestamp() * 1000)), "endingTimestamp": str(int(end.timestamp() * 1000))},
-    ):
-        fetched = Fetched()
-        with counted(spark, bucket, fetched) as query:
-            rows = query.load(topic="events", **options).filter(inside).collect()
-        assert values_of(rows) == expected
-        assert fetched.data <= ROOM * needed
-        assert fetched.logs <= READERS * logs_of(cluster)
+    starting, ending = (str(int(t.timestamp() * 1000)) for t in (first, end))
+    fetched = Fetched()
+    with counted(spark, bucket, fetched) as query:
+        rows = query.load(topic="events", startingTimestamp=starting, endingTimestamp=ending).collect()
+    assert values_of(rows) == expected
+    assert fetched.data <= ROOM * needed
+    assert fetched.logs <= READERS * logs_of(cluster)
 
     times = needed_of_l1(cluster, 0, first, end, "offset", "timestamp")
     fetched = Fetched()
     with counted(spark, bucket, fetched) as query:
-        frame = query.load("offset bigint, timestamp timestamp", topic="events", pushFilters="true")
-        rows = frame.filter(inside).collect()
+        schema = "offset bigint, timestamp timestamp"
+        rows = query.load(schema, topic="events", startingTimestamp=starting, endingTimestamp=ending).collect()
     assert len(rows) == PER_DAY
     assert times <= fetched.data < needed / 50

@@ -92,7 +92,7 @@ def read_l1_object(body: bytes) -> None:
         with mock.patch.object(level_one_parquet, "_LEAST_TAIL", 8):
             opened = open_l1(store, WantedFile(key, file, start, RECORDS), whole_bytes=whole_bytes)
         found = 0
-        for part in chunks(opened, wanted_groups(opened, None)):
+        for part in chunks(opened, wanted_groups(opened)):
             found += sum(_checked(batch.select(RECORD)) for _, batch in decode(fetch_chunk(store, part, NAMES), NAMES))
         assert found == RECORDS
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 from unittest import mock
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -56,12 +56,8 @@ def data_source(**options: str) -> L0gcDataSource:
     return L0gcDataSource({"url": URL, **options})
 
 
-def batch_reader(filters: Iterable[Filter] = (), schema: StructType = SCHEMA, /, **options: str) -> BatchReader:
-    """A reader that was given these filters."""
-    pushed = list(filters)
-    reader = data_source(**options, **({"pushFilters": "true"} if pushed else {})).reader(schema)
-    assert list(reader.pushFilters(pushed)) in ([], pushed)
-    return reader
+def batch_reader(schema: StructType = SCHEMA, /, **options: str) -> BatchReader:
+    return data_source(**options).reader(schema)
 
 
 def stream_reader(**options: str) -> StreamReader:
@@ -85,10 +81,10 @@ def rows_of(found: pa.Table) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-def read(cluster: Handles, filters: Iterable[Filter] = (), /, **options: str) -> list[Row]:
+def read(cluster: Handles, /, **options: str) -> list[Row]:
     """A batch, all of it."""
     with on(cluster):
-        reader = batch_reader(filters, **options)
+        reader = batch_reader(**options)
         return rows_of(table(reader, reader.partitions()))
 
 

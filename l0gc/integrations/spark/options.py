@@ -40,7 +40,6 @@ _READ: Final = (
     "columns",
     "minPartitions",
     "failOnDataLoss",
-    "pushFilters",
     "includeHeaders",
     "pin",
     "minOffsetsPerTrigger",
@@ -126,7 +125,6 @@ class ReadOptions:
         pattern: without `topics`, what the whole of a topic's name matches.
         assigned: of some topics the only partitions that are read.
         cores: of the executors, as far as this process was told (`handles.CORES`).
-        push_filters: whether Spark's filters are taken.
         include_headers: whether the columns are there, by default, that only some records have.
         pin_ms: how long the pin lives that keeps what a batch reads; without it, nothing keeps that.
         min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
@@ -141,7 +139,6 @@ class ReadOptions:
     min_partitions: int | None
     cores: int
     fail_on_data_loss: bool
-    push_filters: bool
     include_headers: bool
     min_offsets: int | None
     max_offsets: int | None
@@ -359,7 +356,6 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         o.number("minPartitions", 1),
         int(os.environ.get(CORES, "1")),
         o.flag("failOnDataLoss", True),
-        o.flag("pushFilters", False),
         o.flag("includeHeaders", False),
         o.number("minOffsetsPerTrigger", 1),
         o.number("maxOffsetsPerTrigger", 1),

@@ -22,7 +22,6 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from l0gc.errors import OffsetOutOfRangeError, UsageError
-from l0gc.integrations.spark.filters import PushedFilters
 from l0gc.integrations.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
@@ -183,11 +182,8 @@ class Planner:
         """See `look`."""
         return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
 
-    def batch(self, wanted: PushedFilters) -> list[Part]:
+    def batch(self) -> list[Part]:
         """What a batch reads, a journal after another.
-
-        Args:
-            wanted: what the query's filters leave.
 
         Raises:
             NotFoundError, UsageError: see `topics`.
@@ -207,12 +203,10 @@ class Planner:
                     f"{o.ending.option} ends it before, at {ends[at]}"
                 )
             ends = np.where(read, ends, starts)
-            starts, ends = _left(wanted, run, starts, ends)
             self.check_log_start(topic.name, run.first, starts, ends, view.log_start)
             return _weighed(view, starts, ends)
 
-        chosen = [topic for topic in self.topics() if wanted.has(topic.name)]
-        return [self.view(plan, topic, run) for topic in chosen for run in topic.runs()]
+        return [self.view(plan, topic, run) for topic in self.topics() for run in topic.runs()]
 
     def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
         """The parts that these ranges are, weighed, by the views that were `seen` before of a topic's revision and a run.
@@ -256,17 +250,6 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
         if len(cuts) > 1:
             part.cuts[n] = cuts
     return part
-
-
-def _left(wanted: PushedFilters, run: JournalRun, starts: Rows, ends: Rows) -> tuple[Rows, Rows]:
-    """What filters leave of a run's ranges."""
-    partitions = np.arange(run.first, run.first + run.count)
-    out = (partitions < wanted.partition_span[0]) | (partitions > wanted.partition_span[1])
-    if wanted.partitions is not None:
-        out |= ~np.isin(partitions, sorted(wanted.partitions))
-    starts = np.maximum(starts, min(wanted.offsets[0], 2**62))
-    ends = np.minimum(ends, wanted.offsets[1] + 1)
-    return starts, np.where(out, starts, ends)
 
 
 def split(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -33,12 +33,10 @@ from pyspark.sql.types import StructType
 from l0gc.columns import scalar
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
-from l0gc.integrations.spark.filters import PushedFilters
 from l0gc.integrations.spark.options import ReadOptions
 from l0gc.integrations.spark.plan import Planner, Slice, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
-from l0gc.streamlog.level_one.parquet import Times
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
@@ -50,7 +48,7 @@ _BATCH_ROWS: Final = 1 << 14
 """Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
 
 
-def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition, times: Times | None) -> Iterator[Any]:
+def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition) -> Iterator[Any]:
     """The records of a slice, as Arrow batches of these columns."""
     if not isinstance(wanted, Slice):
         return  # the task that Spark makes of a plan without slices
@@ -67,7 +65,6 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition,
             functools.partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
             names=columns.names,
             pool=pool,
-            times=times,
             without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )
         try:
@@ -114,38 +111,27 @@ def _as_rows(topic: str, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class BatchReader(DataSourceReader):
-    """A batch's reader, which leaves a query's filters to Spark."""
+    """A batch's reader. A query's filters are left to Spark, which in 4.3 gives one query the plan made with another's."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._schema, self._wanted = options, schema, PushedFilters()
+        self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
         cluster = cluster_at(o.place)
         if o.pin_ms is None:
-            parts = Planner(cluster, o, cluster.passing_journal).batch(self._wanted)
+            parts = Planner(cluster, o, cluster.passing_journal).batch()
             if CORES in os.environ:  # a process of Spark's, which plans again
                 leave_out_of_collections()
             return split(parts, o.min_partitions, o.cores)
         pin = pin_for_reader(cluster, f"{', '.join(o.topics) or o.pattern} on Spark", o.pin_ms)
         ends = dict(pin.ends or ())
         planner = Planner(cluster, o, lambda journal: cluster.journal_as_of(journal, ends.get(journal, -1)))
-        slices = split(planner.batch(self._wanted), o.min_partitions, o.cores)
+        slices = split(planner.batch(), o.min_partitions, o.cores)
         return [replace(s, pin=pin.name, as_of=ends.get(s.journal, -1)) for s in slices]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_slice(self._options, self._schema, partition, self._wanted.times)
-
-
-class FilteringReader(BatchReader):
-    """A batch's reader that takes a query's filters.
-
-    Only where it is asked for: Spark 4.3 keeps what it has planned with the filters of one query for every other query that
-    begins at the same data frame, which would then miss rows.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._wanted.push(filters)
+        return read_slice(self._options, self._schema, partition)
 
 
 class RefusingStreamReader(DataSourceStreamReader):
@@ -204,4 +190,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.slices(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_slice(self._options, self._schema, partition, None)
+        return read_slice(self._options, self._schema, partition)

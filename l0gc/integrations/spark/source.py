@@ -74,10 +74,9 @@ class L0gcDataSource(DataSource):
         return StructType([_ALL[name] for name in columns_wanted(self.options, _ALL.names, default)])
 
     def reader(self, schema: StructType) -> BatchReader:
-        from l0gc.integrations.spark.readers import BatchReader, FilteringReader
+        from l0gc.integrations.spark.readers import BatchReader
 
-        options = read_options(self.options, streaming=False)
-        return (FilteringReader if options.push_filters else BatchReader)(options, _checked(schema))
+        return BatchReader(read_options(self.options, streaming=False), _checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusingStreamReader:
         from l0gc.integrations.spark.readers import RefusingStreamReader, StreamReader

@@ -1,11 +1,11 @@
 """L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and how it is read.
 
-Only row groups that hold what is wanted are fetched, ahead of their decoding.
-An object's footer is read first. It says where each row group lies, and between which timestamps its records are, so what
-a filter excludes is never fetched. Everything that is read must match the journal: the object's own key, which it holds, the
-columns, the offsets from the first to the last, a checksum for each page, and one for the footer. Anything that differs is
-corrupt, and named. Parquet has no checksum for a footer, and Arrow ends the process for some that are damaged: so nothing
-of a footer is used before its checksum, which lies directly before it, where other readers of Parquet do not look.
+An object's footer is read first. It says where each row group lies, and between which timestamps its records are. Only row
+groups that hold what is wanted are fetched, ahead of their decoding. Everything that is read must match the journal: the
+object's own key, which it holds, the columns, the offsets from the first to the last, a checksum for each page, and one for
+the footer. Anything that differs is corrupt, and named. Parquet has no checksum for a footer, and Arrow ends the process for
+some that are damaged: so nothing of a footer is used before its checksum, which lies directly before it, where other readers
+of Parquet do not look.
 """
 
 from __future__ import annotations
@@ -94,14 +94,6 @@ _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Timestamps from `first` to `last`, both included, in milliseconds since 1970."""
-
-    first: int = -(2**62)
-    last: int = 2**62
-
-
-@dataclass(frozen=True, slots=True)
 class WantedFile:
     """An L1 object, and the offsets from `start` on, up to but without `end`, that are wanted of it."""
 
@@ -183,10 +175,8 @@ def _within(pieces: Sequence[tuple[int, bytes]], start: int, size: int) -> bytes
     raise OSError(f"bytes {start} to {start + size} belong to no row group that its footer names")
 
 
-def open_l1(
-    store: ObjectStore, wanted: WantedFile, times: Times | None = None, whole_bytes: int = WHOLE_BYTES
-) -> Opened:
-    """Read an object's footer, on any thread; not where the journal says that all its records are older than `times`.
+def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYTES) -> Opened:
+    """Read an object's footer, on any thread.
 
     Args:
         whole_bytes: an object up to this size is fetched with it.
@@ -196,8 +186,6 @@ def open_l1(
         ObjectNotFoundError: it is gone.
     """
     key, size = wanted.key, wanted.file.bytes
-    if times is not None and wanted.file.max_timestamp < times.first:
-        return Opened(wanted, None, None)
     tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
     metadata, tail = read_footer(store, key, size, tail_bytes)
     opened = Opened(wanted, metadata, tail if len(tail) == size else None)
@@ -276,23 +264,23 @@ def _broken(key: str, e: Exception) -> CorruptObjectError:
     return CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version")
 
 
-def wanted_groups(opened: Opened, times: Times | None) -> list[RowGroup]:
-    """The row groups that may hold something wanted."""
+def wanted_groups(opened: Opened, since_ms: int | None = None) -> list[RowGroup]:
+    """The row groups that may hold something wanted; with `since_ms`, that is not older."""
     w = opened.wanted
     return [
         g
         for g in opened.groups
-        if g.end > w.start and g.base < w.end and (times is None or _overlaps(opened.metadata, g.number, times))
+        if g.end > w.start and g.base < w.end and (since_ms is None or _reaches(opened.metadata, g.number, since_ms))
     ]
 
 
-def _overlaps(metadata: Any, number: int, times: Times) -> bool:
+def _reaches(metadata: Any, number: int, since_ms: int) -> bool:
     column = next(c for c in _columns(metadata, number) if c.path_in_schema == "timestamp")
     found = column.statistics
     if found is None or not found.has_min_max:
         return True
     # As they are stored, in milliseconds: pyarrow needs pandas to make times of them, a third of a second for each worker.
-    return bool(found.max_raw >= times.first and found.min_raw <= times.last)
+    return bool(found.max_raw >= since_ms)
 
 
 def _columns(metadata: Any, number: int) -> list[Any]:
@@ -346,10 +334,10 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
 
 
 def read_l1(
-    store: ObjectStore, opened: Opened, names: Sequence[str], times: Times | None = None
+    store: ObjectStore, opened: Opened, names: Sequence[str], since_ms: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The records of an object that may be wanted, chunk after chunk. See `fetch_chunk` and `decode`."""
-    for chunk in chunks(opened, wanted_groups(opened, times)):
+    for chunk in chunks(opened, wanted_groups(opened, since_ms)):
         yield from decode(fetch_chunk(store, chunk, names), names)
 
 

@@ -56,7 +56,7 @@ def test_what_a_sink_gets_a_source_gives_from_l0_and_from_l1() -> None:
         with on(cluster):
             schema = data_source(topic="events", includeHeaders="true").schema()
             assert schema == StructType([*SCHEMA, *WRITTEN])
-            reader = batch_reader((), schema, topic="events", includeHeaders="true")
+            reader = batch_reader(schema, topic="events", includeHeaders="true")
             found = table(reader, reader.partitions())
         found.validate(full=True)
         rest = [{"key": "a", "value": None}]
@@ -73,7 +73,7 @@ def test_by_default_a_source_has_the_columns_of_kafka_without_them_and_a_schema_
     assert data_source(topic="events").schema() == SCHEMA
     assert data_source(topic="events", columns="offset,headers").schema().names == ["offset", "headers"]
     with on(cluster):
-        reader = batch_reader((), StructType([WRITTEN["headers"]]), topic="events")
+        reader = batch_reader(StructType([WRITTEN["headers"]]), topic="events")
         assert table(reader, reader.partitions()).column("headers").to_pylist()[0] == HEADERS
     with pytest.raises(UsageError, match="no column headers of type string"):
         data_source(topic="events").reader(StructType().add("headers", "string"))

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import StructType
 
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
@@ -226,11 +225,11 @@ def test_only_the_columns_that_are_named_are_read() -> None:
     assert data_source(topic="events", columns="value, partition,value").schema() == named
     with on(filled()):
         for options in ({}, {"columns": "value,partition"}):
-            reader = batch_reader((), named, topic="events", **options)
+            reader = batch_reader(named, topic="events", **options)
             found = table(reader, reader.partitions())
             assert (found.schema.names, found.num_rows) == (["value", "partition"], 120)
         with pytest.raises(UsageError, match="a topic has no column value of type string"):
-            batch_reader((), StructType().add("value", "string"), topic="events")
+            batch_reader(StructType().add("value", "string"), topic="events")
     for columns in ("value,size", "Value", ","):
         with pytest.raises(UsageError, match=r"option columns is '.*': name some of key, value, topic"):
             data_source(topic="events", columns=columns).schema()
@@ -261,7 +260,7 @@ def test_offsets_alone_are_what_footers_and_the_journal_say_and_no_page_is_fetch
     key, _ = (k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
     o = store_of(cluster).objects[key]
     with on(cluster):
-        reader = batch_reader((), wanted, topic="events", startingOffsets='{"events":{"0":700}}')
+        reader = batch_reader(wanted, topic="events", startingOffsets='{"events":{"0":700}}')
         tasks = reader.partitions()
         assert table(reader, tasks).column("offset").to_pylist() == list(range(700, 2000))
         o.body = bytes(len(o.body) // 4) + o.body[len(o.body) // 4 :]
@@ -398,28 +397,6 @@ def test_a_plan_is_small_whatever_the_topic() -> None:
         planned = batch_reader(topic="events").partitions()
     assert [type(p) for p in planned] == [Slice] * 3  # a journal each
     assert sum(len(p.rows) for p in planned if isinstance(p, Slice)) == 7 * 20
-
-
-# -- filters --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("filters", "wanted"),
-    [
-        ([EqualTo(("partition",), 1)], [r for r in expected(3) if r[0] == 1]),
-        ([In(("partition",), (0, 2, 9))], [r for r in expected(3) if r[0] != 1]),
-        ([GreaterThanOrEqual(("partition",), 2)], [r for r in expected(3) if r[0] == 2]),
-        ([GreaterThanOrEqual(("offset",), 17), LessThan(("offset",), 23)], expected(3, 17, 23)),
-        ([EqualTo(("offset",), 39)], expected(3, 39, 40)),
-        ([EqualTo(("topic",), "events")], expected(3)),
-        ([EqualTo(("topic",), "other")], []),
-        ([EqualTo(("offset",), 40)], []),
-    ],
-)
-def test_filters_on_partition_offset_and_topic_leave_exactly_what_they_say(
-    filters: list[Filter], wanted: list[tuple[int, int, bytes]]
-) -> None:
-    assert sorted(read(filled(), filters, topic="events")) == wanted
 
 
 WITHOUT_PANDAS = """
