@@ -148,14 +148,8 @@ class Cluster:
             progress(f"{count(r.records, 'record')}, {size(r.bytes)}", done=done, total=total)
 
         with ExitStack() as stack:
-            uploader, inputs = open_upload(
-                self.handles(),
-                topic,
-                sources,
-                stack,
-                Upload(**options),
-                progress=landed,
-            )
+            uploader, inputs = open_upload(self.handles(), topic, sources, stack, Upload(**options))
+            uploader.landing.progress = landed
             sizes = [
                 i.size if i.size is not None else plain_size(s, form) for s, i in zip(sources, inputs, strict=True)
             ]

@@ -230,7 +230,7 @@ def versions() -> Iterator[Check]:
 
 def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     """Check the credentials, the bucket, and the clocks."""
-    credentials = store.session.get_credentials()
+    credentials = store.access.session.get_credentials()
     if credentials is None:
         yield failure(
             "credentials",
@@ -242,7 +242,7 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
     yield ok("credentials", f"found ({credentials.method})")
     theirs = store.now_ms()
     yield ok("bucket", f"{store.config.url} answers")
-    if store.bulk is None:
+    if store.access.bulk is None:
         why = f"boto3 lists and reads, not obstore: {store.access.obstacle}"
         yield warning("client", why, "nothing is wrong, but listings and reads take more CPU")
     skew = clock_skew(runtime.clock.now_ms(), theirs)

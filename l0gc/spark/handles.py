@@ -21,7 +21,7 @@ from typing import Any, Final
 from l0gc.errors import AccessDeniedError
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 
@@ -58,7 +58,7 @@ def cluster_at(address: ClusterAddress) -> Handles:
     return Handles(
         S3Store(config),
         Runtime(),
-        Threads(_THREADS),
+        Parallel(_THREADS),
         expected_cluster_id=address.cluster_id,
         journals_kept=_JOURNALS_KEPT,
     )
@@ -84,7 +84,7 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
     """
     if send is False:
         return {}
-    credentials = store.session.get_credentials()
+    credentials = store.access.session.get_credentials()
     if credentials is None:
         if send is None:
             return {}
@@ -92,7 +92,7 @@ def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
     if send is None and credentials.method in _ROLES:
         return {}
     keys: Any = store.call("credentials", "", credentials.get_frozen_credentials)
-    region, endpoint = store.region, store.access.endpoint_url
+    region, endpoint = store.access.region, store.access.endpoint_url
     return {
         _SENT: "1",
         "AWS_ACCESS_KEY_ID": keys.access_key,

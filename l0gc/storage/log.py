@@ -278,7 +278,7 @@ class SharedLog:
         self.store_time = store_time or StoreTime(store)
         self.min_age_ms = truncate_min_age_ms
         self.boundary = Boundary(store, folder, runtime, truncate_min_age_ms)
-        self._store = store
+        self.store = store
         self._runtime = runtime
         self._parallel: Parallel = parallel or Parallel()
         self.writer = runtime.new_id()[:WRITER]
@@ -366,7 +366,7 @@ class SharedLog:
         try:
             return self.get(offset)
         except ObjectNotFoundError as e:
-            return e.date_ms if e.date_ms is not None else self._store.now_ms()
+            return e.date_ms if e.date_ms is not None else self.store.now_ms()
 
     def get(self, offset: int) -> Landed:
         """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer."""
@@ -377,13 +377,13 @@ class SharedLog:
         return self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
 
     def _read(self, key: str, offset: int, limit: int) -> Landed:
-        stored = self._store.get(key)
+        stored = self.store.get(key)
         e = decode_entry(key, stored.body, limit)
         return Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
 
     def list_folder(self, *, whole: bool = True) -> Folder:
         """What the log's folder holds now, or what a replay needs of that."""
-        return Folder.for_replay(self._store, self.folder, whole=whole)
+        return Folder.for_replay(self.store, self.folder, whole=whole)
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ class SharedLog:
         attempt = 0
         while True:
             try:
-                return doubt, None, self._store.put_if_absent(self.entry_key(offset), body).date_ms
+                return doubt, None, self.store.put_if_absent(self.entry_key(offset), body).date_ms
             except PreconditionFailedError as e:
                 try:
                     owner = self._owner(offset)
@@ -520,7 +520,7 @@ class SharedLog:
         key = self.checkpoint_key(offset)
         body = encode_entry(key, Entry("", time_ms, state), CHECKPOINT_LIMIT)
         try:
-            self._store.put_if_absent(key, body)
+            self.store.put_if_absent(key, body)
         except PreconditionFailedError:
             pass
         except AmbiguousWriteError:
@@ -529,11 +529,11 @@ class SharedLog:
 
     def newest_checkpoint(self) -> tuple[int, int] | None:
         """The offset and the weight of the newest checkpoint, of any writer."""
-        listing = self._store.list(f"{self.folder}checkpoint/")
+        listing = self.store.list(f"{self.folder}checkpoint/")
         kept = Folder.of(listing, self.folder).checkpoints
         if not kept:
             return None
-        return kept[-1], self._store.head(self.checkpoint_key(kept[-1])).size
+        return kept[-1], self.store.head(self.checkpoint_key(kept[-1])).size
 
     def truncate(self, folder: Folder | None = None, as_of: Collection[int] = ()) -> int:
         """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries.
@@ -548,7 +548,7 @@ class SharedLog:
         spent = folder.spent(KEPT_CHECKPOINTS, as_of)
         keys = [self.entry_key(o) for o in old] + [self.checkpoint_key(o) for o in spent]
         for at in range(0, len(keys), PAGE_SIZE):
-            failures = self._store.delete(keys[at : at + PAGE_SIZE])
+            failures = self.store.delete(keys[at : at + PAGE_SIZE])
             if failures:
                 raise StoreError(f"{failures[0].key} could not be deleted: {failures[0].why}")
         for o in old:

@@ -181,56 +181,47 @@ def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, beg
     alive.release()
 
 
-class Parallel:
-    """Maps a function over items, here one after another in the caller's thread; results in the items' order."""
+class Parallel(AbstractContextManager["Parallel"]):
+    """Does tasks at once, on so many threads; without any, one after another in the caller's. Results in the tasks' order.
 
-    def check_open(self) -> None:
-        """Raise `UsageError` if it can do nothing any more; this one always can."""
-
-    def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        return [fn(i) for i in items]
-
-    def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
-        """Begin something, if this can do two things at once; it returns a function that gives the result, or raises."""
-        return fn
-
-
-class Threads(Parallel, AbstractContextManager["Threads"]):
-    """At once, on a pool of threads; the first error is raised after all have ended.
-
-    Calls from within the pool run inline, so that nesting cannot lock up.
-
-    Args:
-        workers: how many tasks are done at once.
+    The first error is raised after all have ended. Calls from within the threads run inline, so that nesting cannot lock up.
     """
 
-    def __init__(self, workers: int, name: str = "l0gc") -> None:
+    def __init__(self, workers: int = 0, name: str = "l0gc") -> None:
         self._prefix = name
-        self._pool = WorkerThreads(workers, name)
+        self._threads = WorkerThreads(workers, name) if workers else None
 
     def check_open(self) -> None:
-        self._pool.check_open()
+        """Raise `UsageError` if it can do nothing any more."""
+        if self._threads is not None:
+            self._threads.check_open()
 
     def map(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         self.check_open()
+        pool = self.pool()
+        if pool is None:
+            return [fn(i) for i in items]
         todo = list(items)
-        if len(todo) < 2 or self._within():
+        if len(todo) < 2:
             return [fn(i) for i in todo]
-        futures = [self._pool.submit(fn, i) for i in todo]
+        futures = [pool.submit(fn, i) for i in todo]
         errors = [e for f in futures if (e := f.exception()) is not None]
         if errors:
             raise errors[0]
         return [f.result() for f in futures]
 
     def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
-        return fn if self._within() else self._pool.submit(fn).result
+        """Begin something, if this can do two things at once; it returns a function that gives the result, or raises."""
+        pool = self.pool()
+        return fn if pool is None else pool.submit(fn).result
 
     def pool(self) -> Executor | None:
-        """The pool, for work that is handed in one by one; none within the pool, which must not wait for itself."""
-        return None if self._within() else self._pool
+        """The threads, for work that is handed in one by one; none within them, which must not wait for themselves."""
+        return None if self._within() else self._threads
 
     def _within(self) -> bool:
         return threading.current_thread().name.startswith(self._prefix)
 
     def __exit__(self, *exc: object) -> None:
-        self._pool.shutdown(wait=not self._within(), cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=not self._within(), cancel_futures=True)

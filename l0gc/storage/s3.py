@@ -38,7 +38,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.redaction import without_secrets
 from l0gc.storage.access import Access
-from l0gc.storage.bulk import COALESCE_BYTES, Bulk, FullKeys
+from l0gc.storage.bulk import COALESCE_BYTES, FullKeys
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.entry import read_limit
 from l0gc.storage.objectstore import (
@@ -68,7 +68,6 @@ from l0gc.storage.refusals import (
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
-    from botocore.session import Session
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
@@ -87,7 +86,8 @@ class S3Store:
         self.quotes_etags = True
         self._plain_deletes = False
         self._process = os.getpid()
-        self._access = Access(config, self.count)
+        self.access = Access(config, self.count)
+        """Where the bucket is, and as whom."""
         self._lock = threading.Lock()
         self._counting = threading.Lock()
 
@@ -98,32 +98,8 @@ class S3Store:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     @property
-    def access(self) -> Access:
-        """Where the bucket is, and as whom."""
-        return self._access
-
-    @property
-    def session(self) -> Session:
-        """Where credentials and settings come from."""
-        return self._access.session
-
-    @property
-    def region(self) -> str | None:
-        """The region that is set, if any is."""
-        return self._access.region
-
-    @property
     def client(self) -> S3Client:
-        """See `Access`; so are `once` and `bulk`."""
-        return self._access.client
-
-    @property
-    def once(self) -> S3Client:
-        return self._access.once
-
-    @property
-    def bulk(self) -> Bulk | None:
-        return self._access.bulk
+        return self.access.client
 
     def count(self, kind: str) -> None:
         """Count another request. Raises `UsageError` in a forked child: see `check_process`."""
@@ -143,7 +119,7 @@ class S3Store:
         from botocore.exceptions import BotoCoreError, ClientError
 
         self.count(kind)
-        access = self._access
+        access = self.access
         _log.debug("%s %s", kind, key or "(bucket)", extra=event("request", kind=kind, key=key))
         try:
             return call()
@@ -162,22 +138,22 @@ class S3Store:
     def _renew(self, access: Access) -> None:
         """Look for credentials anew, unless another thread did since this access was used."""
         with self._lock:
-            if self._access is access:
-                self._access, self._plain_deletes = Access(self.config, self.count), False
+            if self.access is access:
+                self.access, self._plain_deletes = Access(self.config, self.count), False
 
     def _named(self) -> StoreConfig:
         """The config, with the server's name for messages."""
         from botocore.exceptions import BotoCoreError
 
         with suppress(BotoCoreError, UsageError):
-            return replace(self.config, endpoint_url=self._access.endpoint_url)
+            return replace(self.config, endpoint_url=self.access.endpoint_url)
         return self.config
 
     def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
         """The answer to an operation of boto3 on the bucket: see `call`. With `once` it is not retried."""
 
         def request() -> Any:
-            return getattr(self.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
+            return getattr(self.access.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
 
         return self.call(kind, about, request)
 
@@ -256,7 +232,7 @@ class S3Store:
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         import obstore
 
-        access = self._access
+        access = self.access
         if access.bulk is None:
             return self._ranges_plain(key, ranges)
         try:
@@ -287,12 +263,14 @@ class S3Store:
         return self.call("put", key, lambda: self._put(self.client, key, body))
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
-        return self.call("put", key, lambda: self._put(self.once, key, body, {"IfNoneMatch": "*"}), conditional=True)
+        return self.call(
+            "put", key, lambda: self._put(self.access.once, key, body, {"IfNoneMatch": "*"}), conditional=True
+        )
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
         match = {"IfMatch": etag if self.quotes_etags else etag.strip('"')}
         try:
-            return self.call("put", key, lambda: self._put(self.once, key, body, match), conditional=True)
+            return self.call("put", key, lambda: self._put(self.access.once, key, body, match), conditional=True)
         except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
             raise PreconditionFailedError(str(e)) from e
 
@@ -304,7 +282,7 @@ class S3Store:
             raise AmbiguousWriteError(str(e)) from e
 
     def put_bulk(self, key: str, body: bytes) -> None:
-        if not (self.bulk and self.bulk.put(self.full_key(key), body)):
+        if not ((bulk := self.access.bulk) and bulk.put(self.full_key(key), body)):
             self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
@@ -327,7 +305,7 @@ class S3Store:
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
         if keys and not self._plain_deletes:
-            if self.bulk and self.bulk.delete(FullKeys(self.full_key, keys)):
+            if (bulk := self.access.bulk) and bulk.delete(FullKeys(self.full_key, keys)):
                 return []
             self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
         return self._delete([*map(VersionedKey, keys)], once=True, quiet=True).failures
@@ -349,7 +327,7 @@ class S3Store:
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         import obstore
 
-        last, full, access = start_after, self.full_key(prefix), self._access
+        last, full, access = start_after, self.full_key(prefix), self.access
         if access.bulk and (not prefix or prefix.endswith("/")):  # obstore matches whole path segments
             try:
                 for page in access.bulk.pages(full or None, self.full_key(start_after) if start_after else None):
@@ -395,7 +373,7 @@ class S3Store:
         answer = Answer.of("", response)
         if answer.region not in {"", self.client.meta.region_name}:  # boto3 follows a redirect, and obstore does not
             raise refusal(replace(answer, code="PermanentRedirect"), self.config, key) from None
-        if self._access is access:
+        if self.access is access:
             access.without_bulk(f"{kind} of {self.full(key)}: {without_answer(e)}")
 
     def now_ms(self) -> int:
@@ -507,10 +485,10 @@ class S3Store:
         with suppress(BucketNotFoundError):
             self.now_ms()
             return False
-        region = self.region
+        region = self.access.region
         where: dict[str, Any] = (
             {"CreateBucketConfiguration": {"LocationConstraint": region}}
-            if region and region != "us-east-1" and not self._access.endpoint_url
+            if region and region != "us-east-1" and not self.access.endpoint_url
             else {}
         )
         self.ask("put", "create_bucket", **where)

@@ -17,7 +17,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel, Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
@@ -52,7 +52,6 @@ class Handles:
         self._journals: dict[int, JournalHandle] = {}
         self._store_time = StoreTime(self.store)
         self.controller = Controller(
-            self.store,
             self._log(CONTROLLER_LOG),
             self.runtime,
             expected_cluster_id=self.expected_cluster_id,
@@ -136,7 +135,7 @@ class Handles:
 def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, S3Store]]:
     """The handles on the cluster at `config`, as a command or the library uses them; see `Handles` for `settings`."""
     store = S3Store(config)
-    with Threads(THREADS) as threads:
+    with Parallel(THREADS) as threads:
         yield Handles(store, Runtime(), threads, **settings), store
 
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError
-from l0gc.storage.parallel import Threads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Headers, headers_list, times_list
@@ -282,7 +281,7 @@ class _RunReader:
             self._ranges[first:end],
             self._on_deleted,
             names=names,
-            pool=parallel.pool() if isinstance(parallel, Threads) else None,
+            pool=parallel.pool(),
             without_holes=self._without_holes,
         ).read()
 

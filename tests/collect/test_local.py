@@ -20,7 +20,7 @@ from l0gc.keys import RUNS, KeyLayout
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage
-from l0gc.storage.parallel import Parallel, Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.l0_buckets import name_of
@@ -75,7 +75,7 @@ def by_threads(cluster: Handles, threads: Parallel) -> Handles:
 
 def swept_by_many(cluster: Handles, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:
     """By threads that scan, and threads that delete."""
-    with Threads(4) as scanners, ThreadPoolExecutor(2) as deleters:
+    with Parallel(4) as scanners, ThreadPoolExecutor(2) as deleters:
         return SweepRun(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(ranges)
 
 

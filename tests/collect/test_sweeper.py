@@ -22,7 +22,7 @@ from l0gc.errors import StoreError
 from l0gc.events import quiet
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
-from l0gc.storage.parallel import Parallel, Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from tests.collect.test_local import (
@@ -276,7 +276,7 @@ def test_where_no_thread_can_be_started_the_others_delete(monkeypatch: pytest.Mo
                 raise RuntimeError("can't start new thread")
             return super().submit(fn, *args, **kwargs)
 
-    with Threads(4) as scanners, Crowded(2) as deleters:
+    with Parallel(4) as scanners, Crowded(2) as deleters:
         result = SweepRun(by_threads(cluster, scanners), deleters=deleters).run(4)
     assert not garbage & level_zero(cluster)
     assert result.deleted == len(garbage)

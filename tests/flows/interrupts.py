@@ -25,7 +25,7 @@ from typing import Final
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.keys import PartitionId, level_one
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
@@ -78,7 +78,7 @@ class Bed:
         upload(self.cluster, TOPIC, [self.records(count)], batch_bytes=64 << 10)
 
     def put(self, keys: list[str]) -> None:
-        with Threads(16, "fill") as threads:
+        with Parallel(16, "fill") as threads:
             threads.map(lambda key: self.cluster.store.put(key, b"x" * 100), keys)
 
 

@@ -68,8 +68,8 @@ def test_both_clients_and_uploads_in_parts_send_it(demanding: str, tmp_path: Pat
     (tmp_path / "large").write_bytes(bytes(9 << 20))
     store.put_file("large", tmp_path / "large")
     store.put("plain", b"x")
-    assert store.bulk is not None
-    assert store.bulk.put("p/bulk", b"x")
+    assert store.access.bulk is not None
+    assert store.access.bulk.put("p/bulk", b"x")
     etag = store.put_if_absent("created", b"x").etag
     store.put_if_match("created", b"y", etag)
 

@@ -23,7 +23,7 @@ import l0gc.spark
 from l0gc.runtime import Runtime
 from l0gc.storage import s3
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one import write
@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoreClock:
 @pytest.fixture
 def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[Handles]:
     """A cluster whose logs begin at `clock`'s time, since the time in a log never goes back."""
-    with l0gc.open(bucket.url) as opened, Threads(8) as threads:
+    with l0gc.open(bucket.url) as opened, Parallel(8) as threads:
         opened.init(create_bucket=True, shards=4)
         yield Handles(S3Store(bucket), Runtime(), threads)
 

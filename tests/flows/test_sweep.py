@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.keys import RUNS, KeyLayout
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -38,7 +38,7 @@ def a_bucket(store: S3Store, objects: int = 100) -> None:
         epoch = n % (M + 1) if n < objects else M + 1
         store.put(LAYOUT.format(n % SHARDS, epoch, f"{n:08x}-0000-4000-8000-000000000000"), b"x" * 100)
 
-    with Threads(16, "fill") as threads:
+    with Parallel(16, "fill") as threads:
         threads.map(put, range(objects + objects // 10))
     state = cluster.controller.snapshot()
     new = PublishedWatermark(state.cluster_id, M, state.epoch, 0, objects, objects * 100, objects + objects // 10)

@@ -21,7 +21,7 @@ from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
@@ -56,7 +56,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
     the workers so far."""
     _, generated = a_cluster(partitions)
     served = ServedL1(generated)
-    with FakeS3(served) as server, Threads(8) as threads:
+    with FakeS3(served) as server, Parallel(8) as threads:
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
         cluster = Handles(store, parallel=threads)
         options = Vacuum(l1_grace_s=0, orphan_age_s=0)

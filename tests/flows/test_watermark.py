@@ -21,7 +21,7 @@ from l0gc.keys import KeyLayout, journal_log
 from l0gc.runtime import Runtime
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers
@@ -43,7 +43,7 @@ EXAMPLE = ROOT / "examples" / "external_log"
 @pytest.fixture
 def cluster(store: S3Store) -> Iterator[Handles]:
     store.create_bucket()
-    with Threads(8) as threads:
+    with Parallel(8) as threads:
         cluster = Handles(store, Runtime(), threads)
         cluster.controller.bootstrap(shards=4)
         yield cluster

@@ -90,7 +90,7 @@ def test_the_loop_goes_round_wherever_boto3_works(
         monkeypatch.setenv(name, value)
     bucket = f"{way.bucket}-{client.replace(' ', '-')}-{through.__name__}"
     monkeypatch.setenv("L0GC_URL", f"s3://{bucket}/some/prefix")
-    assert bool(S3Store(StoreConfig(bucket)).bulk) == (client == "both")
+    assert bool(S3Store(StoreConfig(bucket)).access.bulk) == (client == "both")
     lines = way.folder / "lines"
     lines.write_bytes(b"\n".join(LINES) + b"\n")
 

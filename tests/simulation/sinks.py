@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from l0gc.errors import BatchMismatchError, NotFoundError
 from l0gc.integrations.spark.sink import BatchId, commit
-from l0gc.integrations.spark.stage import StagedObject, Stager
+from l0gc.integrations.spark.stage import Stager
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.ingest.landing import WrittenObject
 from tests.simulation.actors import TOPICS, repeated
 from tests.simulation.world import Process, World
 
@@ -114,9 +115,9 @@ def _go_back(world: World, query: Query) -> None:
 
 def _staged(
     world: World, cluster: Handles, topic: Topic, rows: Sequence[bytes], first: int, number: int
-) -> list[StagedObject]:
+) -> list[WrittenObject]:
     """What the tasks of a micro-batch write, however it is cut. A row in three names its partition, one has a key."""
-    staged: list[StagedObject] = []
+    staged: list[WrittenObject] = []
     tasks = world.random.randrange(1, 4)
     for task in range(tasks):
         mine = [(n, row) for n, row in enumerate(rows, first) if n % tasks == task]

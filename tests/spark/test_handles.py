@@ -34,7 +34,7 @@ def a_store(region: str | None = None) -> S3Store:
 
 def with_credentials_of(method: str) -> S3Store:
     store = a_store()
-    store.session._credentials = Credentials("AKIA-ROLE", "role-secret", "role-token", method)  # type: ignore[attr-defined]
+    store.access.session._credentials = Credentials("AKIA-ROLE", "role-secret", "role-token", method)  # type: ignore[attr-defined]
     return store
 
 
@@ -80,7 +80,7 @@ def test_an_executor_takes_what_was_sent_whatever_it_has_itself(monkeypatch: pyt
         monkeypatch.setenv(name, value)
     store = cluster_at(ClusterAddress(StoreConfig("bucket", profile="one-that-only-the-driver-has"))).store
     assert isinstance(store, S3Store)
-    credentials = store.session.get_credentials()
+    credentials = store.access.session.get_credentials()
     assert credentials is not None
     keys = credentials.get_frozen_credentials()
     assert (keys.access_key, keys.secret_key) == tuple(KEYS.values())

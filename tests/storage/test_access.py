@@ -257,7 +257,7 @@ def test_no_client_trusts_what_only_the_other_one_would(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.bundle))
     store = S3Store(StoreConfig("bucket", endpoint_url=recorders["tls"].url))
-    assert store.bulk
+    assert store.access.bulk
     for read in (lambda: store.get("k"), lambda: store.get_ranges("k", [(0, 1)])):
         with pytest.raises(StoreError, match="CERTIFICATE_VERIFY_FAILED"):
             read()

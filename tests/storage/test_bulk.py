@@ -107,9 +107,9 @@ def test_a_request_that_fails_is_reported_by_its_status_and_the_next_one_is_sent
     ["a b", "a%41", "a+b", "ü", "a//b", "/a", "a/", "a/../b", "./a", "..", "a/.", "", "a\nb", "a?b", "a#b", "a&b"],
 )
 def test_a_key_that_has_another_form_is_deleted_through_boto3_alone(deleting: Deleting, odd: str) -> None:
-    assert deleting.store.bulk
+    assert deleting.store.access.bulk
     for keys in ([odd], [PLAIN.format(1), odd, PLAIN.format(2)]):
-        assert not deleting.store.bulk.delete([f"p/{k}" if k not in {"", "/a"} else k for k in keys])
+        assert not deleting.store.access.bulk.delete([f"p/{k}" if k not in {"", "/a"} else k for k in keys])
     assert deleting.received == []
 
 

@@ -177,7 +177,7 @@ def test_a_server_that_only_boto3_trusts_is_used_by_boto3(
         store = S3Store(StoreConfig("trusted", "p/", proxy.endpoint_url))
         store.create_bucket()
         store.put("d/k", b"abcdef")
-        assert store.bulk is not None
+        assert store.access.bulk is not None
         with caplog.at_level("INFO", "l0gc"):
             assert [page.keys for page in store.scan("d/")] == [["d/k"]]
             assert store.get_ranges("d/k", [(1, 2), (4, 1)]) == [b"bc", b"e"]
@@ -204,10 +204,10 @@ def test_boto3_alone_reads_the_same_ranges(
     store.create_bucket()
     body = bytes(n % 251 for n in range(3_000_000))
     store.put("k", body)
-    assert store.bulk is not None
+    assert store.access.bulk is not None
     monkeypatch.setenv("AWS_CHECKSUM_ALGORITHM", "SHA256")
     alone = S3Store(StoreConfig("ranges", "p/", endpoint))
-    assert alone.bulk is None
+    assert alone.access.bulk is None
     expected = [body[start : start + length] for start, length in ranges]
     assert store.get_ranges("k", ranges) == alone.get_ranges("k", ranges) == expected
     real = alone.client.get_object

@@ -22,7 +22,7 @@ from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from tests.support.memory_store import publish_m
@@ -170,7 +170,7 @@ def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names
         {"Key": f"a/prefix/{k}", "VersionId": v, "Code": "AccessDenied", "Message": "no"}
         for k, v in (("plain", "null"), ("versioned", "v1"))
     ]
-    monkeypatch.setattr(moto_store.once, "delete_objects", lambda **arguments: {"Errors": errors})
+    monkeypatch.setattr(moto_store.access.once, "delete_objects", lambda **arguments: {"Errors": errors})
     failures = moto_store.delete_versions([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
     assert [(f.key, f.version_id) for f in failures] == [("plain", ""), ("versioned", "v1")]
 
@@ -181,7 +181,7 @@ def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names
 def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S3Store) -> None:
     cluster = a_cluster(any_store, "Enabled")
     before = there(any_store)
-    with Threads(4) as threads:
+    with Parallel(4) as threads:
         cluster.parallel = threads
         result = SweepRun(cluster).run(2)
         assert there(any_store) == before - garbage_of(before)

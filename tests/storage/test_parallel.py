@@ -16,7 +16,7 @@ import pytest
 
 from l0gc.errors import UsageError
 from l0gc.storage import parallel
-from l0gc.storage.parallel import Threads, WorkerThreads
+from l0gc.storage.parallel import Parallel, WorkerThreads
 from tests.support.interrupting import Interrupt, interrupted
 
 PATIENCE_S = 20.0
@@ -36,7 +36,7 @@ def named(name: str) -> list[threading.Thread]:
 
 
 def test_results_are_in_the_order_of_the_items_and_the_first_error_is_raised() -> None:
-    with Threads(4, "answers") as threads:
+    with Parallel(4, "answers") as threads:
         assert threads.map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
         with pytest.raises(ZeroDivisionError):
             threads.map(lambda n: 1 // n, [3, 0, 1])
@@ -93,7 +93,7 @@ def test_a_thread_that_never_begins_is_started_again(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_handed_in_after_the_end_is_refused() -> None:
-    threads = Threads(2, "ended")
+    threads = Parallel(2, "ended")
     assert threads.map(abs, [-1, -2]) == [1, 2]
     threads.__exit__()
     with pytest.raises(UsageError, match="the cluster is closed"):
@@ -105,9 +105,9 @@ def test_what_is_handed_in_after_the_end_is_refused() -> None:
 def test_an_end_next_to_the_work_of_others_leaves_nobody_waiting() -> None:
     """Each thread is answered, or refused by a sentence, wherever in `submit` the end comes."""
     for _ in range(100):
-        threads, others = Threads(2, "next-to"), list[threading.Thread]()
+        threads, others = Parallel(2, "next-to"), list[threading.Thread]()
 
-        def work(threads: Threads = threads) -> None:
+        def work(threads: Parallel = threads) -> None:
             with suppress(UsageError):
                 while True:
                     threads.map(abs, range(3))
@@ -122,7 +122,7 @@ def test_an_end_next_to_the_work_of_others_leaves_nobody_waiting() -> None:
 
 
 def test_a_task_may_end_its_own_threads() -> None:
-    threads = Threads(2, "own")
+    threads = Parallel(2, "own")
 
     def work() -> None:
         with suppress(UsageError):  # of the one that comes after the end
@@ -132,7 +132,7 @@ def test_a_task_may_end_its_own_threads() -> None:
 
 
 def test_a_forked_child_is_refused_and_need_not_wait_for_the_threads_of_its_parent() -> None:
-    with Threads(2, "parent") as threads:
+    with Parallel(2, "parent") as threads:
         assert threads.map(abs, [-1, -2]) == [1, 2]
         child = os.fork()
         if not child:  # nothing of pytest runs in it
@@ -149,15 +149,15 @@ def test_a_forked_child_is_refused_and_need_not_wait_for_the_threads_of_its_pare
 
 
 def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting() -> None:
-    def call(threads: Threads) -> None:
+    def call(threads: Parallel) -> None:
         threads.map(abs, range(3))
 
-    threads = Threads(2, "counted")
+    threads = Parallel(2, "counted")
     with interrupted(-1, as_signals=True) as steps:
         call(threads)
     threads.__exit__()
     for at in range(1, steps[0] + 1):
-        threads = Threads(2, "interrupted")
+        threads = Parallel(2, "interrupted")
         with pytest.raises(Interrupt), interrupted(at, as_signals=True):
             call(threads)
         in_time(lambda threads=threads: threads.map(abs, range(3)))  # type: ignore[misc]
@@ -168,11 +168,11 @@ def test_a_process_ends_that_never_closed_its_threads() -> None:
     """As a program does that opens a cluster without `with`: its threads take no step any more once Python ends."""
     program = """
 from contextlib import contextmanager
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 
 @contextmanager
 def opened():
-    with Threads(2) as threads:
+    with Parallel(2) as threads:
         yield threads
 
 kept = opened()

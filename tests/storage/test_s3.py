@@ -374,14 +374,14 @@ def test_a_write_whose_time_the_store_does_not_send_is_ambiguous(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has landed; only a refusal may say that it has not."""
-    real = store.once.put_object
+    real = store.access.once.put_object
 
     def without_date(**arguments: Any) -> Any:
         r = real(**arguments)
         del r["ResponseMetadata"]["HTTPHeaders"]["date"]
         return r
 
-    monkeypatch.setattr(store.once, "put_object", without_date)
+    monkeypatch.setattr(store.access.once, "put_object", without_date)
     with pytest.raises(AmbiguousWriteError, match="no Date header"):
         store.put_if_absent("k", b"1")
     assert store.get("k").body == b"1"
@@ -390,13 +390,13 @@ def test_a_write_whose_time_the_store_does_not_send_is_ambiguous(
 def test_an_etag_is_sent_in_its_quotes_or_without(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     etag = store.put("k", b"1").etag
     sent: list[str] = []
-    real = store.once.put_object
+    real = store.access.once.put_object
 
     def recorded(**arguments: Any) -> Any:
         sent.append(arguments["IfMatch"])
         return real(**arguments)
 
-    monkeypatch.setattr(store.once, "put_object", recorded)
+    monkeypatch.setattr(store.access.once, "put_object", recorded)
     store.put_if_match("k", b"2", etag)
     store.quotes_etags = False
     with pytest.raises(PreconditionFailedError):

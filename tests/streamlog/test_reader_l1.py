@@ -12,7 +12,7 @@ import pytest
 
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.keys import level_one, level_one_index
-from l0gc.storage.parallel import Threads, WorkerThreads
+from l0gc.storage.parallel import Parallel, WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
@@ -108,7 +108,7 @@ def test_an_object_that_is_fetched_whole_takes_one_task_of_the_pool(monkeypatch:
         return submit(pool, fn, *args)
 
     monkeypatch.setattr(WorkerThreads, "submit", counted)
-    with Threads(4) as threads:
+    with Parallel(4) as threads:
         found = read_topic(dataclasses.replace(cluster, parallel=threads), topic)
         assert [(r.partition, r.offset) for r in found] == RECORDS
     assert len([name for name in tasks if name.startswith(OffsetReader.__name__)]) == 2 * 6

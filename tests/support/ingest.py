@@ -40,7 +40,7 @@ def upload(
     spread = partitioner or in_turn(target.partitions)
     with ExitStack() as stack:
         inputs = open_inputs([str(f) for f in files], spread.describe if session is not None else None, stack)
-        return Uploader(
+        uploader = Uploader(
             cluster,
             target,
             spread,
@@ -48,8 +48,9 @@ def upload(
             committer=committer or InlineExecutor(),
             batch_bytes=batch_bytes,
             producer=session,
-            progress=progress,
-        ).run(inputs)
+        )
+        uploader.landing.progress = progress
+        return uploader.run(inputs)
 
 
 def stored_values(cluster: Handles, topic: str) -> list[list[bytes]]:

@@ -68,7 +68,7 @@ def _access(store: ObjectStore) -> dict[str, str]:
     """How l0gc itself reaches the bucket, as PyIceberg's properties."""
     if not isinstance(store, S3Store):
         return {}
-    keys = store.session.get_credentials()
+    keys = store.access.session.get_credentials()
     frozen = None if keys is None else keys.get_frozen_credentials()
     endpoint = store.access.endpoint_url
     path_style = store.access.reach.bucket_url.endswith(f"/{store.config.bucket}")
@@ -77,7 +77,7 @@ def _access(store: ObjectStore) -> dict[str, str]:
         "s3.endpoint": endpoint,
         "s3.force-virtual-addressing": endpoint and not path_style and "true",
         "s3.proxy-uri": store.access.reach.proxy,
-        "s3.region": store.region,
+        "s3.region": store.access.region,
         "s3.access-key-id": frozen and frozen.access_key,
         "s3.secret-access-key": frozen and frozen.secret_key,
         "s3.session-token": frozen and frozen.token,

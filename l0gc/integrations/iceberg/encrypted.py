@@ -47,7 +47,7 @@ class EncryptedFileIO(PyArrowFileIO):
             )  # fmt: skip
             store = S3Store(config)
             if key := self._property("access-key-id"):
-                store.session.set_credentials(
+                store.access.session.set_credentials(
                     key, self._property("secret-access-key") or "", self._property("session-token")
                 )
             self._stores[bucket] = store

@@ -54,7 +54,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.formatting import count
 from l0gc.integrations.spark.options import WriteOptions
-from l0gc.integrations.spark.stage import StagedObject, Stager
+from l0gc.integrations.spark.stage import Stager
 from l0gc.spark.handles import cluster_at
 from l0gc.storage.entry import ENTRY_LIMIT
 from l0gc.streamlog.cluster import Handles
@@ -118,7 +118,7 @@ class BatchRows:
     places: str
 
     @classmethod
-    def of(cls, objects: Sequence[StagedObject]) -> BatchRows:
+    def of(cls, objects: Sequence[WrittenObject]) -> BatchRows:
         """The rows of objects of which nothing has landed."""
         parts: Counter[tuple[int, int]] = Counter()
         for o in objects:
@@ -222,7 +222,7 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
     return {(j, t.revision) for t in asked for j in t.journals}  # all of it landed, wherever its rows were
 
 
-def commit(cluster: Handles, staged: Iterable[StagedObject], batch: BatchId | None = None) -> UploadResult:
+def commit(cluster: Handles, staged: Iterable[WrittenObject], batch: BatchId | None = None) -> UploadResult:
     """Land a batch's objects, in their order in each partition.
 
     Args:
@@ -338,7 +338,7 @@ def _this_task() -> tuple[int, str, int | None]:
 class Staged(WriterCommitMessage):
     """A task's message to the driver: the objects that it wrote, and for a micro-batch the query."""
 
-    objects: list[StagedObject]
+    objects: list[WrittenObject]
     query_id: str = ""
 
 
@@ -362,7 +362,7 @@ class _Writer:
         _log.warning("a write was aborted: %d L0 objects that it staged are left for the sweep", n)
 
 
-def _objects(messages: Messages) -> list[StagedObject]:
+def _objects(messages: Messages) -> list[WrittenObject]:
     return [o for m in messages if isinstance(m, Staged) for o in m.objects]
 
 

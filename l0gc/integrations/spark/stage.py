@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,13 +59,6 @@ _HELD: Final = ("key", "value", "partition")
 
 
 @dataclass(slots=True)
-class StagedObject(WrittenObject):
-    """An L0 object that a task has written, and the digest of the rows that it has for each journal."""
-
-    digests: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class _HeldRows:
     """The rows of a topic that wait for their object."""
 
@@ -100,15 +93,15 @@ class Stager:
         self._state: ControllerState = cluster.controller.snapshot()
         self._held: dict[str, _HeldRows] = {}
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> list[StagedObject]:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenObject]:
         """Write all rows; the objects in the order of the rows.
 
         Raises:
             UsageError: a row has no value, or names no topic, or a partition that its topic does not have.
             NotFoundError: there is no such topic.
         """
-        staged: list[StagedObject] = []
-        waiting: deque[Future[StagedObject]] = deque()
+        staged: list[WrittenObject] = []
+        waiting: deque[Future[WrittenObject]] = deque()
         for held in self._full(batches):
             waiting.append(self._pool.submit(self._write, held))
             if len(waiting) > _PACKED_AHEAD:
@@ -205,7 +198,7 @@ class Stager:
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
-    def _write(self, held: _HeldRows) -> StagedObject:
+    def _write(self, held: _HeldRows) -> WrittenObject:
         topic, rows = held.topic, pa.concat_batches(held.rows)
         order = np.argsort(_numbers(rows, "partition"), kind="stable")
         rows = rows.take(columns.numbers(order))
@@ -220,7 +213,7 @@ class Stager:
             first, end = np.searchsorted(partitions, (run.first, run.first + run.count)).tolist()
             parts = (rows.slice(at, min(_DIGESTED, end - at)) for at in range(first, end, _DIGESTED))
             digests[run.journal] = sum(_digest(topic.name, p) for p in parts)
-        return StagedObject(o.object, o.topic, o.left, digests=digests)
+        return WrittenObject(o.object, o.topic, o.left, digests=digests)
 
 
 def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:

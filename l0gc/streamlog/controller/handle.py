@@ -19,7 +19,6 @@ from l0gc.errors import NotInitialisedError, ObjectNotFoundError, UsageError
 from l0gc.keys import DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
-from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.decisions import (
@@ -56,7 +55,6 @@ class Controller:
 
     def __init__(
         self,
-        store: ObjectStore,
         log: SharedLog,
         runtime: Runtime,
         *,
@@ -77,7 +75,7 @@ class Controller:
         self._epoch_cache_s = epoch_cache_s
         self._epoch_interval_ms = int(epoch_interval_s * 1000)
         self._looked_at: float | None = None
-        self._store = store
+        self._store = log.store
         self._format: Format | None = None
         self.store_time = log.store_time
         self.replica = Replica(log, ControllerMachine(), runtime)

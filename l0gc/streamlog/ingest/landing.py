@@ -56,6 +56,7 @@ class WrittenObject:
         left: the parts that have not landed, by journal.
         body: its content; None if it is read back where it has to be written again.
         spans: which spans of which inputs each journal's part is, if its producer has inputs.
+        digests: that of the rows of each journal's part, if Spark's sink is to recognise them.
     """
 
     object: L0Object
@@ -63,6 +64,7 @@ class WrittenObject:
     left: dict[int, PackedPart]
     body: bytes | None = None
     spans: Mapping[int, list[InputSpan]] = field(default_factory=dict)
+    digests: Mapping[int, int] = field(default_factory=dict)
 
     def placeholder(self, journal: int, producer: ProducerBatch | None = None) -> ObjectExtents:
         """What a journal gets of it."""
@@ -120,20 +122,17 @@ class RunAppender(Appender):
 
 
 class Landing:
-    """Lands objects, one call after another. `result` says what has landed.
+    """Lands objects, one call after another.
 
-    Args:
+    Attributes:
+        result: what has landed.
         progress: called with the records and the bytes of each part that landed.
     """
 
-    def __init__(
-        self,
-        cluster: Handles,
-        appender: Appender,
-        progress: Callable[[int, int], None] = lambda records, size: None,
-    ) -> None:
-        self._cluster, self._appender, self._progress = cluster, appender, progress
+    def __init__(self, cluster: Handles, appender: Appender) -> None:
+        self._cluster, self._appender = cluster, appender
         self.result = UploadResult()
+        self.progress: Callable[[int, int], None] = lambda records, size: None
 
     def land(self, objects: Iterable[WrittenObject]) -> None:
         """Have the journals take what is left of these objects, those of a topic in their order.
@@ -200,7 +199,7 @@ class Landing:
             result.records += part.records
             result.bytes += part.bytes
             result.placeholders.add(o.topic, placeholder, landed.bases)
-            self._progress(part.records, part.bytes)
+            self.progress(part.records, part.bytes)
 
     def _stamp_anew(self, objects: Sequence[WrittenObject], refused: Mapping[_Place, L0gcError]) -> None:
         """Write the objects again that are too old for a journal, or, if all of a topic are to have one epoch, older than

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 from queue import SimpleQueue
@@ -61,8 +61,6 @@ def open_upload(
     sources: Sequence[Source],
     stack: ExitStack,
     wanted: Upload = Upload(),  # noqa: B008 - it is frozen
-    *,
-    progress: Callable[[int, int], None] = lambda records, size: None,
 ) -> tuple[Uploader, list[Input]]:
     """An uploader, and what it is to run on: an upload from its beginning.
 
@@ -71,7 +69,6 @@ def open_upload(
 
     Args:
         stack: ends the threads and closes the inputs.
-        progress: see `Uploader`.
 
     Raises:
         UsageError: the arguments exclude each other, or an input cannot be read.
@@ -104,7 +101,6 @@ def open_upload(
         committer=stack.enter_context(WorkerThreads(1, "commit")),
         batch_bytes=wanted.batch_bytes,
         producer=run,
-        progress=progress,
     )
     return uploader, inputs
 
@@ -125,7 +121,6 @@ class Uploader:
         packers: where batches are encoded and written.
         committer: a single thread, where batches are committed in order.
         producer: a run that has landed nothing yet.
-        progress: called with the records and the bytes of each part of a batch that landed.
     """
 
     def __init__(
@@ -138,12 +133,11 @@ class Uploader:
         committer: Executor,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         producer: Producer | None = None,
-        progress: Callable[[int, int], None] = lambda records, size: None,
     ) -> None:
         self._cluster, self._topic, self._partitioner = cluster, topic, partitioner
         self._packers, self._committer = packers, committer
         self._batch_bytes, self._producer = batch_bytes, producer
-        self._landing = Landing(cluster, Appender() if producer is None else RunAppender(producer), progress)
+        self.landing = Landing(cluster, Appender() if producer is None else RunAppender(producer))
         runs = topic.runs()
         self._runs = JournalRuns([r.first + r.count for r in runs])
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
@@ -157,7 +151,7 @@ class Uploader:
     @property
     def result(self) -> UploadResult:
         """What has landed so far."""
-        return self._landing.result
+        return self.landing.result
 
     def run(self, inputs: Iterable[Input]) -> UploadResult:
         """Upload everything, and return when it is committed.
@@ -259,7 +253,7 @@ class Uploader:
                         weight += sum(2 * len(p.extents.partitions) for p in group[-1].left.values())
             finally:
                 if group:  # also where the one after them could not be packed
-                    self._landing.land(group)
+                    self.landing.land(group)
         except BaseException as e:
             self._error = self._error or e
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Final
 
 import msgspec
@@ -20,7 +19,7 @@ from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel, Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -60,7 +59,7 @@ def read_journal(
     """Replay a journal: its summary, and the topics in it that are not closed, as (revision, topic id). See `JournalSource`
     for `readers`. Raises `StoreUnreachableError`: nothing can be read."""
     runtime = Runtime()
-    with Threads(readers) if readers else nullcontext(Parallel()) as parallel:
+    with Parallel(readers) as parallel:
         log = SharedLog(store, journal_log(task.journal), runtime, parallel=parallel)
         summary, state = sum_up(task, Replica(log, JournalMachine(task.journal), runtime))
     return summary, [] if state is None else [(t.revision, t.topic_id) for t in state.topics.values()]

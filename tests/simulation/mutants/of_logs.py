@@ -192,12 +192,12 @@ class _Sure(Wrapped):
 
 def _appending_to(kind: type[Wrapped]) -> AbstractContextManager[Any]:
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
-        store: Any = self._store
-        self._store = kind(store)
+        store: Any = self.store
+        self.store = kind(store)
         try:
             return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
         finally:
-            self._store = store
+            self.store = store
 
     return method(SharedLog, "append", append)
 

@@ -11,7 +11,7 @@ from unittest import mock
 from confluent_kafka import Consumer
 
 from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows, refuse_other_rows
-from l0gc.integrations.spark.stage import StagedObject
+from l0gc.streamlog.ingest.landing import WrittenObject
 from l0gc.streamlog.ingest.sender import Sender
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import InputProgress
@@ -47,7 +47,7 @@ def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: Inp
     f"{_REPEATED}::test_rows_that_another_driver_lands_in_other_journals_at_the_same_time_are_an_error",
     simulated=False,
 )
-def places_ignored(objects: Sequence[StagedObject]) -> BatchRows:
+def places_ignored(objects: Sequence[WrittenObject]) -> BatchRows:
     return replace(_of(objects), places="")
 
 

@@ -477,7 +477,7 @@ def guarded(cluster: Handles, guard: Callable[[], None]) -> Controller:
     """Another process whose guard is this one."""
     store = store_of(cluster)
     runtime = Runtime(store.clock, random.Random(5))
-    return Controller(store, SharedLog(store, CONTROLLER_LOG, runtime), runtime, guard=guard)
+    return Controller(SharedLog(store, CONTROLLER_LOG, runtime), runtime, guard=guard)
 
 
 def test_the_guard_refuses_every_entry_before_it_is_appended() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import StoreError
-from l0gc.storage.parallel import Parallel, Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.extents import BLOCK_BYTES
 from l0gc.streamlog.level_one import read, reconcile
@@ -262,7 +262,7 @@ def test_all_that_was_uploaded_is_read_once(
             for value in values:
                 expected[p, ends[p]] = value
                 ends[p] += 1
-    with pytest.MonkeyPatch.context() as patch, Threads(2) as threads:
+    with pytest.MonkeyPatch.context() as patch, Parallel(2) as threads:
         patch.setattr(read, "BATCH_BYTES", batch_bytes)
         needed = reconcile.still_needed(cluster.journal)
         assert records(list(read_rows(cluster.store, reads(cluster), writers, needed, threads))) == expected

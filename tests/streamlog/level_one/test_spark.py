@@ -13,7 +13,7 @@ import pytest
 from l0gc.events import Progress, quiet
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
@@ -36,7 +36,7 @@ VALUE = b"v" * 3000
 
 @pytest.fixture
 def cluster(store: S3Store) -> Iterator[Handles]:
-    with Threads(8) as threads:
+    with Parallel(8) as threads:
         store.create_bucket()
         found = Handles(store, Runtime(), threads)
         found.controller.bootstrap(shards=4)

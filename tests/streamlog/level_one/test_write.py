@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from l0gc import columns
 from l0gc.errors import StoreError
 from l0gc.runtime import Runtime
-from l0gc.storage.parallel import Parallel, Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one import write
@@ -206,7 +206,7 @@ def test_each_partition_gets_its_longest_run_from_the_first_record_on(
     store = MemoryStore()
     arriving: list[Row] = [batch(*span(p, first, first + n)) for p, first, n in spans]
     arriving += [fault(place) for place in damaged]
-    with Threads(2) as threads:
+    with Parallel(2) as threads:
         w = write_l1(store, TOPICS, 12, arriving, Runtime(store.clock), threads, held_bytes)
     expected: dict[tuple[int, int], list[int]] = {}
     for p in range(4):
