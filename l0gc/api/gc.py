@@ -85,7 +85,6 @@ class GcResult(Outcome):
 
     @property
     def problem(self) -> EndedError | None:
-        """Which steps failed, as the error that the run ends with."""
         if not self.errors:
             return None
         failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
@@ -105,7 +104,6 @@ class GcStep(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Its name in the result."""
         return self.name.replace("-", "_")
 
 
@@ -143,7 +141,6 @@ class _Run:
         self._result, self._always, self._around = result, always, around
 
     def play(self, steps: Iterable[GcStep]) -> None:
-        """Do the steps. Raises `StoppedError` and what nobody expects; of others, see `GcResult.errors`."""
         for step in steps:
             if gc_steps.is_left_out(step.name, [e.step for e in self._result.errors]):
                 left_out = event("step_left_out", step=step.name)

@@ -51,7 +51,6 @@ def flights() -> Iterator[bytes]:
 
 
 def count_flights() -> int:
-    """How many flights there are."""
     with _open_csv() as text:
         return sum(1 for _ in csv.reader(text)) - 1
 

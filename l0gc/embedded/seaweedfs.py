@@ -94,7 +94,6 @@ class SeaweedFS:
 
     @property
     def endpoint_url(self) -> str:
-        """The address of the S3 gateway, such as `http://127.0.0.1:41234`."""
         self._running()
         return f"http://{HOST}:{self._ports['s3']}"
 
@@ -106,7 +105,6 @@ class SeaweedFS:
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
         return self._running().process.pid
 
     def environment(self) -> dict[str, str]:

@@ -373,7 +373,6 @@ class SharedLog:
         return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
     def get_checkpoint(self, offset: int) -> Landed:
-        """The checkpoint of `offset`. Raises `ObjectNotFoundError`, as `get` does."""
         return self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
 
     def _read(self, key: str, offset: int, limit: int) -> Landed:

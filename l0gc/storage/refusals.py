@@ -265,7 +265,6 @@ def _error(row: Row | Failure, config: StoreConfig, key: str, **said: object) ->
 
 
 def no_credentials(config: StoreConfig) -> AccessDeniedError:
-    """The error of a request without credentials."""
     return AccessDeniedError(NO_CREDENTIALS.format(url=config.url))
 
 

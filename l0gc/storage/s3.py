@@ -197,7 +197,6 @@ class S3Store:
         return f"{self.config.url}{key}"
 
     def full_key(self, key: str) -> str:
-        """The key as the bucket knows it."""
         return self.config.prefix + key
 
     # -- ObjectStore --------------------------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ B = TypeVar("B")
 
 
 class Place(Protocol):
-    """What every place has."""
-
     @property
     def store(self) -> ObjectStore: ...
 

@@ -78,7 +78,8 @@ class JournalGarbage:
         self._broken: dict[int, str] = {}
         self._damaged: list[str] = []
         self._assumed = False
-        self._waiting: list[int] = []
+        self._waiting: set[int] = set()
+        """The revisions of which something was dropped so lately that it must stay."""
         self._state = ControllerState()
         self._names: dict[int, str] = {}
 
@@ -136,7 +137,6 @@ class JournalGarbage:
         return amounts_of(self._state, self._now().values())
 
     def _now(self) -> dict[int, JournalState]:
-        """The states with what this run has appended since."""
         return {j: self._cluster.journal(j).state for j in self._states}
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
@@ -147,7 +147,12 @@ class JournalGarbage:
             some = rows[rows["kind"] == of]
             for at in range(0, len(some), BATCH):
                 yield DroppedBatch(kind, [self._dropped(row) for row in some[at : at + BATCH]])
-        yield from self._trees(rows[rows["kind"] == INDEX_TREE])
+        # Index objects with all that they list, which goes first. An unreadable one stays, with what it lists.
+        for some in grouped(rows[rows["kind"] == INDEX_TREE], (lambda tree: int(tree["rows"]), BATCH)):
+            listed = self._cluster.parallel.map(self._listed, some)
+            readable = [(self._dropped(row), of) for row, of in zip(some, listed, strict=True) if of is not None]
+            if readable:
+                yield DroppedBatch(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
         """What was dropped before then, when no epoch above `epoch` was known, and is not pinned; or all `others`."""
@@ -160,14 +165,6 @@ class JournalGarbage:
         epoch = self._state.epoch - GRACE_EPOCHS
         found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
-
-    def _trees(self, trees: Rows) -> Iterator[DroppedBatch]:
-        """Index objects with all that they list, which goes first. An unreadable one stays, with what it lists."""
-        for some in grouped(trees, (lambda tree: int(tree["rows"]), BATCH)):
-            listed = self._cluster.parallel.map(self._listed, some)
-            readable = [(self._dropped(row), of) for row, of in zip(some, listed, strict=True) if of is not None]
-            if readable:
-                yield DroppedBatch(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
 
     def _listed(self, tree: Rows) -> list[Deletable] | None:
         """What a dropped index object lists; None if that cannot be known."""
@@ -217,14 +214,10 @@ class JournalGarbage:
                 self._states[journal] = _as_it_stands(handle)
 
         self._cluster.parallel.map(raise_fence, [j for j in self._states if j not in self._broken])
-        self._waiting = self._dropped_since(dropped_before_ms)
+        oldest = self._state.epoch - GRACE_EPOCHS
+        late = (self._ripe(s, dropped_before_ms, oldest, others=True) for s in self._states.values())
+        self._waiting = {int(revision) for rows in late for revision in distinct(rows["revision"])}
         return min(self._fences.values(), default=0)
-
-    def _dropped_since(self, before_ms: int) -> list[int]:
-        """The revisions of which something was dropped so lately that it must stay."""
-        epoch = self._state.epoch - GRACE_EPOCHS
-        late = (self._ripe(s, before_ms, epoch, others=True) for s in self._states.values())
-        return sorted({int(revision) for rows in late for revision in distinct(rows["revision"])})
 
     def scan_due(self, before_ms: int) -> bool:
         """Whether the fences are older than `before_ms`: so long no run has searched for orphans."""
@@ -246,7 +239,7 @@ class JournalGarbage:
             cuts.append(f"{prefix}{topics[n].name}-{topics[n].revision}/{partition:05}~")
         cuts = sorted(set(cuts))
         forgotten = sorted({int(r) for s in self._states.values() for r in s.closed_revisions} - self._names.keys())
-        waiting = sorted({*self._waiting}.intersection(forgotten))
+        waiting = sorted(self._waiting.intersection(forgotten))
         return [
             JournalPart(
                 prefix, start, end, [t for t in topics if _overlaps(prefix, t, start, end)],
@@ -256,11 +249,9 @@ class JournalGarbage:
         ]  # fmt: skip
 
     def _topics(self) -> list[Topic]:
-        """Those that the controller knows, the deleted ones, too."""
         return [*self._state.topics.values(), *(d.topic for d in self._state.deleted)]
 
     def looker(self, *, remote: bool) -> LookAt:
-        """See `GarbageSource.looker`."""
         return look_at if remote else self._look_here
 
     def _look_here(self, store: ObjectStore, part: ListingPart) -> KeyFacts:

@@ -46,7 +46,6 @@ class Span(NamedTuple):
     last: int
 
     def holds(self, rows: Rows) -> Rows:
-        """Those of some rows that are of these partitions."""
         found: Rows = rows[(rows["partition"] >= self.first) & (rows["partition"] <= self.last)]
         return found
 
@@ -132,7 +131,6 @@ class JournalLook:
                 self._indexes[at] = rows[np.argsort(rows["partition"], kind="stable")]
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
-        """What is known of each key."""
         facts: list[Fact] = []
         by_journal: dict[tuple[int, int], list[tuple[int, L1Key]]] = {}
         for i, key in enumerate(keys):

@@ -39,7 +39,6 @@ class Broken(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> str:
-        """Its name, for display."""
         return "the controller's log" if self.journal is None else f"journal {self.journal}"
 
 
@@ -74,7 +73,6 @@ class HousekeepResult(Outcome):
 
     @property
     def problem(self) -> PartialFailureError | None:
-        """What went wrong, in one sentence."""
         if not self.broken:
             return None
         named = "; ".join(f"{b.log}: {b.error}" for b in self.broken[:_NAMED])

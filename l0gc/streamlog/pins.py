@@ -26,10 +26,9 @@ from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError,
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, Pin
+from l0gc.streamlog.controller.state import ALL_TOPICS, Pin
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
-from l0gc.watermark.source import UnitSummary
 
 PIN_TTL_S: Final = 86_400
 """How long a pin lives by default: longer than a backup takes."""
@@ -151,14 +150,10 @@ def _take_effect(cluster: Handles, pin: Pin) -> Pin:
         if unit.error:
             raise StoreError(f"pin {pin.name!r} was not created: {unit.unit} cannot be read: {unit.error}")
     ends = [(j, unit.end[1]) for j, unit in zip(used, units, strict=True) if unit.end is not None]
-    return cluster.controller.pin_took_effect(pin, _held(state, pin, units), ends)
+    held = NO_WATERMARK if pin.level_one else compute(state.epoch, units).watermark
+    return cluster.controller.pin_took_effect(pin, held, ends)
 
 
 def reach(cluster: Handles, journals: Sequence[int], epoch: int) -> None:
     """Have the window of each journal reach an epoch, so that what is dropped from then on counts with that or more."""
     cluster.parallel.map(lambda j: cluster.journal(j).advance(epoch), journals)
-
-
-def _held(state: ControllerState, pin: Pin, units: Sequence[UnitSummary]) -> int:
-    """The M that the pin holds."""
-    return NO_WATERMARK if pin.level_one else compute(state.epoch, units).watermark

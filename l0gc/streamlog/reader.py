@@ -220,7 +220,6 @@ class _RunReader:
 
     @property
     def records(self) -> int:
-        """How many there are to read."""
         return int((self._ranges["last"] + 1 - self._ranges["base"]).sum())
 
     def _costs_of(self, known: TopicState) -> Rows:

@@ -41,7 +41,6 @@ class Histogram(msgspec.Struct):
     samples: list[str] = []
 
     def add_row(self, row: EpochRow) -> None:
-        """Add what one row says."""
         before = self.rows.get(row.epoch)
         if before is not None:
             row = EpochRow(
@@ -54,7 +53,6 @@ class Histogram(msgspec.Struct):
         self.rows[row.epoch] = row
 
     def add(self, other: Histogram) -> Histogram:
-        """Add what was read elsewhere."""
         for row in other.rows.values():
             self.add_row(row)
         self.samples = sorted({*self.samples, *other.samples})[:SAMPLES]
@@ -100,7 +98,6 @@ def read_listing(
 
 
 def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> tuple[Histogram, list[KeyRange]]:
-    """What was read of a range, and what is left of it."""
     histogram = Histogram()
     reader = RangeReader(place.store, layout, keys, pages)
     for page in reader.read():

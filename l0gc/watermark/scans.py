@@ -163,7 +163,6 @@ def snapshot_of(
 
 
 def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
-    """When the oldest object was written; None for no objects."""
     return min((r.oldest_ms for r in rows), default=None)
 
 
@@ -186,7 +185,6 @@ def scan_key(taken_ms: int, new_id: str) -> str:
 
 
 def list_scans(store: ObjectStore) -> list[str]:
-    """The keys of the snapshots that there are, the oldest first."""
     return sorted(k for k in store.list(SCANS).modified_ms if _KEY.fullmatch(k))
 
 
@@ -207,14 +205,12 @@ def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str |
 
 
 def write_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str:
-    """Write a snapshot and return its key."""
     key = scan_key(scan.totals.taken_ms, runtime.new_id())
     store.put(key, encode_scan(key, scan))
     return key
 
 
 def encode_scan(key: str, scan: ScanSnapshot) -> bytes:
-    """What `key` holds."""
     scan = _bounded(scan)
     return pack_sealed(key, msgspec.msgpack.encode((FORMAT_VERSION, scan.totals, scan.rows)), ENTRY_LIMIT)
 

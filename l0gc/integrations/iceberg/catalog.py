@@ -193,7 +193,6 @@ def check_place(table: Table, wanted: TopicTable) -> None:
 
 
 def metadata_folder(table: Table) -> str:
-    """Where the metadata files of a table are."""
     return f"{table.location().rstrip('/')}/metadata/"
 
 

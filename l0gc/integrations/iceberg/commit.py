@@ -114,7 +114,6 @@ def manifests_of(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
 
 
 def entries_of(table: Table, manifests: Sequence[ManifestFile]) -> list[Entries]:
-    """What each of the manifests names."""
     return list(ExecutorFactory.get_or_create().map(lambda m: _entries(table.io, m), manifests))
 
 
@@ -203,7 +202,6 @@ class Replacement(_SnapshotProducer["Replacement"]):
         return [*self._existing_manifests(), *self._write(added), *self._write(self._deleted_entries())]
 
     def _write(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
-        """Write entries into as many manifests as it takes."""
         written, rest = [], iter(entries)
         while some := list(islice(rest, MANIFEST_FILES)):
             with self.new_manifest_writer(self._transaction.table_metadata.spec()) as writer:

@@ -30,7 +30,6 @@ class EncryptedFileIO(PyArrowFileIO):
         self._stores: dict[str, S3Store] = {}
 
     def new_output(self, location: str) -> PyArrowFile:
-        """Return the file at the location, to be written."""
         file = super().new_output(location)
         scheme, bucket, path = self.parse_location(location, self.properties)
         if not scheme.startswith("s3"):

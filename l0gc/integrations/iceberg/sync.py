@@ -154,7 +154,10 @@ class _Sync:
         if note is not None and plan.is_fresh(note, self._pins, self._now_ms, self._keep_ms):
             pin = note.pin
         else:
-            made = self._new_pin()
+            name = f"{self._table.pin_prefix}{self._cluster.runtime.new_id()}"
+            ttl_ms, why = plan.pin_ms(self._keep_ms), f"table of topic {self._table.topic}"
+            of_topic = self._table.revision
+            made = create_pin(self._cluster, name, ttl_ms, level_one=True, why=why[:200], topic=of_topic)
             pin = made.name
         try:
             with explained(self._table.catalog):
@@ -176,11 +179,6 @@ class _Sync:
         notes = [_note(s) for s in self._there.metadata.snapshots]
         unused = plan.unused_pins(self._all_pins, self._notes.values(), notes, self._now_ms)
         _end_pins(self._cluster, [self._all_pins[name] for name in unused])
-
-    def _new_pin(self) -> Pin:
-        name = f"{self._table.pin_prefix}{self._cluster.runtime.new_id()}"
-        ttl_ms, why = plan.pin_ms(self._keep_ms), f"table of topic {self._table.topic}"
-        return create_pin(self._cluster, name, ttl_ms, level_one=True, why=why[:200], topic=self._table.revision)
 
     def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
         """Commit what has changed, if anything has; also the ids of the snapshots that ended."""

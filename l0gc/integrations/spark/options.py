@@ -398,7 +398,6 @@ def _check_order(starting: Bound, ending: Bound) -> None:
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-    """The options of a sink. Raises `UsageError`."""
     o = _Options(given, _WRITE)
     producer, batch_id = o.text("producerName"), o.number("batchId", 0, MAX_BATCH_ID)
     if streaming and batch_id is not None:

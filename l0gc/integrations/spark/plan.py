@@ -171,7 +171,6 @@ class Planner:
         return list(topics.values())
 
     def is_read(self, topic: Topic) -> Rows:
-        """For each partition of a topic whether it is read."""
         assigned = self._options.assigned.get(topic.name)
         partitions = np.arange(topic.partitions)
         return np.isin(partitions, partitions if assigned is None else sorted(assigned))
@@ -179,7 +178,6 @@ class Planner:
     def view(
         self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun, seen: TopicView | None = None
     ) -> Found:
-        """See `look`."""
         return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
 
     def batch(self) -> list[Part]:

@@ -49,7 +49,6 @@ _BATCH_ROWS: Final = 1 << 14
 
 
 def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition) -> Iterator[Any]:
-    """The records of a slice, as Arrow batches of these columns."""
     if not isinstance(wanted, Slice):
         return  # the task that Spark makes of a plan without slices
     cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
@@ -155,8 +154,6 @@ class RefusingStreamReader(DataSourceStreamReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream's reader."""
-
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
 

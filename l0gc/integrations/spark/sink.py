@@ -367,8 +367,6 @@ def _objects(messages: Messages) -> list[WrittenObject]:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """A batch's writer."""
-
     def write(self, iterator: Iterator[Any]) -> Staged:
         # In foreachBatch the task has a query's id and number, which are not those of this batch.
         return self._stage(iterator, _this_task()[0], self._options.batch_id)

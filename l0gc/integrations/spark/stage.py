@@ -163,7 +163,6 @@ class Stager:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _named(self, topic: Topic, batch: pa.RecordBatch) -> Rows:
-        """The partition that each row names, -1 where it names none."""
         n = batch.num_rows
         chosen, column = np.full(n, -1, np.int64), _column(batch, "partition")
         if column is not None and column.null_count < n:
@@ -260,7 +259,6 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _lengths(column: pa.Array) -> Rows:
-    """The bytes of each value, none of a null."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     return np.diff(offsets).astype(np.int64)
 

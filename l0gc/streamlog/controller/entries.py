@@ -365,8 +365,6 @@ def decode_controller_entry(offset: int, payload: bytes) -> ControllerEntry:
 
 
 class ControllerMachine:
-    """What each entry does to the state."""
-
     def initial(self) -> ControllerState:
         return ControllerState()
 
@@ -437,7 +435,6 @@ def check_line(what: str, value: str) -> None:
 
 
 def check_cluster_settings(cluster_id: str, shards: int, key_template: str, journals: int) -> None:
-    """Raise `UsageError` unless a cluster can have these settings."""
     check_line("a cluster's id", cluster_id)
     if not 1 <= journals <= MAX_JOURNALS:
         raise UsageError(f"a cluster has 1 to {MAX_JOURNALS} journals, not {journals}")
@@ -447,7 +444,6 @@ def check_cluster_settings(cluster_id: str, shards: int, key_template: str, jour
 
 
 def check_topic(name: str, partitions: int, topic_id: str) -> None:
-    """Raise `UsageError` unless a topic can have this name, number of partitions and id."""
     check_topic_name(name)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
@@ -462,7 +458,6 @@ def check_retention(ms: int | None, size: int | None) -> None:
 
 
 def check_producer(name: str, producer_id: int, run: str) -> None:
-    """Raise `UsageError` unless a producer can have this name, id and run."""
     check_line("a producer name", name)
     check_line(f"the run of producer {name!r}", run)
     if not 0 <= producer_id < MAX_PRODUCER_ID:
@@ -470,7 +465,6 @@ def check_producer(name: str, producer_id: int, run: str) -> None:
 
 
 def check_pin(name: str, ttl_ms: int, why: str) -> None:
-    """Raise `UsageError` unless a pin can have this name, life and reason."""
     check_line("a pin name", name)
     if not 0 < ttl_ms <= MAX_PIN_MS:
         raise UsageError(
@@ -491,7 +485,6 @@ def check_pin_effect(state: ControllerState, pin: Pin) -> None:
 
 
 def check_table(topic: str, catalog: str, table: str) -> None:
-    """Raise `UsageError` unless a topic can have this table."""
     check_topic_name(topic)
     check_line("a catalog name", catalog)
     check_line("a table name", table)

@@ -118,7 +118,6 @@ class Controller:
             return self.replica.state.epoch
 
     def layout(self) -> KeyLayout:
-        """The shape of this cluster's L0 keys."""
         self.epoch()
         return KeyLayout(self.replica.state.key_template, self.replica.state.shards)
 
@@ -134,7 +133,6 @@ class Controller:
         return state
 
     def _look_here(self) -> ControllerState:
-        """The state as the log has it now, of the expected cluster."""
         state = self._look()
         self._check(state)
         self._looked_at = self._runtime.clock.monotonic()
@@ -295,7 +293,6 @@ class Controller:
         return pins[-1]
 
     def create_table(self, table: TopicTable) -> None:
-        """Have a topic kept as a table. See `decide_create_table`."""
         self._propose(lambda s: decide_create_table(s, table))
 
     def drop_table(self, table: TopicTable) -> None:
@@ -331,7 +328,7 @@ class Controller:
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
             due = tick_is_due(as_of_ms - state.time_ms, self._epoch_interval_ms)
-            return entries.Tick() if due or state.has_pins_to_end(as_of_ms) else None
+            return entries.Tick() if due or any(p.end_ms <= as_of_ms for p in state.pins.values()) else None
 
         with self.replica.lock:
             self._propose(decide)

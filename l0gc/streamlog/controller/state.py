@@ -323,10 +323,6 @@ class ControllerState(msgspec.Struct, array_like=True):
         """The pins that were created for the table's snapshots, by name; a sync that died may have left some."""
         return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix)}
 
-    def has_pins_to_end(self, now_ms: int) -> bool:
-        """Whether an entry at `now_ms` ends a pin."""
-        return any(p.end_ms <= now_ms for p in self.pins.values())
-
     def pinned_from(self, topic: int) -> int | None:
         """The epoch from which on nothing that a topic drops may be deleted, given its revision; None without a pin.
 
@@ -347,7 +343,6 @@ class ControllerState(msgspec.Struct, array_like=True):
 
     @property
     def partition_count(self) -> int:
-        """The partitions of all topics."""
         return sum(t.partitions for t in self.topics.values())
 
     def journals_in_use(self) -> list[int]:

@@ -25,7 +25,6 @@ class JournalRuns:
         self.ends = np.array(ends, np.int64)
 
     def of(self, partitions: Rows) -> Rows:
-        """The number of each partition's run."""
         return np.searchsorted(self.ends, partitions, "right")
 
     def counts(self, partitions: Rows) -> list[int]:
@@ -134,6 +133,5 @@ class BatchBuilder:
                 yield self.take()
 
     def take(self) -> Batch:
-        """What has come together; another batch is begun."""
         batch, self.batch = self.batch, self._empty()
         return batch

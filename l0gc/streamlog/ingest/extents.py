@@ -81,7 +81,6 @@ class Packed:
 
 
 def pack_records(topic: Topic, records: Records) -> Packed:
-    """An L0 object of records of a topic."""
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
     runs = topic.runs()
@@ -170,14 +169,6 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
     return ask_of_one(store, read, key)
 
 
-def check_block(body: bytes, key: str, block: Block) -> str:
-    """Where a block lies, for messages. Raises `CorruptObjectError`: the bytes are not those that were uploaded."""
-    where = f"{key} at bytes {block.start} to {block.start + block.length}"
-    if not body or len(body) != block.length or crc32c(body) != block.crc32c:
-        raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
-    return where
-
-
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
     """The records of a block, of all partitions in it, with the optional columns if any of them has one.
 
@@ -188,7 +179,9 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     Raises:
         CorruptObjectError: the bytes are not what the log says.
     """
-    where = check_block(body, key, block)
+    where = f"{key} at bytes {block.start} to {block.start + block.length}"
+    if not body or len(body) != block.length or crc32c(body) != block.crc32c:
+        raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
     most = f"it may, where the log says {block.bytes:,} bytes"
     content = decompressed(where, memoryview(body), block.bytes, most)
     number = int.from_bytes(content[: NUMBER.itemsize], "little", signed=True)

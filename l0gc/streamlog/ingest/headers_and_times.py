@@ -55,12 +55,10 @@ def column_of(batch: Any, field: pa.Field) -> Any:
 
 
 def times_column(times_ms: Rows) -> pa.Array:
-    """Create times from numbers."""
     return columns.valid_only(times_ms, times_ms != NO_TIME, OPTIONAL.field("create_time").type)
 
 
 def times_of(column: pa.Array) -> Rows:
-    """Create times as numbers."""
     times = np.frombuffer(columns.raw(column), _TIME)
     return times if not column.null_count else np.where(columns.is_valid(column), times, NO_TIME)
 
@@ -93,7 +91,6 @@ def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
 
 
 def header_bytes(column: pa.Array) -> Rows:
-    """How many bytes the headers of each record have."""
     counts, keys, values = headers_of(column)
     sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0)
     total: Rows = sums_of(sizes, counts)
@@ -116,7 +113,6 @@ def as_headers(column: pa.Array) -> pa.Array:
 
 
 def headers_list(column: pa.Array) -> list[Headers]:
-    """The headers of each record."""
     counts, keys, values = headers_of(column)
     pairs, ends = tuple(zip(keys.to_pylist(), values.to_pylist(), strict=True)), np.cumsum(counts)
     return [pairs[first:end] for first, end in zip((ends - counts).tolist(), ends.tolist(), strict=True)]

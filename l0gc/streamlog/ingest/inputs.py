@@ -206,7 +206,6 @@ def _binary(piece: object) -> bytes:
 
 
 def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
-    """The records as lines, many at a time."""
     lines = bytearray()
     for number, record in enumerate(records, 1):
         if not isinstance(record, bytes):
@@ -264,7 +263,6 @@ def _as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
 
 
 def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of an open file, from where it is."""
     read = getattr(file, "read1", file.read)
     while piece := read(_BLOCK_BYTES):
         yield piece
@@ -285,7 +283,6 @@ def plain_size(path: object, form: str) -> int | None:
 
 
 def _refusal(name: str, kind: str) -> str:
-    """One sentence: what it is, and what takes it."""
     what = f"{name} is {kind}, and upload takes newline-delimited records: "
     if kind in _UNPACK:
         return f"{what}{_UNPACK[kind]} {name} | l0gc upload TOPIC - unpacks it"
@@ -318,7 +315,6 @@ class _Pieces:
 
 
 def _unpacked(pieces: Iterator[bytes], name: str, kind: str) -> Iterator[bytes]:
-    """What is in it, piece by piece."""
     import pyarrow as pa  # here, since `l0gc upload --help` needs FORMATS alone
 
     with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), kind) as stream:

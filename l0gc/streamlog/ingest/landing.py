@@ -67,7 +67,6 @@ class WrittenObject:
     digests: Mapping[int, int] = field(default_factory=dict)
 
     def placeholder(self, journal: int, producer: ProducerBatch | None = None) -> ObjectExtents:
-        """What a journal gets of it."""
         extents = self.left[journal].extents
         return msgspec.structs.replace(extents, key=self.object.key, epoch=self.object.epoch, producer=producer)
 

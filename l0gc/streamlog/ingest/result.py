@@ -45,7 +45,6 @@ class Placeholders:
         self.objects: list[tuple[str, ObjectExtents, Rows | None]] = []
 
     def add(self, topic: str, o: ObjectExtents, bases: Rows | None) -> None:
-        """Record that the extents of an object have landed in a journal, at these offsets."""
         own = None if bases is None else np.array(bases, np.int64)  # the journal's rows may go
         self.objects.append((topic, o, own))
 
@@ -95,5 +94,4 @@ class UploadResult(Outcome):
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}
 
     def measures(self) -> dict[str, Any]:
-        """What the fences did."""
         return {"fence": asdict(self.fence)}

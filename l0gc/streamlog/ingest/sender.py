@@ -150,7 +150,6 @@ class Sender:
             self._appender.begin(self._run)
 
     def _spans(self, records: Sequence[NewRecord], positions: Mapping[int, int]) -> dict[int, list[InputSpan]]:
-        """Which spans of its inputs each journal gets."""
         named = {r.partition for r in records}
         if named != set(positions):
             raise UsageError(f"records are for the partitions {sorted(named)}, and positions for {sorted(positions)}")

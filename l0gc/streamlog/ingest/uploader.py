@@ -150,7 +150,6 @@ class Uploader:
 
     @property
     def result(self) -> UploadResult:
-        """What has landed so far."""
         return self.landing.result
 
     def run(self, inputs: Iterable[Input]) -> UploadResult:

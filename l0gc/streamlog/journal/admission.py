@@ -103,7 +103,12 @@ class Admission:
                 f"revision {o.revision} belongs to another topic in this journal: the controller log looks restored "
                 "from a backup, and gave it a second time. Advance the epoch, then delete the topic and create it again"
             )
-        self._check_offsets(o, topic)
+        # Offsets stay in range, also with all that the entry has admitted before.
+        total = self._records.get(o.revision, 0) + int(unpack(o.records, NUMBER).sum(dtype=np.int64))
+        highest = int(topic.next_offsets.max()) if topic is not None and len(topic.next_offsets) else 0
+        if total > _RECORDS_LIMIT or highest + total > MAX_OFFSET:
+            raise UsageError(f"object {o.key!r} has more records than offsets are left")
+        self._records[o.revision] = total
         if o.producer is not None:
             landed = self._producers.admit(o.producer)
             if landed is not None:
@@ -120,14 +125,6 @@ class Admission:
         if o.producer is not None:
             self._producers.record(o.producer)
         return None
-
-    def _check_offsets(self, o: ObjectExtents, topic: TopicState | None) -> None:
-        """Offsets stay in range, also with all that the entry has admitted before."""
-        total = self._records.get(o.revision, 0) + int(unpack(o.records, NUMBER).sum(dtype=np.int64))
-        highest = int(topic.next_offsets.max()) if topic is not None and len(topic.next_offsets) else 0
-        if total > _RECORDS_LIMIT or highest + total > MAX_OFFSET:
-            raise UsageError(f"object {o.key!r} has more records than offsets are left")
-        self._records[o.revision] = total
 
 
 def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:

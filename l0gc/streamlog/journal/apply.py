@@ -67,7 +67,14 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
             case Closed():
                 _apply_closed(state, e, time_ms)
             case SetBack():
-                _apply_set_back(state, e, entry.offset)
+                check_epoch(e.epoch)
+                if e.epoch < max(state.max_applied_epoch, state.l1_fence) or e.times <= state.set_backs:
+                    raise UsageError(
+                        f"epoch {e.epoch} is not fresh, or the log was accepted {state.set_backs} times before"
+                    )
+                _set_window(state, EpochWindow(e.epoch, e.epoch), entry.offset)
+                state.l1_fence = state.kept_below = e.epoch
+                state.set_backs = e.times
     except (L0gcError, ValueError) as error:
         raise CorruptObjectError(f"{where} should never have landed: {error}") from error
     state.time_ms = time_ms
@@ -77,7 +84,6 @@ def apply(state: JournalState, entry: Landed, where: str) -> None:
 
 
 def check_epoch(epoch: int) -> None:
-    """Raises `UsageError` if `epoch` cannot be one."""
     if not is_epoch(epoch):
         raise UsageError(f"{epoch} is not an epoch")
 
@@ -120,12 +126,3 @@ def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
             for kind, rows in ((L1_OBJECT, topic.l1), (INDEX_TREE, topic.index)):
                 state.dropped = np.concatenate([state.dropped, dropped_rows(revision, kind, rows, time_ms, epoch)])
     state.closed_revisions = np.union1d(state.closed_revisions, np.array(revisions, np.int64))
-
-
-def _apply_set_back(state: JournalState, e: SetBack, offset: int) -> None:
-    check_epoch(e.epoch)
-    if e.epoch < max(state.max_applied_epoch, state.l1_fence) or e.times <= state.set_backs:
-        raise UsageError(f"epoch {e.epoch} is not fresh, or the log was accepted {state.set_backs} times before")
-    _set_window(state, EpochWindow(e.epoch, e.epoch), offset)
-    state.l1_fence = state.kept_below = e.epoch
-    state.set_backs = e.times

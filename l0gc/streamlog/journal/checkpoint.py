@@ -90,8 +90,6 @@ _PACKED: Final = ("closed_revisions", "dropped")
 
 
 class JournalMachine:
-    """What each entry does to the state of one journal."""
-
     def __init__(self, journal: int) -> None:
         self._journal = journal
 

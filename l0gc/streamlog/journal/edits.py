@@ -165,11 +165,9 @@ class Lists(NamedTuple):
     rows: Rows = NO_L1_ROWS
 
     def of(self, partitions: Rows) -> Lists:
-        """Those of some partitions alone."""
         return Lists(*(rows[np.isin(rows["partition"], partitions)] for rows in self))
 
     def without(self, partitions: Rows) -> Lists:
-        """Those of all others."""
         return Lists(*(rows[~np.isin(rows["partition"], partitions)] for rows in self))
 
     def joined(self, other: Lists) -> Lists:

@@ -71,7 +71,6 @@ class EpochFence:
 
     @property
     def window(self) -> EpochWindow:
-        """The window that admission uses now."""
         with self._lock:
             return self._window()
 
@@ -111,7 +110,14 @@ class EpochFence:
         """The window, if it admits the epoch. Called with the lock held, as all that follows."""
         window = self._window()
         if not window.admits(epoch):
-            raise self._rejected(epoch, window)
+            self._counters.rejected_below_window += 1
+            self._counters.last_rejected_gap = window.oldest - epoch
+            raise StaleClusterEpochError(
+                f"epoch {epoch} is below the window {window} of journal {self._journal}; stamp the data with a fresh epoch "
+                "and upload it again",
+                epoch=epoch,
+                window=(window.oldest, window.newest),
+            )
         return window
 
     def _join(self, window: EpochWindow, hold: threading.Lock) -> EpochWindow:
@@ -124,16 +130,6 @@ class EpochFence:
         with self._lock:
             self._counters.rejected_at_landing += 1
             self._counters.last_rejected_gap = error.window[0] - error.epoch
-
-    def _rejected(self, epoch: int, window: EpochWindow) -> StaleClusterEpochError:
-        self._counters.rejected_below_window += 1
-        self._counters.last_rejected_gap = window.oldest - epoch
-        return StaleClusterEpochError(
-            f"epoch {epoch} is below the window {window} of journal {self._journal}; stamp the data with a fresh epoch and "
-            "upload it again",
-            epoch=epoch,
-            window=(window.oldest, window.newest),
-        )
 
     def forget(self) -> None:
         """Drop the seen window: it may be ahead of the log."""

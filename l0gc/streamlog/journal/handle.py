@@ -31,7 +31,7 @@ from l0gc.storage.log import SharedLog, outcome_unknown
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.admission import Admission, EpochWindow, check_not_poisoned
+from l0gc.streamlog.journal.admission import Admission, check_not_poisoned
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.edits import dropped_by, fits
 from l0gc.streamlog.journal.entries import (
@@ -91,7 +91,6 @@ class LandedEdit:
     dropped: Rows = field(default_factory=NO_DROPPED.copy)
 
     def has(self, revision: int, partitions: Rows) -> Rows:
-        """Return for each of some partitions of the edit whether it landed there."""
         landed: Rows = ~np.isin(partitions, [p for of, p in self.refused if of == revision])
         return landed
 
@@ -131,16 +130,13 @@ class JournalHandle:
         self._controller = controller
         self.replica = Replica(log, JournalMachine(journal), runtime, as_of=as_of)
         self.unread, self.judged = "", False
-        self.fence = EpochFence(journal, self._applied_window)
+        # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the append is decided
+        # under the lock.
+        self.fence = EpochFence(journal, lambda: self.replica.peek().window)
         self._runtime = runtime
         self._appending = threading.Lock()
         self._appended_at = float("-inf")
         self._queue: list[_Request] = []
-
-    def _applied_window(self) -> EpochWindow:
-        # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the
-        # append is decided under the lock.
-        return self.replica.peek().window
 
     @property
     def state(self) -> JournalState:
@@ -215,16 +211,13 @@ class JournalHandle:
             if request in self._queue:
                 self._queue.remove(request)  # nobody is to commit what its caller takes for failed
 
-    def _keep_pace(self) -> None:
+    def _append_queued(self) -> None:
+        """Append what is queued as one entry, and say to each request what became of it."""
         clock = self._runtime.clock
         wait = self._appended_at + APPEND_INTERVAL_S - clock.monotonic()
         if wait > 0 and self.replica.writers == 1:  # several take turns, and wait for each other as it is
             clock.sleep(wait)
         self._appended_at = clock.monotonic()
-
-    def _append_queued(self) -> None:
-        """Append what is queued as one entry, and say to each request what became of it."""
-        self._keep_pace()
         taken: list[_Request] = []
         offsets: list[int] = []
 

@@ -160,7 +160,6 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
 
 
 def record(producers: dict[int, ProducerState], batch: ProducerBatch, log_offset: int, time_ms: int) -> None:
-    """Remember an object that landed."""
     state = producers.get(batch.producer_id)
     if state is None:
         state = producers[batch.producer_id] = ProducerState(batch.epoch, batch.run, 0, [], {}, time_ms)
@@ -193,12 +192,10 @@ class Overlay:
         self._changed: dict[int, ProducerState] = {}
 
     def admit(self, batch: ProducerBatch) -> LandedSequence | None:
-        """See `admit`."""
         known = self._changed.get(batch.producer_id) or self._base.get(batch.producer_id)
         return admit({} if known is None else {batch.producer_id: known}, batch)
 
     def record(self, batch: ProducerBatch) -> None:
-        """See `record`; when and where it lands does not matter to those after it."""
         if batch.producer_id not in self._changed and batch.producer_id in self._base:
             known = self._base[batch.producer_id]
             self._changed[batch.producer_id] = msgspec.structs.replace(known, inputs=dict(known.inputs))

@@ -111,7 +111,6 @@ _LIMITS: Final = {
 
 
 def pack(rows: Rows) -> bytes:
-    """The rows as they are stored."""
     return rows.tobytes()
 
 
@@ -123,7 +122,6 @@ def unpack(body: bytes, kind: np.dtype[Any]) -> Rows:
 
 
 def ascending(values: Rows) -> bool:
-    """Whether each value is above the one before it."""
     return bool((values[1:] > values[:-1]).all())
 
 
@@ -156,12 +154,10 @@ def places(values: Rows, wanted: Rows) -> tuple[Rows, Rows]:
 
 
 def name_bytes(name: str) -> bytes:
-    """A UUID as it is stored in a row."""
     return uuid.UUID(name).bytes
 
 
 def name_text(name: Any) -> str:
-    """The UUID that a row holds."""
     return str(uuid.UUID(bytes=bytes(name)))
 
 
@@ -171,7 +167,6 @@ def name_low(names: Rows) -> Rows:
 
 
 def is_hole(rows: Rows) -> Rows:
-    """Which rows of `L1_ROW` are holes."""
     holes: Rows = rows["hole"] == 1
     return holes
 

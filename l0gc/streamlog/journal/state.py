@@ -74,7 +74,6 @@ class JournalState:
 
     @property
     def window(self) -> EpochWindow:
-        """The applied window."""
         return EpochWindow(self.previous_applied_epoch, self.max_applied_epoch)
 
     # -- what a partition may still need ------------------------------------------------------------------------------
@@ -107,7 +106,6 @@ class JournalState:
         return self.topics.get(revision) or TopicState(revision, "")
 
     def closed(self, revision: int) -> bool:
-        """Whether this journal has recorded the topic's deletion."""
         at = int(np.searchsorted(self.closed_revisions, revision))
         return at < len(self.closed_revisions) and int(self.closed_revisions[at]) == revision
 
@@ -124,7 +122,6 @@ class JournalState:
         return np.asarray(self.dropped[self.dropped["revision"] == revision])
 
     def has_dropped(self, revision: int) -> bool:
-        """Whether anything of the topic is dropped and not purged."""
         return bool((self.dropped["revision"] == revision).any())
 
     def is_dropped_before(self, time_ms: int, epoch: int | Rows) -> NDArray[np.bool_]:

@@ -136,14 +136,12 @@ class UnreconciledObject:
         return int(self.blocks["length"][self.needed].sum(dtype=np.int64))
 
     def block(self, number: int) -> Block:
-        """Where a block lies."""
         lengths = self.blocks["length"]
         start = self.start + int(lengths[:number].sum(dtype=np.int64))
         row = self.blocks[number]
         return Block(start, int(row["length"]), int(row["crc32c"]), int(row["bytes"]), self.time_ms)
 
     def extent(self, row: Any) -> Extent:
-        """One of its extents, unpacked."""
         partition, block, first, records, base = (int(v) for v in row)
         where = self.block(block)
         return Extent(self.key, self.epoch, self.log_offset, partition, where, first, records, base)
@@ -247,7 +245,9 @@ class TopicState:
         extents = np.empty(len(partitions), EXTENT)
         extents["partition"], extents["records"] = partitions, records
         extents["block"] = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks["extents"])
-        extents["row"] = _rows_in_block(records, blocks["extents"])
+        before = np.cumsum(records, dtype=np.int64) - records
+        firsts = np.cumsum(blocks["extents"], dtype=np.int64) - blocks["extents"]
+        extents["row"] = before - np.repeat(before[firsts], blocks["extents"])
         extents["base"] = self.next_offsets[at]
         self.next_offsets[at] += records
         self.objects.append(UnreconciledObject(o.key, o.epoch, log_offset, time_ms, o.start, blocks, extents))
@@ -269,7 +269,6 @@ class TopicState:
         self.objects = [o for o in kept if len(o.extents)]
 
     def values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
-        """What a column holds for partitions, and something else for those that it does not have."""
         if not len(self.partitions):
             return np.full(len(partitions), otherwise, np.int64)
         at, there = places(self.partitions, partitions)
@@ -296,18 +295,9 @@ class TopicState:
 
 
 def l1_file(row: Any) -> L1File:
-    """An L1 row, unpacked."""
     partition, base, last, size, max_timestamp, epoch, name, hole = row
     times = int(max_timestamp)
     return L1File(int(partition), int(base), int(last), int(size), times, int(epoch), name_text(name), bool(hole))
-
-
-def _rows_in_block(records: Rows, extents: Rows) -> Rows:
-    """At which row of its block each extent begins."""
-    before = np.cumsum(records, dtype=np.int64) - records
-    firsts = np.cumsum(extents, dtype=np.int64) - extents
-    rows: Rows = before - np.repeat(before[firsts], extents)
-    return rows
 
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:

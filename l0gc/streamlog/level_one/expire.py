@@ -246,7 +246,6 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
 
 
 def left_out(p: PartitionId, error: L0gcError) -> str:
-    """Why nothing of a partition was deleted, and the way out."""
     return (
         f"partition {p}: {error}; its records stay until that object is restored from a version or a backup, or they are "
         "given up (docs/operations.md)"
@@ -254,8 +253,6 @@ def left_out(p: PartitionId, error: L0gcError) -> str:
 
 
 class _JournalRun:
-    """Moves log start offsets in one journal."""
-
     def __init__(
         self, cluster: Handles, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
     ) -> None:

@@ -333,7 +333,6 @@ def _write(
 
 
 def hole_body(key: str, record: GiveUpRecord) -> bytes:
-    """Return an L1 object without rows, with the record in its footer."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, pa.schema([*L1_SCHEMA, PARTITION]), store_schema=False) as writer:
         writer.add_key_value_metadata({KEY_METADATA: key, GIVEN_UP_METADATA: msgspec.json.encode(record)})
@@ -343,7 +342,6 @@ def hole_body(key: str, record: GiveUpRecord) -> bytes:
 
 
 def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:
-    """Have the journals name the holes."""
     result = GiveUpResult()
     of_journal: dict[int, list[tuple[_Lost, Rows]]] = {}
     for one, row in zip(lost, rows, strict=True):

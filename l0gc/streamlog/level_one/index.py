@@ -80,7 +80,6 @@ def joined(changes: Iterable[IndexChange]) -> IndexChange:
 
 
 def l1_key(p: PartitionId, file: L1File) -> str:
-    """The key of an L1 object of the partition."""
     return level_one(p, file.epoch, file.base_offset, file.last_offset, file.name)
 
 

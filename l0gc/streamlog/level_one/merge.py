@@ -98,7 +98,6 @@ class Share:
     of: int = 1
 
     def has(self, revision: int, partitions: Rows) -> Rows:
-        """Which of the partitions it has."""
         mine: Rows = writers_of(revision, partitions, self.of) == self.number
         return mine
 
@@ -200,14 +199,12 @@ class _ShareMerge:
         return self._result
 
     def is_due(self) -> bool:
-        """Whether there is anything to merge, or to report."""
         found = False
         with self._editor.alone():
             found = any(True for _ in self._merges())
         return found or bool(self.errors())
 
     def errors(self) -> list[str]:
-        """What is wrong with the journal, or with a partition."""
         left = [f"partition {p}: {e}; its L1 objects stay as they are" for p, e in self._editor.unreadable]
         return [*left, *self._editor.errors]
 
@@ -223,7 +220,6 @@ class _ShareMerge:
             self._commit(epoch, written)
 
     def _count(self, m: MergeGroup, written: int) -> None:
-        """Count a merge, whose object has so many bytes."""
         self._partitions.add((m.revision, m.partition))
         self._result.objects_before += len(m.sources)
         self._result.objects_after += 1
@@ -232,7 +228,6 @@ class _ShareMerge:
         self._result.bytes_read += m.bytes
 
     def _merges(self) -> Iterator[MergeGroup]:
-        """What there is to merge now."""
         for revision, topic in self._editor.states().items():
             mine, read = functools.partial(self._share.has, revision), functools.partial(self._listed, revision)
             yield from merges_of(topic, self._share.rules[revision], mine, read)
@@ -284,7 +279,6 @@ class _ShareMerge:
         return done, {"added": files, "removed": replaced, **indexes._asdict()}
 
     def _is_named(self, p: PartitionId, topic: TopicState, m: MergeGroup) -> bool:
-        """Whether the journal still names the objects of a merge."""
         index = topic.index_of(p.partition)
         listed = (index["last"] >= m.sources["base"][0]) & (index["base"] <= m.sources["last"][-1])
         named = [topic.l1_of(p.partition)["name"], read_index(self._cluster.store, p, index[listed])["name"]]

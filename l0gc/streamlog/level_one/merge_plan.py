@@ -68,7 +68,6 @@ class MergeRule:
         return self.target_bytes - self.target_bytes // 2
 
     def within(self, retention: Retention) -> MergeRule:
-        """The rule for a topic with that retention."""
         target = self.target_bytes
         if retention.bytes != UNLIMITED:
             target = min(target, max(2, retention.bytes // _PARTS))
@@ -161,18 +160,15 @@ def merges_of(
 
 
 def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows: bool) -> Iterator[MergeGroup]:
-    for part in _windows(rows, rule):
+    # Stretches of time, and what lies between holes, which no object spans (hazard 35).
+    hole = is_hole(rows)
+    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
+    for part in np.split(rows, np.flatnonzero((number[1:] != number[:-1]) | hole[1:] | hole[:-1]) + 1):
+        if not len(part) or is_hole(part[:1]).any():
+            continue
         newest = grows and bool(part["last"][-1] == rows["last"][-1])
         for first, end in spans(part["bytes"].tolist(), rule, grows=newest):
             yield MergeGroup(revision, partition, part[first:end])
-
-
-def _windows(rows: Rows, rule: MergeRule) -> list[Rows]:
-    """Rows of a partition by stretches of time, and by what lies between holes, which no object spans (hazard 35)."""
-    hole = is_hole(rows)
-    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
-    parts = np.split(rows, np.flatnonzero((number[1:] != number[:-1]) | hole[1:] | hole[:-1]) + 1)
-    return [part for part in parts if len(part) and not is_hole(part[:1]).any()]
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:

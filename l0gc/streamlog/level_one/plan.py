@@ -108,7 +108,6 @@ class Round:
         return min(self.readers - 1, (take.begins + before) * self.readers // max(1, self.bytes))
 
     def topics(self) -> dict[int, Topic]:
-        """The topics, by revision."""
         return {revision: t for take in self.takes for revision, t in take.window.topics.items()}
 
 

@@ -214,7 +214,6 @@ class Lift:
         ]
 
     def hand_out(self, cluster: Handles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
-        """What is to be read, and by which reader."""
         for number in takes:
             take, before = self.round.takes[number], 0
             handle = cluster.journal(take.window.journal)
@@ -225,7 +224,6 @@ class Lift:
                 before += o.bytes
 
     def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
-        """The records, and which writer gets them."""
         needed = still_needed(cluster.journal)
         for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
             yield writer, row if isinstance(row, Fault) else Packable(row)
@@ -244,12 +242,10 @@ class Lift:
             yield number[fault.journal], fault
 
     def commit(self, cluster: Handles, found: Iterable[tuple[int, int, Rows] | Fault]) -> Iterator[Committed]:
-        """What became of it, journal by journal."""
         yield from commit_round(cluster, self.round, gathered(found))
 
 
 def gathered(found: Iterable[tuple[int, int, Rows] | Fault]) -> WrittenL1:
-    """What several writers made."""
     parts: dict[tuple[int, int], list[Rows]] = {}
     faults: list[Fault] = []
     for what in found:
