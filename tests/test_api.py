@@ -26,7 +26,7 @@ from l0gc.keys import journal_log
 from l0gc.operations import OPERATIONS, types_of
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.parallel import Threads
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
@@ -262,7 +262,7 @@ def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
     handles = topic_in_memory(4, 2)
     put(handles, "events", {p: [b"a", b"b"] for p in range(4)})
     with (
-        Threads(2) as handles.parallel,
+        Parallel(2) as handles.parallel,
         over(handles, monkeypatch) as cluster,
         cluster.producers.sender("events", "bridge") as sender,
     ):
