@@ -162,14 +162,14 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
         "what it wrote; names that nobody writes, to try permissions",
     ),
     "storage/bulk.py": (["obstore.delete"], "implements `delete_once`"),
-    "storage/log.py": (["self._store.delete"], "log entries and checkpoints below the boundary"),
+    "storage/log.py": (["self.store.delete"], "log entries and checkpoints below the boundary"),
     "storage/probe.py": (
         ["store.delete", "store.discard", "store.delete_versions", "store.delete", "store.delete_once"],
         "what it wrote itself, in each way in which commands delete",
     ),
     "storage/s3.py": (
         [
-            "self.bulk.delete",
+            "bulk.delete",
             "self.delete",
             "self.delete_versions",
             "'delete_object'",
