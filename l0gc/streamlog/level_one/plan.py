@@ -51,6 +51,7 @@ class Window:
     """The part of a journal that a round may take from: entries above `after`, up to `upto`, of these topics by revision.
 
     Of each partition it takes what lies at or below `epoch`, and what lies before that: a partition is lifted in order.
+    `begins` is how many bytes the round takes from the windows before it.
     """
 
     journal: int
@@ -58,6 +59,7 @@ class Window:
     after: int = -1
     upto: int = MAX_OFFSET
     epoch: int = MAX_EPOCH
+    begins: int = 0
 
 
 class Step(NamedTuple):
@@ -85,30 +87,21 @@ class JournalPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """What a round takes from one journal: all of `window`. `begins` is how many bytes it takes from those before it."""
-
-    window: Window
-    begins: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Round:
     """One round: what it takes, the cluster epoch that its L1 objects are stamped with, and by how many tasks it is done."""
 
     epoch: int
-    takes: list[Take]
+    takes: list[Window]
     bytes: int
     readers: int
     writers: int
 
-    def reader_of(self, take: Take, before: int) -> int:
+    def reader_of(self, take: Window, before: int) -> int:
         """Which reader gets the object of a take that has `before` bytes in front of it."""
         return min(self.readers - 1, (take.begins + before) * self.readers // max(1, self.bytes))
 
     def topics(self) -> dict[int, Topic]:
-        return {revision: t for take in self.takes for revision, t in take.window.topics.items()}
+        return {revision: t for take in self.takes for revision, t in take.topics.items()}
 
 
 class ObjectRead(NamedTuple):
@@ -301,12 +294,12 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
         cores: how many tasks run at once. With one, a single reader and writer do it all: nothing waits between them.
         partitions: how many the topics have; more writers than that are of no use.
     """
-    takes: list[Take] = []
+    takes: list[Window] = []
     total = 0
     for w in windows:
         step = chosen.get(w.journal)
         if step is not None:
-            takes.append(Take(replace(w, upto=step.cut), total, step.bytes))
+            takes.append(replace(w, upto=step.cut, begins=total))
             total += step.bytes
     if cores == 1:
         return Round(epoch, takes, total, 1, 1)

@@ -216,11 +216,11 @@ class Lift:
     def hand_out(self, cluster: Handles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
         for number in takes:
             take, before = self.round.takes[number], 0
-            handle = cluster.journal(take.window.journal)
+            handle = cluster.journal(take.journal)
             with handle.replica.lock:
-                objects = list(unreconciled(handle.catch_up(), take.window))
+                objects = list(unreconciled(handle.catch_up(), take))
             for revision, o in objects:
-                yield self.round.reader_of(take, before), ObjectRead(take.window.journal, revision, o)
+                yield self.round.reader_of(take, before), ObjectRead(take.journal, revision, o)
                 before += o.bytes
 
     def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
@@ -232,7 +232,7 @@ class Lift:
         self, cluster: Handles, rows: Iterable[Packable | Fault]
     ) -> Iterator[tuple[int, tuple[int, int, Rows] | Fault]]:
         """The L1 objects, as (journal, revision, rows), durable and not committed; and which task commits them."""
-        number = {take.window.journal: i for i, take in enumerate(self.round.takes)}
+        number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
         r = self.round
         written = write_l1(cluster.store, r.topics(), r.epoch, arriving, cluster.runtime, cluster.parallel)
@@ -259,11 +259,11 @@ def gathered(found: Iterable[tuple[int, int, Rows] | Fault]) -> WrittenL1:
 def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> Iterator[Committed]:
     """Commit what was written for a round, in each journal that it is of."""
     for take in r.takes:
-        journal = take.window.journal
+        journal = take.journal
         files = {revision: rows for (of, revision), rows in written.files.items() if of == journal}
         faults = [f for f in written.faults if f.journal == journal]
         if files or faults:
-            yield Commit(cluster, take.window, r.epoch).run(files, faults)
+            yield Commit(cluster, take, r.epoch).run(files, faults)
 
 
 # -- the commit ----------------------------------------------------------------------------------------------------------

@@ -369,7 +369,7 @@ def test_an_index_object_of_a_refused_partition_goes_with_it(monkeypatch: pytest
             return found
 
     take = begun.round.takes[0]
-    commit = Overtaken(a, take.window, begun.round.epoch)
+    commit = Overtaken(a, take, begun.round.epoch)
     committed = commit.run({1: begun.written.files[0, 1]})
     assert sums([committed]) == (0, 0, 2)
     assert a.journal(0).state.topics[1].index.tolist() == []

@@ -226,7 +226,7 @@ def test_a_round_has_as_many_tasks_as_are_worth_it(
     r = make_round(7, [WINDOW], {0: Step(5, 1, objects, size)}, cores, partitions)
     assert (r.readers, r.writers) == expected
     assert (r.epoch, r.bytes, r.topics()) == (7, size, TOPICS)
-    assert (r.takes[0].window.after, r.takes[0].window.upto) == (-1, 5)
+    assert (r.takes[0].after, r.takes[0].upto) == (-1, 5)
 
 
 def test_readers_get_about_the_same_each_and_all_of_it() -> None:

@@ -109,7 +109,7 @@ def test_each_round_is_committed_and_stamped_with_the_epoch_of_its_beginning() -
     assert (result.rounds, result.records, result.l1_objects, result.partitions) == (3, 12, 12, PARTITIONS)
     assert [r.epoch for r in watched.rounds] == [1, 2, 3]
     assert [f.epoch for f in files(a, "events", 0)] == [1, 2, 3]
-    assert [[t.window.after for t in r.takes] for r in watched.rounds] == [[-1], [0], [1]]
+    assert [[t.after for t in r.takes] for r in watched.rounds] == [[-1], [0], [1]]
     assert contents(a) == [[0, 1, 2]] * PARTITIONS
 
 
@@ -226,7 +226,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_later_rounds() -> None
     watched = Watched(a, delete)
     result = runs.reconcile(a, round_bytes=1, workers=watched)
     assert result.rounds == 1
-    assert [list(t.window.topics) for r in watched.rounds for t in r.takes] == [[1]]
+    assert [list(t.topics) for r in watched.rounds for t in r.takes] == [[1]]
 
 
 # -- what is wrong --------------------------------------------------------------------------------------------------------
