@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import re
 import runpy
 import subprocess
@@ -22,6 +23,7 @@ from l0gc.api.engine import Work, choose_engine
 from l0gc.cli.main import COMMANDS, MACHINE, cli
 from l0gc.cli.options import OperationOption
 from l0gc.collect.attempts import read_attempts
+from l0gc.errors import CorruptObjectError
 from l0gc.keys import journal_log
 from l0gc.operations import OPERATIONS, types_of
 from l0gc.settings import Settings
@@ -32,7 +34,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from tests.collect.test_local import Failing, a_cluster, level_zero
 from tests.support.cli import opens
-from tests.support.memory_store import another_process, copy_of, memory_cluster, store_of, topic_in_memory
+from tests.support.memory_store import another_process, copy_of, memory_cluster, publish_m, store_of, topic_in_memory
 from tests.support.reconcile import put
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +67,21 @@ def over(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Clu
     opens(handles, monkeypatch)
     with l0gc.open(URL) as cluster:
         yield cluster
+
+
+def test_a_damaged_journal_refuses_uploads_as_damaged_and_does_not_ask_to_repeat_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handles = topic_in_memory(1)
+    put(handles, "events", {0: [b"a"]})
+    publish_m(handles, 0)
+    key = max(k for k in store_of(handles).objects if k.startswith(journal_log(0) + "log/"))
+    store_of(handles).put(key, b"nonsense")
+    with (
+        over(another_process(handles), monkeypatch) as cluster,
+        pytest.raises(CorruptObjectError, match=rf"{key}.*; restore the named object from a version or a backup$"),
+    ):
+        cluster.upload("events", io.BytesIO(b"b\n"))
 
 
 # -- the loop -------------------------------------------------------------------------------------------------------------

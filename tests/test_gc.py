@@ -17,10 +17,13 @@ from l0gc.collect.plan import Removal, plan_sweep
 from l0gc.collect.sweep import SweepResult
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
+    AccessDeniedError,
     CorruptObjectError,
     EndedError,
     PartialFailureError,
     StoppedError,
+    StoreError,
+    StoreUnreachableError,
     UsageError,
 )
 from l0gc.keys import journal_log
@@ -161,13 +164,13 @@ def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_r
         assert canary is not None
         assert (canary.deleted, canary.bound, canary.watermark > 0) == (1, 0, True)
         assert read_gc_note(handles.store).swept == 0
-        assert "sweep" not in read_attempts(handles.store, handles.parallel)
+        assert read_attempts(handles.store, handles.parallel)["sweep"].part
         again = cluster.gc().sweep
         assert (again and again.deleted, read_gc_note(handles.store).swept) == (0, 0)
         rest = cluster.gc().sweep
         assert rest is not None
         assert (rest.deleted, read_gc_note(handles.store).swept) == (1, rest.watermark)
-        assert "sweep" in read_attempts(handles.store, handles.parallel)
+        assert not read_attempts(handles.store, handles.parallel)["sweep"].part
         assert "sweep" in cluster.gc().not_due
 
 
@@ -223,6 +226,41 @@ def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: p
         ]
 
 
+def test_a_pause_is_named_also_where_no_sweep_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        cluster.gc(housekeep=DRAIN)
+        assert "sweep" in cluster.gc().not_due
+        cluster.pause("disk audit", by="ann")
+        with pytest.raises(EndedError, match=r"sweep \(4\)") as raised:
+            cluster.gc()
+        result: Any = raised.value.result
+        (error,) = result.errors
+        assert (raised.value.exit_code, error.message.startswith("sweeps are paused: disk audit (ann, since ")) == (
+            4,
+            True,
+        )
+        cluster.resume()
+        assert "sweep" in cluster.gc().not_due
+
+
+@pytest.mark.parametrize(
+    ("error", "advised"),
+    [
+        (AccessDeniedError("the credentials have expired: get new ones"), False),
+        (StoreUnreachableError("gone"), False),
+        (StoreError("500"), True),
+    ],
+)
+def test_status_is_advised_only_where_it_could_be_read(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, advised: bool
+) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        monkeypatch.setattr(type(cluster), "reconcile", fails_with(error))
+        with pytest.raises(EndedError) as raised:
+            cluster.gc()
+        assert ("l0gc status" in str(raised.value)) == advised
+
+
 def test_an_error_that_concerns_all_steps_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with over(loaded(), monkeypatch) as cluster:
         monkeypatch.setattr(type(cluster), "housekeep", fails_with(UsageError("no")))
@@ -258,7 +296,8 @@ def test_a_quiet_run_reads_each_journal_once_and_then_asks_whether_it_grew(
     partitions: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller's log: its format, a listing, two entries, then one request each time. A journal: a listing, its
-    entries, and one request for each question; one that no topic uses: a listing, and one request at the end."""
+    entries, and one request for each question; one that no topic uses: a listing, and one request at the end. One more
+    asks for a pause."""
     handles = topic_in_memory(partitions, used)
     put(handles, "events", {p: [b"a"] for p in range(partitions)})
     with over(handles, monkeypatch) as cluster:

@@ -323,7 +323,7 @@ class Cluster:
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
         handles, wanted = self.handles(), Merge(**options)
-        with recorded_attempt(handles, "merge", whole=topic is None and not wanted.dry_run):
+        with recorded_attempt(handles, "merge", whole=topic is None, dry_run=wanted.dry_run):
             progress("reading the journals")
             plan = plan_merge(handles, topic, MergeRule(wanted.target_bytes, wanted.fan_in))
             result = plan.total
@@ -346,7 +346,7 @@ class Cluster:
         from l0gc.streamlog.level_one.expire import expire
 
         wanted = Expire(**options)
-        with recorded_attempt(self.handles(), "expire", whole=topic is None and not wanted.dry_run):
+        with recorded_attempt(self.handles(), "expire", whole=topic is None, dry_run=wanted.dry_run):
             return checked(expire(self._handles, topic, dry_run=wanted.dry_run, shown=PARTITIONS_SHOWN))
 
     def delete_records(
@@ -428,7 +428,7 @@ class Cluster:
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
 
         handles, wanted = self.handles(), ComputeWatermark(**options)
-        with recorded_attempt(handles, "compute-watermark", whole=not wanted.dry_run):
+        with recorded_attempt(handles, "compute-watermark", dry_run=wanted.dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
             theirs = None if external is None else external.read(self._store_at, handles.parallel)
@@ -481,7 +481,7 @@ class Cluster:
         def whole() -> bool:
             return wanted.whole and (result is None or wanted.grace_s > 0 or result.bound == result.watermark)
 
-        with recorded_attempt(handles, "sweep", whole=whole):
+        with recorded_attempt(handles, "sweep", whole=whole, dry_run=wanted.dry_run):
             with (
                 self._workers(spark, work, progress) as (workers, why),
                 ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,
@@ -510,7 +510,7 @@ class Cluster:
         from l0gc.streamlog.garbage import JournalGarbage
 
         handles, wanted = self.handles(), Vacuum(**options)
-        with recorded_attempt(handles, "vacuum", whole=wanted.whole):
+        with recorded_attempt(handles, "vacuum", whole=wanted.whole, dry_run=wanted.dry_run):
             source = None if handles.identity().external_log else JournalGarbage(handles)
 
             def named() -> int:

@@ -13,14 +13,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import Attempt, read_gc_note, write_gc_note
-from l0gc.collect.pause import describe_pause, paused_error, read_pause
-from l0gc.errors import CorruptObjectError, EndedError, L0gcError, StoppedError, StoreError
+from l0gc.collect.pause import read_pause
+from l0gc.errors import (
+    AccessDeniedError,
+    CorruptObjectError,
+    EndedError,
+    L0gcError,
+    StoppedError,
+    StoreError,
+    StoreUnreachableError,
+)
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.operations import Gc, Merge, Operation, Sweep, Vacuum
@@ -52,6 +60,8 @@ class StepError(msgspec.Struct, frozen=True):
 class GcResult(Outcome):
     """What each step did; None if it did not run, or has no result.
 
+    `refused` is whether the store did not let a step read or write at all, as it would not let `l0gc status`.
+
     Attributes:
         housekeep: What [housekeep](#l0gc-housekeep) prints; null if it did not run or has no result, like the next
             seven.
@@ -82,13 +92,18 @@ class GcResult(Outcome):
     dry_run: bool = False
     seconds: float = 0.0
     run_id: str = ""
+    refused: bool = False
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"refused"})
 
     @property
     def problem(self) -> EndedError | None:
         if not self.errors:
             return None
         failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
-        text = f"not every step went through: {failed}; what each said is above, and l0gc status has the way out"
+        text = f"not every step went through: {failed}; what each said is above"
+        if not self.refused:
+            text += ", and l0gc status has the way out"
         return EndedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
@@ -166,6 +181,7 @@ class _Run:
         except L0gcError as e:
             code = e.exit_code
             self._result.errors.append(StepError(step.name, code, str(e)))
+            self._result.refused |= isinstance(e, AccessDeniedError | StoreUnreachableError)
             _log.error("%s: %s", step.name, e, extra=event("error", exit_code=code, step=step.name))
             return not gc_steps.is_final(e)
         finally:
@@ -260,13 +276,10 @@ class Due:
 
     def no_sweep(self) -> str:
         grace_ms, shadow = int(1000 * self._sweep.grace_s), self._sweep.shadow
+        if not shadow and read_pause(self._cluster.store) is not None:
+            return ""  # the run refuses, with who paused and why, also where it would find nothing
         before_ms = self._now_ms() - grace_ms if grace_ms else None
-        why = gc_steps.sweep_not_due(self._published(), self._note, before_ms, shadow=shadow)
-        if (
-            why and (pause := read_pause(self._cluster.store)) is not None
-        ):  # a sweep that is due is refused, and says so
-            _log.log(NOTE, "%s", paused_error(describe_pause(pause)), extra=event("paused"))
-        return why
+        return gc_steps.sweep_not_due(self._published(), self._note, before_ms, shadow=shadow)
 
     def swept(self, result: SweepResult) -> None:
         """Keep for the next run up to where nothing is left, or all is on record of a shadow run."""

@@ -162,7 +162,8 @@ def _epoch_and_m(s: Overview) -> Iterator[Line]:
         lag += f"; what was uploaded in the last {span(s.lag_ms)}{more} cannot go yet"
     yield Line("lag", lag)
     lost = f", {count(s.lost_records, 'record')} given up" if s.holes else ""
-    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}")
+    unread = f"; not counted: {count(len(s.errors), 'journal')} that cannot be read" if s.errors else ""
+    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}{unread}")
 
 
 def _garbage(s: Overview) -> str:
@@ -206,7 +207,9 @@ def _jobs(s: Overview) -> str:
     shown = []
     for step in EXTERNAL_STEPS if s.external_log else STEPS:
         a = ended.get(step)
-        shown.append(f"{step} never" if a is None else f"{step} {'' if a.ok else 'failed '}{_ago(s, a.ended_ms)}")
+        how = "" if a is None or a.ok else f"{a.ended} "
+        when = "never" if a is None else f"{_ago(s, a.ended_ms)}{' (a part)' if a.part else ''}"
+        shown.append(f"{step} {how}{when}")
     return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
 
 

@@ -92,7 +92,7 @@ def swept(r: SweepResult) -> list[str]:
     up_to = (f", up to epoch {r.bound}" if r.bound >= 0 else ", nothing yet") if r.bound < r.watermark else ""
     lines = [
         f"M = {epoch(r.watermark)}{up_to}: {count(r.deleted, 'version' if plan.by_version else 'object')} ({size(r.bytes)}) "
-        f"{'would be deleted' if r.dry_run else 'deleted'} in {r.seconds:.1f} s; "
+        f"{'would be deleted' if r.dry_run else f'deleted in {r.seconds:.1f} s'}; "
         f"{r.listed:,} listed, {r.eligible:,} eligible, {r.requests['list']:,} LIST and {r.requests['delete']:,} DELETE "
         "requests"
     ]
@@ -147,8 +147,8 @@ def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
 
 def vacuumed(r: VacuumResult) -> list[str]:
     """The run as text."""
-    would = "would be deleted" if r.dry_run else "deleted"
-    lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {would} in {r.seconds:.1f} s"]
+    done = "would be deleted" if r.dry_run else f"deleted in {r.seconds:.1f} s"
+    lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {done}"]
     lines += [f"  {KINDS[kind].text}: {d.objects:,} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
     if r.fence is not None:
         listed = count(r.listed, "object")

@@ -36,19 +36,30 @@ _NOT_RECORDED: Final = (UsageError, NotInitialisedError, PausedError, StoreUnrea
 """Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store to write to."""
 _LONGEST: Final = 1000
 _STOPPED: Final = 130
+_SIGNALS: Final = (129, _STOPPED, 143)
+"""The exit codes of what a signal stopped."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock."""
+    """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock.
+
+    `part` says that it was for a part of the cluster, and that no run for the whole is on record.
+    """
 
     command: str
     exit_code: int
     error: str
     ended_ms: int = 0
+    part: bool = False
 
     @property
     def ok(self) -> bool:
         return self.exit_code == 0
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in a word: `ended`, `failed`, or `stopped` by a signal, which is not a failure."""
+        return "ended" if self.ok else "stopped" if self.exit_code in _SIGNALS else "failed"
 
 
 _ATTEMPT: Final = msgspec.json.Decoder(Attempt)
@@ -95,13 +106,14 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
 
 @contextmanager
 def recorded_attempt(
-    cluster: ClusterHandle, command: str, *, whole: bool | Callable[[], bool] = True
+    cluster: ClusterHandle, command: str, *, whole: bool | Callable[[], bool] = True, dry_run: bool = False
 ) -> Iterator[None]:
     """Records how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
     Args:
-        whole: False for a run that writes nothing, or covers a part of the cluster only; such a run is not recorded.
-            A function is asked when the block has ended.
+        whole: False for a run that covers a part of the cluster only: it is recorded if it went well, and if no run for the
+            whole is on record. A function is asked when the block has ended.
+        dry_run: whether it writes nothing, and so is not recorded.
     """
     error: BaseException | None = None
     try:
@@ -112,9 +124,19 @@ def recorded_attempt(
     finally:
         # If the reader of the output has gone, that does not concern the run.
         unconcerned = isinstance(error, _NOT_RECORDED) or isinstance(getattr(error, "__cause__", None), BrokenPipeError)
-        recorded = whole if isinstance(whole, bool) else whole()
-        if recorded and cluster.identified and not unconcerned:
-            write_attempt(cluster.store, Attempt(command, *_outcome(error)))
+        if not dry_run and cluster.identified and not unconcerned:
+            if whole if isinstance(whole, bool) else whole():
+                write_attempt(cluster.store, Attempt(command, *_outcome(error)))
+            elif error is None:
+                _record_part(cluster, command)
+
+
+def _record_part(cluster: ClusterHandle, command: str) -> None:
+    """Record a run for a part of the cluster, so that the job is not said to have never run."""
+    with suppress(StoreError):
+        last = read_attempts(cluster.store, cluster.parallel, [command]).get(command)
+        if last is None or last.part:
+            write_attempt(cluster.store, Attempt(command, 0, "", part=True))
 
 
 def _outcome(error: BaseException | None) -> tuple[int, str]:

@@ -84,6 +84,10 @@ WAITS_FOR: Final = {
 """The causes that the next runs end, and which run that is; any other cause needs a person."""
 
 
+_LATER: Final = {HOUSEKEEP_OVERDUE, UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, NOT_COMPUTED}
+"""Causes that only hold M: what the published M allows is deleted first."""
+
+
 def find_causes(o: Overview) -> list[Cause]:
     """Return what keeps M or the sweep where it is, the first to be seen to first."""
     causes = [*_of_the_watermark(o), *_of_the_bucket(o)]
@@ -142,6 +146,8 @@ def blocking_cause(o: Overview) -> Cause | None:
 
 def next_step(o: Overview, causes: Sequence[Cause]) -> str:
     """Return the one thing to do now: the first cause's remedy, or what the loop needs next."""
+    if o.left_objects and {c.cause for c in causes} <= _LATER:
+        return SWEEP
     if causes:
         return causes[0].remedy
     if o.external_log:
@@ -253,8 +259,9 @@ def _ran(o: Overview, command: str) -> str:
     attempt = o.last(command)
     if attempt is None:
         return f"no {command} is on record"
-    how = "ended" if attempt.ok else "failed"
-    return f"the last {command} {how} {span(o.as_of_ms - attempt.ended_ms)} ago"
+    how = attempt.ended.replace("stopped", "was stopped")
+    part = ", of a part," if attempt.part else ""
+    return f"the last {command}{part} {how} {span(o.as_of_ms - attempt.ended_ms)} ago"
 
 
 # -- partitions ---------------------------------------------------------------------------------------------------------

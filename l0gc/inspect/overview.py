@@ -456,7 +456,8 @@ class Overview(_Evidence, Outcome, kw_only=True):
             (whether it should have been synced long ago, or its topic was deleted), `sentence` and `remedy`.
         errors: Journals that cannot be read.
         notes: What else could not be read, and is not shown.
-        attempts: The last run of each job, with `command`, `ok`, `exit_code`, `error` and `ended_ms`.
+        attempts: The last run of each job, with `command`, `ok`, `exit_code`, `error`, `ended_ms`, and `part`: whether it
+            was for a part of the cluster, while no run for the whole is on record.
         runs: The last three sweeps on record, as for `l0gc runs list`.
         paused: The pause with `why`, `by` and `since_ms`; null if sweeps are not paused.
         causes: What holds M or the sweep, each with `cause` (a code that stays the same), `detail` and `remedy`. Empty
@@ -516,8 +517,8 @@ class Overview(_Evidence, Outcome, kw_only=True):
         return next((a for a in self.attempts if a.command == command), None)
 
     def failed(self, command: str) -> Attempt | None:
-        """Return the last run of a command, if it failed."""
-        return next((a for a in self.attempts if a.command == command and not a.ok), None)
+        """Return the last run of a command, if it failed; one that a signal stopped did not."""
+        return next((a for a in self.attempts if a.command == command and a.ended == "failed"), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and what follows from them."""

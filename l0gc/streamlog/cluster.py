@@ -123,9 +123,9 @@ class Handles:
             handle = self.journal(task.journal)
             found, state = sum_up(task, handle.replica)
             if state is not None:
-                handle.unread, handle.judged = "", True
+                handle.unread, handle.judged = None, True
             elif not handle.judged:
-                handle.unread = found.error
+                handle.unread = found
             return found
 
         return self.parallel.map(read, [t for t in everyone if some is None or t.journal in some])

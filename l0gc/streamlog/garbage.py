@@ -115,8 +115,8 @@ class JournalGarbage:
 
     def _read(self, journal: int) -> None:
         with self._alone(journal) as handle:
-            if handle.unread:
-                raise handle.not_judged()
+            if handle.unread is not None:
+                raise handle.not_judged(handle.unread)
             handle.catch_up()
             self._states[journal] = _as_it_stands(handle)
 

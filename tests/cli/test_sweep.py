@@ -71,6 +71,13 @@ def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Sweep, s
     assert ("undelete" in line) == (options.record and not options.dry_run)
 
 
+def test_a_dry_run_does_not_say_how_long_the_run_would_take() -> None:
+    result = SweepRun(a_cluster(), Sweep(dry_run=True)).run()
+    result.seconds = 10.9
+    assert " would be deleted; " in swept(result)[0]
+    assert "10.9" not in swept(result)[0]
+
+
 @pytest.mark.parametrize(
     ("versioning", "said"),
     [(OFF, ""), (ENABLED, "the bucket keeps versions"), (SUSPENDED, "what was written since is gone for good")],

@@ -24,8 +24,8 @@ def known(cluster: Handles) -> MemoryStore:
     return cluster.store
 
 
-def run(cluster: Handles, error: BaseException | None = None, *, whole: bool = True) -> None:
-    with recorded_attempt(cluster, "reconcile", whole=whole):
+def run(cluster: Handles, error: BaseException | None = None, *, whole: bool = True, dry_run: bool = False) -> None:
+    with recorded_attempt(cluster, "reconcile", whole=whole, dry_run=dry_run):
         if error is not None:
             raise error
 
@@ -75,10 +75,31 @@ def test_an_error_that_does_not_concern_the_cluster_is_not_recorded(error: Excep
     assert last(store) is None
 
 
-def test_a_run_that_read_a_part_or_whose_reader_went_away_is_not_recorded() -> None:
+def test_a_run_for_a_part_is_recorded_as_one_where_none_for_the_whole_is() -> None:
     cluster = memory_cluster()
     store = known(cluster)
+    with pytest.raises(AccessDeniedError):
+        run(cluster, AccessDeniedError("no"), whole=False)
+    assert last(store) is None
     run(cluster, whole=False)
+    assert last(store) == Attempt("reconcile", 0, "", store.clock.ms, part=True)
+    with pytest.raises(AccessDeniedError):
+        run(cluster, AccessDeniedError("no"))
+    run(cluster, whole=False)
+    found = last(store)
+    assert found is not None
+    assert (found.exit_code, found.part) == (1, False)  # what failed for the whole is not forgotten
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, "ended"), (130, "stopped"), (143, "stopped"), (3, "failed")])
+def test_what_a_signal_stopped_has_not_failed(code: int, ended: str) -> None:
+    assert Attempt("sweep", code, "").ended == ended
+
+
+def test_a_dry_run_and_one_whose_reader_went_away_are_not_recorded() -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+    run(cluster, dry_run=True)
     closed = RuntimeError("closed")
     closed.__cause__ = BrokenPipeError()
     with pytest.raises(RuntimeError):

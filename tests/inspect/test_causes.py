@@ -208,6 +208,35 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
 
 
 @pytest.mark.parametrize(
+    "f",
+    [
+        held(data()),
+        held(idle()),
+        held(Holder("", -1, 3, PINNED, "pin 'backup' until then (l0gc pin delete)")),
+        facts(epoch_ms=NOW - 31 * MINUTE),
+        facts(watermark=3),
+    ],
+)
+def test_what_may_go_by_the_published_m_goes_before_what_only_holds_m(f: Overview) -> None:
+    assert next_step(f, find_causes(f)) != "l0gc sweep"
+    f.garbage = GARBAGE
+    assert next_step(f, find_causes(f)) == "l0gc sweep"
+    f.paused = Pause("audit", "ann", NOW - MINUTE)
+    assert next_step(f, find_causes(f)) != "l0gc sweep"
+
+
+def test_what_a_signal_stopped_has_not_failed_and_is_said_to_be_stopped() -> None:
+    for command in ("housekeep", "reconcile", "compute-watermark", "sweep"):
+        assert codes(facts(attempts=failed(command, "it was stopped", 130))) == []
+    (cause,) = find_causes(held(data(), attempts=failed("reconcile", "it was stopped", 143)))
+    assert cause.detail.endswith("; the last reconcile was stopped 60 s ago")
+    part = [Attempt("reconcile", 0, "", NOW - MINUTE, part=True)]
+    assert find_causes(held(data(), attempts=part))[0].detail.endswith(
+        "; the last reconcile, of a part, ended 60 s ago"
+    )
+
+
+@pytest.mark.parametrize(
     ("expected", "f"),
     [
         ("l0gc compute-watermark", facts(computable_watermark=8)),

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from l0gc.cli.status import lines_of
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import RunSummary, write_summary
@@ -111,6 +112,15 @@ def test_counts_come_from_the_journals() -> None:
         ("events/1", 0, UNRECONCILED, 2),
     ]
     assert o.held_back_by[0].oldest_ms == store_of(cluster).objects[o.held_back_by[0].key].modified_ms
+
+
+def test_records_of_a_journal_that_cannot_be_read_are_said_not_to_be_counted() -> None:
+    cluster = topic_in_memory(2)
+    put(cluster, EACH)
+    key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
+    store_of(cluster).put(key, b"nonsense")
+    (line,) = (x for x in lines_of(read_overview(another_process(cluster)), "s3://b/") if x.label == "records")
+    assert line.text == "0, of which 0 unreconciled in L0; not counted: 1 journal that cannot be read"
 
 
 def test_what_holds_m_is_what_m_is_computed_from() -> None:

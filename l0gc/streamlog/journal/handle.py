@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import (
+    CorruptObjectError,
     EpochRegressionError,
     L0gcError,
     StaleClusterEpochError,
@@ -53,6 +54,7 @@ from l0gc.streamlog.journal.producers import needs_controller_check
 from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, NUMBER, Rows, distinct, pack
 from l0gc.streamlog.journal.state import JournalState, purged_rows
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+from l0gc.watermark.source import UnitSummary
 
 APPEND_INTERVAL_S: Final = 0.1
 """How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
@@ -120,7 +122,7 @@ class JournalHandle:
 
     Attributes:
         judged: whether it could be read when it was to be found out whether it was set back (hazard 38).
-        unread: why it never could; it takes nothing then.
+        unread: the reading that never could; it takes nothing then.
     """
 
     def __init__(
@@ -129,7 +131,8 @@ class JournalHandle:
         self.journal = journal
         self._controller = controller
         self.replica = Replica(log, JournalMachine(journal), runtime, as_of=as_of)
-        self.unread, self.judged = "", False
+        self.unread: UnitSummary | None = None
+        self.judged = False
         # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the append is decided
         # under the lock.
         self.fence = EpochFence(journal, lambda: self.replica.peek().window)
@@ -159,8 +162,8 @@ class JournalHandle:
             StoreError: the store refused the append.
         """
         appended = Appended()
-        if self.unread:
-            appended.error = self.not_judged()
+        if self.unread is not None:
+            appended.error = self.not_judged(self.unread)
             return appended
         for epoch, group in groupby(objects, key=lambda o: o.epoch):
             try:
@@ -330,14 +333,17 @@ class JournalHandle:
     # -- L1 -------------------------------------------------------------------------------------------------------------
 
     def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
-        if self.unread:
-            raise self.not_judged()
+        if self.unread is not None:
+            raise self.not_judged(self.unread)
         self.replica.catch_up()
         return self.replica.propose(lambda state, offset: decide(state)) is not None
 
-    def not_judged(self) -> StoreError:
-        """The error for what is left out because of `unread`."""
-        return StoreError(f"whether journal {self.journal} was set back is not known: {self.unread}; run it again")
+    def not_judged(self, unread: UnitSummary) -> L0gcError:
+        """Return the error for what is left out because of a reading; repeating it helps only where nothing is damaged."""
+        text = f"whether journal {self.journal} was set back is not known: {unread.error}"
+        if unread.damaged:
+            return CorruptObjectError(f"{text}; restore the named object from a version or a backup")
+        return StoreError(f"{text}; run it again")
 
     def topics(self, wanted: Iterable[Topic]) -> list[TopicState]:
         """Return what the journal keeps of topics now, as copies; leaves out those of which it has nothing."""

@@ -182,7 +182,7 @@ def unread_goes_on() -> AbstractContextManager[Any]:
     def units(self: Handles, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
         found = _units(self, *rest, **more)
         for handle in self._journals.values():
-            handle.unread = ""
+            handle.unread = None
         return found
 
     all_judged = everywhere(_WAITING, "judged", lambda windows, unread: list(windows))
