@@ -53,7 +53,7 @@ from l0gc.storage.entry import (
     seal,
     unseal,
 )
-from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, if_there
+from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, Stored, ask_of_one, if_there
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.store_time import StoreTime
 
@@ -192,9 +192,12 @@ class Boundary:
         self._runtime = runtime
 
     def read(self) -> tuple[int, str | None, int]:
-        """The boundary (0 if it does not exist), its ETag, and the store's clock when it was read."""
+        """The boundary (0 if it does not exist), its ETag, and the store's clock when it was read.
+
+        Raises as `ask_of_one`.
+        """
         try:
-            stored = self._store.get(self.key)
+            stored = ask_of_one(self._store, self._store.get, self.key)
         except ObjectNotFoundError as e:
             return 0, None, e.date_ms if e.date_ms is not None else 0
         body = unseal(self.key, stored.body)
@@ -369,16 +372,14 @@ class SharedLog:
             return e.date_ms if e.date_ms is not None else self.store.now_ms()
 
     def get(self, offset: int) -> Landed:
-        """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer."""
+        """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer; and as `ask_of_one`."""
         return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
     def get_checkpoint(self, offset: int) -> Landed:
         return self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
 
     def _read(self, key: str, offset: int, limit: int) -> Landed:
-        stored = self.store.get(key)
-        e = decode_entry(key, stored.body, limit)
-        return Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
+        return _landed(key, offset, ask_of_one(self.store, self.store.get, key), limit)
 
     def list_folder(self, *, whole: bool = True) -> Folder:
         """What the log's folder holds now, or what a replay needs of that."""
@@ -504,7 +505,9 @@ class SharedLog:
         return owner
 
     def _owner(self, offset: int) -> Landed | None:
-        return if_there(self.get, offset)
+        key = self.entry_key(offset)
+        stored = if_there(self.store.get, key)
+        return None if stored is None else _landed(key, offset, stored, ENTRY_LIMIT)
 
     def _unknown(self, offset: int, cause: Exception) -> AppendOutcomeUnknownError:
         return outcome_unknown(self.entry_key(offset), str(cause))
@@ -554,6 +557,11 @@ class SharedLog:
             del folder.entries[o]
         folder.checkpoints[:] = [c for c in folder.checkpoints if c not in spent]
         return len(old)
+
+
+def _landed(key: str, offset: int, stored: Stored, limit: int) -> Landed:
+    e = decode_entry(key, stored.body, limit)
+    return Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
 
 
 def outcome_unknown(what: str, why: str) -> AppendOutcomeUnknownError:

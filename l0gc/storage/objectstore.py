@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, StoreError
+from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, RefusedObjectError, StoreError
 from l0gc.keys import FORMAT
 from l0gc.storage.refusals import why_kept
 
@@ -217,6 +217,7 @@ def ask_of_one(
 
     Raises:
         RefusedObjectError: the store refuses this object, whatever the reason, and answers for another one.
+        AccessDeniedError: it denies access to the whole folder, as a policy does.
         StoreError: it answers for neither.
         Whatever else `read` raises.
     """
@@ -227,6 +228,12 @@ def ask_of_one(
             if_there(store.get, FORMAT)
         except StoreError:
             raise refusal from None
+        if isinstance(refusal, AccessDeniedError):
+            folder = "/".join(key.split("/")[:2]) + "/"
+            try:
+                if_there(store.get, f"{folder}none")  # a policy decides before it is known whether an object exists
+            except AccessDeniedError:
+                raise AccessDeniedError(f"{refusal}, for all of {store.url}{folder}") from None
         raise RefusedObjectError(str(refusal)) from refusal
 
 

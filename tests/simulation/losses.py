@@ -1,8 +1,9 @@
 """L0 objects that are lost, or that the store refuses, and somebody who gives up records while everybody else goes on.
 
 A search of its own, so that the seeds of the others stay what they are: the same processes, and one more that deletes L0
-objects by hand and gives up what lies in them, or tries to give up what can be read. In the end all that is lost is given
-up, and what was refused can be read again; then M passes it, and every other record is where it was.
+objects by hand and gives up what lies in them, or tries to give up what can be read. The store also refuses objects of
+logs, and gives out what an L0 object does not hold, once. In the end all that is lost is given up, and what was refused can
+be read again; then M passes it, and every other record is where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from l0gc.errors import L0gcError
+from l0gc.keys import JOURNALS
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block
@@ -27,17 +29,23 @@ LOST = "L0 objects lost"
 GIVEN_UP = "ranges given up"
 REFUSED = "ranges that could not be given up"
 WITHHELD = "L0 objects that the store refused"
+WITHHELD_LOGS = "objects of logs that the store refused"
+MISREAD = "L0 objects that were read badly once"
+MISREADS = 0.1
+"""How likely a read of an L0 object gives something else."""
 
 
 @dataclass
 class Losses:
     """What is lost in a seed: the keys of objects, and the values of records in them that may be gone for good.
 
-    `withheld` are the keys of objects that the store refuses, and has: their records are never given up.
+    `withheld` are the keys of objects that the store refuses, and has: their records are never given up. `misread` are those
+    of which it gave out something else once (hazard 34).
     """
 
     keys: set[str] = field(default_factory=set)
     withheld: set[str] = field(default_factory=set)
+    misread: set[str] = field(default_factory=set)
     values: set[bytes] = field(default_factory=set)
 
 
@@ -67,9 +75,11 @@ def loser(world: World, process: Process) -> None:
     there = sorted({h.extent.key for h in held(world)} & world.store.objects.keys())
     if there and chance.random() < 0.6:
         _lose(world, losses, chance.choice(there))
-    elif there and chance.random() < 0.5:
-        losses.withheld.add(chance.choice(there))
-        world.happened[WITHHELD] += 1
+    elif there and chance.random() < 0.8:
+        of_log = chance.random() < 0.4
+        logs = sorted(key for key in world.store.objects if key.startswith(JOURNALS))
+        losses.withheld.add(chance.choice(logs if of_log else there))
+        world.happened[WITHHELD_LOGS if of_log else WITHHELD] += 1
     if chance.random() < 0.5:
         world.sleep(chance.choice([1.0, 30.0]))
     cluster = world.cluster(process)
@@ -78,6 +88,19 @@ def loser(world: World, process: Process) -> None:
             _try(world, cluster, h)
     if chance.random() < 0.3:
         losses.withheld.clear()
+
+
+def is_misread(world: World, key: str) -> bool:
+    """Whether this read of an object gives something else, which no second one does."""
+    losses = world.losses
+    if losses is None or world.thread is None or not key.startswith("level_zero/") or key in losses.misread:
+        return False
+    if world.random.random() >= MISREADS:
+        return False
+    losses.misread.add(key)
+    world.happened[MISREAD] += 1
+    world.note(f"{key} is read badly")
+    return True
 
 
 def give_all_up(world: World, cluster: Handles) -> None:

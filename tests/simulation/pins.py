@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l0gc.errors import CorruptObjectError
+from l0gc.errors import CorruptObjectError, RefusedObjectError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.housekeep import housekeep
@@ -39,6 +39,8 @@ def _replay(world: World, cluster: Handles, pin: Pin, live: set[str]) -> None:
     for journal, as_of in pin.ends or ():
         try:
             state = cluster.journal_as_of(journal, as_of).catch_up()
+        except RefusedObjectError:
+            raise  # the store's weather
         except CorruptObjectError as e:
             if pin.revision in world.watch.promises.kept:
                 raise world.violation(f"journal {journal} cannot be replayed as of {pin}: {e}") from e

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.losses import GIVEN_UP, LOST, REFUSED, WITHHELD
+from tests.simulation.losses import GIVEN_UP, LOST, MISREAD, REFUSED, WITHHELD, WITHHELD_LOGS
 from tests.simulation.run import RECORDS, simulate
 
 
@@ -21,4 +21,6 @@ from tests.simulation.run import RECORDS, simulate
 def test_no_seed_with_losses_violates_an_invariant(seeds: range) -> None:
     """A violation names its seed; `python -m tests.simulation --losses --seeds 1 --first SEED` replays it."""
     happened = sum((simulate(seed, loses=True).happened for seed in seeds), Counter[str]())
-    assert all(happened[what] for what in (LOST, GIVEN_UP, REFUSED, WITHHELD, RECORDS)), happened
+    assert all(happened[what] for what in (LOST, GIVEN_UP, REFUSED, WITHHELD, WITHHELD_LOGS, MISREAD, RECORDS)), (
+        happened
+    )

@@ -104,8 +104,13 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offs
 
 def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
     """What is known of a journal that cannot be read: where it holds M, and by which topic's partitions at the latest."""
+    damaged = isinstance(error, CorruptObjectError) and not isinstance(
+        error, StoreError
+    )  # what is refused may be whole
     oldest = min(task.runs, key=lambda r: (r[0].revision, r[0].name), default=None)
-    reason = f"journal {task.journal} cannot be read: {error}; restore that object from a version or a backup"
+    reason = f"journal {task.journal} cannot be read: {error}"
+    if damaged:
+        reason += "; restore that object from a version or a backup"
     topic, partition = (oldest[0].name, oldest[1].first) if oldest is not None else ("", -1)
     partitions = sum(run.count for _, run in task.runs)
     return UnitSummary(
@@ -113,7 +118,7 @@ def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
         gc_epochs={task.floor: partitions} if partitions else {},
         lowest=[Holder(topic, partition, task.floor, UNREADABLE, reason)],
         error=str(error),
-        damaged=isinstance(error, CorruptObjectError),
+        damaged=damaged,
     )
 
 

@@ -21,13 +21,15 @@ from l0gc.errors import (
 from l0gc.inspect.explain import explain_key
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.verify.run import verify
+from l0gc.keys import journal_log
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import read_topic
-from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
+from l0gc.watermark.publication import refuse_if_set_back
+from tests.support.memory_store import Call, another_process, copy_of, failing, publish_m, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import files, partition_of, put, unreconciled
 
@@ -173,6 +175,48 @@ def test_a_store_that_refuses_everything_ends_the_run_at_once(error: StoreError)
     assert not isinstance(caught.value, RefusedObjectError)
     assert lifted(cluster) == []
     assert store_of(cluster).requests["get"] < 100
+
+
+def test_a_policy_that_denies_all_of_l0_ends_the_run_at_once() -> None:
+    """A hundred objects would otherwise be named one by one, as if each were damaged."""
+    cluster, _ = uploaded(25)
+    other = another_process(cluster)
+    denied = AccessDeniedError("check that they allow s3:GetObject")
+    store_of(cluster).fault = failing(denied, "[gh]e[ta]*", "level_zero/")
+    with pytest.raises(AccessDeniedError, match=r"s3:GetObject, for all of .*level_zero/data/$") as caught:
+        reconcile(other)
+    assert not isinstance(caught.value, RefusedObjectError)
+    assert lifted(cluster) == []
+    assert store_of(cluster).requests["get"] < 100
+
+
+@pytest.mark.parametrize("part", ["log", "checkpoint"])
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_refused_object_of_a_log_holds_up_its_own_journal_alone(how: str, part: str) -> None:
+    cluster = topic_in_memory(1)
+    cluster.controller.create_topic("others", 1)
+    for topic in ("events", "others"):
+        put(cluster, topic, {0: [b"a"]})
+    if part == "checkpoint":
+        cluster.journal(0).replica.write_checkpoint()
+    (key,) = copy_of(store_of(cluster), f"{journal_log(0)}{part}/")
+    publish_m(cluster, 0)
+    WAYS[how](cluster, key)
+    result = run(cluster)
+    assert result.records == 1
+    assert not unreconciled(cluster, "others", 0)
+    assert len(result.errors) == 1
+    assert result.problem is not None
+    assert result.problem.exit_code == 3
+    other = another_process(cluster)
+    assert [(f.kind, f.journal) for f in verify(other, LocalWorkers(other), min_age_ms=0).findings] == [
+        ("log_unreadable", 0)
+    ]
+    assert [e for e in read_overview(another_process(cluster)).errors if e.startswith("journal 0")]
+    with pytest.raises(StoreError, match="whether journal 0 was set back is not known"):
+        refuse_if_set_back(another_process(cluster), by_m=True)
+    store_of(cluster).fault = lambda call: None
+    assert run(cluster).errors == []
 
 
 def test_a_replica_that_is_bad_once_makes_nothing_a_hole() -> None:
