@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
 import shlex
@@ -16,8 +18,10 @@ import click
 import pytest
 import yaml
 
+from l0gc.collect.gc_steps import STEPS
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 from tests.examples.command_lines import parse
+from tests.support.cli import BIN
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CRON_LINES = [
@@ -39,18 +43,47 @@ def test_a_line_that_l0gc_would_refuse_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("line", CRON_LINES)
-def test_a_cron_job_runs_a_command_that_l0gc_takes_as_its_user_and_under_a_lock(line: str) -> None:
-    times, user, command = line.split()[:5], line.split()[5], line.split(None, 6)[6]
+def test_a_cron_job_runs_a_command_that_l0gc_takes_as_its_user(line: str) -> None:
+    times, user, job = line.split()[:5], line.split()[5], line.split(None, 6)[6]
     assert all(re.fullmatch(r"[\d*/,-]+", t) for t in times)
     assert user == "l0gc"
-    found = re.fullmatch(r"flock -n /var/log/l0gc/\w+\.lock +(l0gc .*?) +>> /var/log/l0gc/l0gc\.log 2>&1", command)
-    assert found is not None
-    assert "%" not in command  # cron makes newlines of them
-    parse(found[1])
+    assert job.startswith("job ")
+    assert "%" not in job  # cron makes newlines of them
+    parse(f"l0gc {job.removeprefix('job ')} --metrics-file /var/lib/l0gc/l0gc.prom -v --log-format json")
 
 
-def test_the_example_has_cron_jobs() -> None:
-    assert len(CRON_LINES) == 7
+def test_the_crontabs_have_each_step_and_a_verification() -> None:
+    jobs = [line.split()[7] for line in CRON_LINES]
+    assert jobs[:2] == ["gc", "verify"]
+    assert {*jobs[2:]} == {*STEPS, "verify"} - {"table-sync"}
+    for crontab in ("l0gc.crontab", "separate.crontab"):
+        assert re.search(r"^MAILTO=\w", (EXAMPLES / "cron" / crontab).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("url", ["", "s3://no-such-bucket/p"])
+def test_a_job_that_fails_is_mailed_and_logged_with_its_time(tmp_path: Path, url: str) -> None:
+    """The shell function of the settings, as cron calls it; with folders of its own."""
+    text = (EXAMPLES / "cron/env.example").read_text()
+    text = re.sub("/var/(log|lib)/l0gc", str(tmp_path), text).replace("s3://my-bucket/my-cluster", url)
+    (tmp_path / "env").write_text(text)
+    (tmp_path / "l0gc").write_text(f'#!/bin/sh\nexec {shlex.join(BIN)} "$@"\n')
+    (tmp_path / "l0gc").chmod(0o755)
+    environment = os.environ | {"BASH_ENV": str(tmp_path / "env"), "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+
+    def job(before: str = "") -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", f"{before} job sweep"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert job(f"exec 9> {tmp_path}/sweep.lock; flock 9;").stdout == ""  # the one before still runs
+    assert not (tmp_path / "sweep.prom").exists()
+    done = job()
+    assert re.fullmatch(rf"l0gc sweep ended with [1-9]\d*: see {tmp_path}/l0gc.log\n", done.stdout)
+    assert done.stderr == ""
+    events = [json.loads(line) for line in (tmp_path / "l0gc.log").read_text().splitlines()]
+    assert events[-1]["event"] == "error"
+    assert all(event["ts"] for event in events)
+    assert 'l0gc_exit_code{command="sweep"' in (tmp_path / "sweep.prom").read_text()
 
 
 @pytest.mark.parametrize("example", ["cron/env.example", "systemd/env.example"])
@@ -64,7 +97,7 @@ def test_a_file_of_settings_holds_no_secret(example: str) -> None:
 
 # -- systemd ------------------------------------------------------------------------------------------------------------
 
-SERVICE = (EXAMPLES / "systemd/l0gc-gc.service").read_text()
+SERVICE = (EXAMPLES / "systemd/l0gc@.service").read_text()
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -72,7 +105,8 @@ def _directives(text: str) -> dict[str, str]:
 
 
 def test_the_service_runs_what_l0gc_takes() -> None:
-    parse(_directives(SERVICE)["ExecStart"])
+    for command in ("gc", "verify"):
+        assert parse(_directives(SERVICE)["ExecStart"].replace("%i", command))[0] == command
 
 
 def test_a_stop_is_sent_to_l0gc_alone_and_is_no_failure() -> None:
@@ -86,9 +120,12 @@ def test_a_stop_is_sent_to_l0gc_alone_and_is_no_failure() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
 def test_systemd_accepts_the_units_and_finds_the_service_shut_in(tmp_path: Path) -> None:
-    units = [tmp_path / "l0gc-gc.service", tmp_path / "l0gc-gc.timer"]
-    units[0].write_text(SERVICE.replace("/opt/l0gc/bin/l0gc", "/bin/true"))  # it has to be there
-    units[1].write_text((EXAMPLES / "systemd/l0gc-gc.timer").read_text())
+    units = list[Path]()
+    for command in ("gc", "verify"):
+        service, timer = tmp_path / f"l0gc@{command}.service", tmp_path / f"l0gc-{command}.timer"
+        service.write_text(SERVICE.replace("/opt/l0gc/bin/l0gc", "/bin/true"))  # it has to be there
+        timer.write_text((EXAMPLES / "systemd" / timer.name).read_text())
+        units += [service, timer]
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, check=False
     )
@@ -103,9 +140,10 @@ def test_systemd_accepts_the_units_and_finds_the_service_shut_in(tmp_path: Path)
     assert exposed.returncode == 0, exposed.stdout[-2000:]
 
 
-def test_the_timer_starts_the_service_of_its_name() -> None:
-    timer = _directives((EXAMPLES / "systemd/l0gc-gc.timer").read_text())
-    assert "Unit" not in timer
+@pytest.mark.parametrize("command", ["gc", "verify"])
+def test_a_timer_starts_the_service_with_its_command(command: str) -> None:
+    timer = _directives((EXAMPLES / f"systemd/l0gc-{command}.timer").read_text())
+    assert timer["Unit"] == f"l0gc@{command}.service"
     assert timer["WantedBy"] == "timers.target"
 
 
@@ -218,16 +256,17 @@ TEN_MINUTES = "*/10 * * * *"
 OPERATIONS = (EXAMPLES.parent / "docs/operations.md").read_text()
 
 
-def _minutes(field: str) -> int:
-    """`*/10` and `7-59/10` are 10."""
-    found = re.fullmatch(r"(?:\*|\d+-59)/(\d+)", field)
-    assert found is not None, field
-    return int(found[1])
+def _period(line: str) -> str:
+    """How often a line of a crontab runs, as operations.md writes it."""
+    minute, hour = line.split()[:2]
+    if found := re.fullmatch(r"(?:\*|\d+-59)/(\d+)", minute):
+        return f"every {found[1]} minutes"
+    return "hourly" if hour == "*" else "daily"
 
 
 def test_gc_has_one_period_wherever_it_is_scheduled_and_that_is_the_ticks(dags: dict[str, _Dag]) -> None:
     """Ticked less often, M would follow later than the documents say; more often, most runs would find nothing due."""
-    (cron,) = [line.split()[:5] for line in CRON_LINES if " l0gc gc " in line]
+    (cron,) = [line.split()[:5] for line in CRON_LINES if " job gc " in line]
     said = re.search(r"^\| `l0gc gc` \| every (\d+) minutes \|", OPERATIONS, re.MULTILINE)
     assert said is not None
     periods = {
@@ -244,11 +283,8 @@ def test_gc_has_one_period_wherever_it_is_scheduled_and_that_is_the_ticks(dags: 
 
 
 def test_a_job_for_each_step_runs_as_often_as_operations_says() -> None:
-    crontab = (EXAMPLES / "cron/separate.crontab").read_text()
-    jobs = re.findall(r"^([\d*/-]+) .*\.lock +l0gc ([a-z-]+) ", crontab, re.MULTILINE)
-    assert len(jobs) == 4
-    for minutes, command in jobs:
-        assert f"| `l0gc {command}` | every {_minutes(minutes)} minutes |" in OPERATIONS
+    for line in CRON_LINES:
+        assert f"| `l0gc {line.split()[7]}` | {_period(line)}" in OPERATIONS
 
 
 # -- containers ---------------------------------------------------------------------------------------------------------
