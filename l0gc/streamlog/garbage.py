@@ -238,11 +238,13 @@ class JournalGarbage:
             # '~' sorts after all that follows a partition's number, and is no "directory" name (hazard 12).
             cuts.append(f"{prefix}{topics[n].name}-{topics[n].revision}/{partition:05}~")
         cuts = sorted(set(cuts))
+        folders = [(t, f"{prefix}{t.name}-{t.revision}/") for t in topics]
         forgotten = sorted({int(r) for s in self._states.values() for r in s.closed_revisions} - self._names.keys())
         waiting = sorted(self._waiting.intersection(forgotten))
         return [
             JournalPart(
-                prefix, start, end, [t for t in topics if _overlaps(prefix, t, start, end)],
+                prefix, start, end,
+                [t for t, folder in folders if f"{folder}~" > start and (end is None or folder <= end)],
                 self._state.epoch, dict(self._fences), forgotten, waiting, self._assumed,
             )
             for start, end in zip(["", *cuts], [*cuts, None], strict=True)
@@ -332,8 +334,3 @@ def _as_it_stands(handle: JournalHandle) -> JournalState:
     with handle.replica.lock:
         state = handle.state
         return replace(state, topics={revision: replace(topic) for revision, topic in state.topics.items()})
-
-
-def _overlaps(prefix: str, t: Topic, start: str, end: str | None) -> bool:
-    folder = f"{prefix}{t.name}-{t.revision}/"
-    return f"{folder}~" > start and (end is None or folder <= end)

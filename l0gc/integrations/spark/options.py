@@ -87,7 +87,6 @@ _SPAN: Final = re.compile(r"([0-9]+)\s*([a-z]*)")
 _MILLISECONDS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 """The units of Spark's own spans of time, but for microseconds."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_STRATEGIES: Final = {"error": True, "latest": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +260,10 @@ class _Options:
         option = given[0] if given else names[0]
         text = self.text(option)
         others = EARLIEST if end == "starting" else LATEST
-        strict = end == "starting" and self.no_match_is_an_error()
+        strategy = (self.text("startingOffsetsByTimestampStrategy") or "error").lower()
+        if strategy not in {"error", "latest"}:
+            raise UsageError(f"option startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}")
+        strict = end == "starting" and strategy == "error"
         if option == names[2]:
             return Bound(option, others, timestamp_ms=self.number(option, 0), must_match=strict)
         if option == names[1]:
@@ -277,13 +279,6 @@ class _Options:
                 if offset == wrong:
                     raise UsageError(f"option {option} has {offset} for partition {partition} of topic {topic!r}")
         return Bound(option, others, offsets=offsets)
-
-    def no_match_is_an_error(self) -> bool:
-        name = "startingOffsetsByTimestampStrategy"
-        value = (self.text(name) or "error").lower()
-        if value not in _STRATEGIES:
-            raise UsageError(f"option {name} must be error or latest, not {value!r}")
-        return _STRATEGIES[value]
 
     def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
         """The topics or the pattern of their names, and of some of them the only partitions that are meant."""

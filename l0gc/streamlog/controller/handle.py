@@ -99,9 +99,11 @@ class Controller:
 
     def began_ms(self, epoch: int) -> int | None:
         """When an epoch began, by the store's clock: the time of its entry; None where that is no longer in the log."""
-        offset = self.replica.state.offset_of(epoch)
+        jump = self.replica.state.jump
+        if epoch < jump.epoch:
+            return None  # of an epoch before the last jump the offset is forgotten
         try:
-            return None if offset is None else self.replica.log.get(offset).time_ms
+            return self.replica.log.get(jump.offset + epoch - jump.epoch).time_ms
         except ObjectNotFoundError:
             return None
 

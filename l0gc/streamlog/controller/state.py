@@ -240,10 +240,6 @@ class ControllerState(msgspec.Struct, array_like=True):
         """The epoch that the entry at an offset after the last jump begins."""
         return self.jump.epoch + offset - self.jump.offset
 
-    def offset_of(self, epoch: int) -> int | None:
-        """The log offset at which an epoch began; None for one before the last jump, of which that is forgotten."""
-        return None if epoch < self.jump.epoch else self.jump.offset + epoch - self.jump.epoch
-
     def copy(self) -> ControllerState:
         """A separate state; what it holds is immutable."""
         return msgspec.structs.replace(
