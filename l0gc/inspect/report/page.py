@@ -304,16 +304,17 @@ def moment(ms: int) -> str:
 
 
 def commands_of(remedy: str) -> str:
-    """Return the commands with which a remedy ends, to be copied; empty if it is words alone, or if nothing has to be
-    done."""
+    """Return the commands with which a remedy ends, to be copied; empty if it is words alone, if nothing has to be done,
+    or if a person has to do something first, without which they would fail."""
     m = _COMMANDS.search(remedy)
-    if m is None or remedy.startswith(NOTHING) or not (m.start() == 0 or remedy[m.start() - 1] == " "):
+    before = remedy[: m.start()] if m is not None else ""
+    if m is None or remedy.startswith(NOTHING) or before.endswith("then ") or (before and before[-1] != " "):
         return ""
     return m[0]
 
 
 def words_of(remedy: str) -> str:
-    """Return what stands before them: what a person has to do first."""
+    """Return what stands before them."""
     return remedy.removesuffix(commands_of(remedy))
 
 
