@@ -72,6 +72,8 @@ PAGED = (
 OFTEN = "housekeep|reconcile|compute-watermark|sweep"
 DAILY = "merge|expire|vacuum|verify|table-sync"
 SUCCESS = "l0gc_last_success_timestamp_seconds"
+UNPAUSED = f"unless on (url) {newest('l0gc_paused_seconds')} > 0"
+"""While sweeps are paused, each ends with 4."""
 
 ALERTS = (
     # -- data is lost or in danger
@@ -107,7 +109,7 @@ ALERTS = (
     ),
     Alert(
         "L0gcRefusedForSafety", PAGES,
-        f'max by (url) (l0gc_exit_code{{step!="verify"}} == 4) unless on (url) {newest("l0gc_paused_seconds")} > 0', "0m",
+        f'max by (url) (l0gc_exit_code{{step!="verify"}} == 4) {UNPAUSED}', "0m",
         "A step's last run was refused for safety (exit code 4), and not by a pause",
         "Nothing was deleted by it. Read its message before anything else runs by hand; [recovery](operations.md#recovery).",
     ),
@@ -118,15 +120,15 @@ ALERTS = (
     ),
     # -- the jobs
     Alert(
-        "L0gcFailing", TICKET, "max by (url) (l0gc_exit_code) > 0", "1h",
-        "The last run of a job, or of a step, has failed for an hour; the value is its exit code",
+        "L0gcFailing", TICKET, "max by (url) (l0gc_exit_code > 0 != 4)", "1h",
+        "The last run of a job, or of a step, has failed for an hour, with another exit code than 4",
         "`l0gc status`, and the job's log. Space is wasted meanwhile, nothing is deleted that is needed.",
     ),
     Alert(
         "L0gcNoSuccess", TICKET,
-        f'time() - max by (url, command) ({SUCCESS}{{command=~"{OFTEN}"}} or {SUCCESS}{{command="gc",step="gc"}}) > 7200',
-        "10m",
-        "A job that runs every few minutes has not succeeded for two hours",
+        f'time() - max by (url, command) ({SUCCESS}{{command=~"{OFTEN}"}} or {SUCCESS}{{command="gc",step="gc"}}) > 7200 '
+        f"{UNPAUSED}", "10m",
+        "A job that runs every few minutes has not succeeded for two hours, and sweeps are not paused",
         "Its log; whether cron runs it at all.",
         "command",
     ),

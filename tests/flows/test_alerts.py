@@ -58,8 +58,8 @@ class Scene:
         self.scraped.add(time.time(), path.read_text())
         return ended
 
-    def gc(self, *args: str, code: int = 0, endpoint: str = "") -> None:
-        self.job("gc", "--housekeep-barrier", "--engine", "local", *args, code=code, endpoint=endpoint)
+    def gc(self, *args: str, code: int = 0, endpoint: str = "") -> Ended:
+        return self.job("gc", "--housekeep-barrier", "--engine", "local", *args, code=code, endpoint=endpoint)
 
     def upload(self, partition: int = 0) -> None:
         assert ended_here("upload", "events", "-", "--partition", str(partition), stdin=b"a\nb\n").code == 0
@@ -164,11 +164,11 @@ def forget_a_pin(s: Scene) -> None:
 
 
 def forget_a_pause(s: Scene) -> None:
-    """Issue 40.6: the sweep is not due, so nothing refuses."""
+    """Issue 40.6: also where the sweep would find nothing, the run names the pause."""
     s.gc()
     since_ms = s.store.now_ms() - 1000 * DAY_S - 1000
     s.store.put(PAUSED, msgspec.json.encode(Pause("disk audit", "ann@ops1", since_ms)))
-    s.gc()
+    assert "sweeps are paused: disk audit (ann@ops1, since" in s.gc(code=4).stderr
 
 
 def leave_garbage(s: Scene) -> None:
@@ -331,11 +331,15 @@ def test_what_goes_wrong_fires_its_alert(
         assert {labels["url"] for labels in scene.fires(name)} == {os.environ["L0GC_URL"]}, (name, scene.firing())
 
 
-def test_a_pause_is_no_refusal_and_ends_with_it(scene: Scene) -> None:
+def test_a_pause_is_neither_a_refusal_nor_a_failure(scene: Scene) -> None:
+    scene.gc()
     scene.upload()
     assert ended_here("pause", "--why", "disk audit").code == 0
     scene.gc(code=4)
-    assert not scene.fires("L0gcRefusedForSafety")
+    assert scene.firing() == set()
+    scene.idle_s = 3 * 3600
+    assert scene.firing() == {"L0gcNotSeen"}
+    scene.idle_s = 0
     assert ended_here("resume").code == 0
     scene.gc()
     assert scene.firing() == set()
