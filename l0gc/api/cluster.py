@@ -247,13 +247,21 @@ class Cluster:
             raise NotFoundError(f"checkpoint {place} cannot be read: {e.strerror}") from e
 
     @contextmanager
-    def pin(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> Iterator[PinView]:
+    def pin(
+        self,
+        name: str,
+        *,
+        ttl_s: float = PIN_TTL_S,
+        topic: str | None = None,
+        level_one: bool = False,
+        why: str = "",
+    ) -> Iterator[PinView]:
         """A pin for a `with` block, which is deleted at its end; see `Pins.create` for the arguments.
 
         Raises:
             NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
         """
-        pin = self.pins.create(name, ttl_s=ttl_s, level_one=level_one, why=why)
+        pin = self.pins.create(name, ttl_s=ttl_s, topic=topic, level_one=level_one, why=why)
         try:
             yield pin
         except BaseException:

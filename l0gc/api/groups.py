@@ -20,7 +20,7 @@ from l0gc.operations import TableSync, checked_value
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.state import TABLE_PINS
+from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
@@ -155,18 +155,30 @@ class Topics(Group):
 class Pins(Group):
     """The pins of a cluster: `cluster.pins`."""
 
-    def create(self, name: str, *, ttl_s: float = PIN_TTL_S, level_one: bool = False, why: str = "") -> PinView:
+    def create(
+        self,
+        name: str,
+        *,
+        ttl_s: float = PIN_TTL_S,
+        topic: str | None = None,
+        level_one: bool = False,
+        why: str = "",
+    ) -> PinView:
         """Keep what the cluster holds now readable until the pin ends. As `l0gc pin create`; `cluster.pin` is the same as a
         `with` block.
 
         Args:
             ttl_s: it ends by itself after so many seconds.
+            topic: keep only what is in L1 of this topic, and what it needs of L0.
             level_one: keep what is in L1, and let M move.
             why: for others.
         """
         if name.startswith(TABLE_PINS):
             raise UsageError(f"pin names that begin with {TABLE_PINS!r} are those of tables; use another name")
-        return PinView.of(pins.create_pin(self._handles(), name, int(ttl_s * 1000), level_one=level_one, why=why))
+        cluster = self._handles()
+        revision = ALL_TOPICS if topic is None else cluster.controller.snapshot().topic(topic).revision
+        pin = pins.create_pin(cluster, name, int(ttl_s * 1000), level_one=level_one, why=why, topic=revision)
+        return PinView.of(pin)
 
     def list(self) -> PinList:
         """The pins, by name. As `l0gc pin list`."""

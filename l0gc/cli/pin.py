@@ -29,19 +29,20 @@ def pin_command() -> None:
 @pin_command.command("create")
 @click.argument("name")
 @click.option("--ttl", type=duration, default=f"{PIN_TTL_S // 86_400}d", show_default=True, help="How long it lives.")
+@click.option("--topic", help="Keep what is in L1 of this topic, and of L0 what it needs; others' L1 may go.")
 @click.option("--level-one", is_flag=True, help="Keep what is in L1 alone, and let M move.")
 @click.option("--why", default="", metavar="TEXT", help="The reason, for others.")
 @cluster_options()
-def create(out: Output, cluster: Cluster, name: str, ttl: int, level_one: bool, why: str) -> None:
+def create(out: Output, cluster: Cluster, name: str, ttl: int, topic: str | None, level_one: bool, why: str) -> None:
     """Create a pin: what the cluster holds when this command ends stays readable until the pin ends.
 
     \b
     Example:
       l0gc pin create backup --ttl 6h
-      l0gc pin create audit --level-one --ttl 30d --why "audit of May"
+      l0gc pin create audit --topic orders --level-one --ttl 30d --why "audit of May"
     """
     out.finish(
-        lambda: cluster.pins.create(name, ttl_s=ttl, level_one=level_one, why=why),
+        lambda: cluster.pins.create(name, ttl_s=ttl, topic=topic, level_one=level_one, why=why),
         lambda p: [f"pin {p.name} created: {_line(p)}"],
     )
 
@@ -78,4 +79,5 @@ def _line(p: PinView) -> str:
     else:
         held = "L1 alone" if p.watermark is None else f"M stays at {epoch(p.watermark)} or below"
     why = f", {p.why}" if p.why else ""
-    return f"epoch {p.epoch}, {held}, ends at {moment(p.expires_ms)}{why}"
+    of = f", for topic {p.topic}" if p.topic is not None else ""
+    return f"epoch {p.epoch}{of}, {held}, ends at {moment(p.expires_ms)}{why}"

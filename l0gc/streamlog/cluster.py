@@ -21,7 +21,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.watermark.publication import refuse_if_behind, refuse_if_not_above
 from l0gc.watermark.source import ClusterIdentity, UnitSummary
 
@@ -109,13 +109,19 @@ class Handles:
 
         return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime, as_of=as_of)
 
-    def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
-        """The journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`."""
+    def units(
+        self, some: Collection[int] | None = None, *, keep: bool = True, topic: int = ALL_TOPICS
+    ) -> Sequence[UnitSummary]:
+        """The journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`.
+
+        Args:
+            topic: count the partitions of this topic alone, given its revision.
+        """
         from l0gc.streamlog.journal.summary import read_journal, sum_up, tasks_of
 
         with self.controller.replica.lock:
             state = self.controller.replica.state
-            everyone = [] if state.external_log else tasks_of(state, NO_WATERMARK)
+            everyone = [] if state.external_log else tasks_of(state, NO_WATERMARK, topic)
 
         def read(task: JournalTask) -> UnitSummary:
             if not keep and task.journal not in self._journals:

@@ -1,14 +1,15 @@
 """Pins: a state of the cluster that stays readable until the pin ends.
 
 What makes it safe (hazard 36): once a pin has taken effect, whatever any state of a journal from then on names stays while
-the pin lives; if the pin is of one topic, what is named in L1 of that. The order of the steps is what makes it true:
+the pin lives; if the pin is of one topic, what is named of that. The order of the steps is what makes it true:
 
 1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
 2. `published.json` is raised to the entry's epoch, so that nobody publishes M who has not read the pin.
 3. Each journal's window reaches that epoch. So what is dropped later counts with that epoch or a later one, and what
    counts with an earlier one was dropped before (`ControllerState.pinned_from`).
-4. The journals are read. No state from then on needs an epoch at or below the M that follows from them, since M(p) never
-   goes down; that is what the pin holds, and it is at least what is published.
+4. The journals are read, once: the pin's M and the ends as of which it promises a replay are of the same states. No state
+   from then on needs an epoch at or below the M that follows from them, since M(p) never goes down; that is what the pin
+   holds, and it is at least what is published. For a pin of one topic it follows from that topic's partitions alone.
 5. A second entry records that the pin has taken effect, with this M and the end of each journal.
 
 A pin that stopped in between has promised nothing, and holds all from its first entry on until it ends.
@@ -43,6 +44,7 @@ class PinView(Outcome):
         epoch: The epoch of its creation.
         watermark: M does not pass it; null for a pin of L1 alone, and until the pin has taken effect.
         level_one: Whether it keeps what is in L1 alone.
+        topic: The revision of the only topic that it is for; null for all.
         in_effect: Whether it has taken effect. A pin whose command was killed has promised nothing; M does not move
             until it ends or is deleted.
         created_ms: When it was created, by the store's clock, in milliseconds since 1970.
@@ -55,6 +57,7 @@ class PinView(Outcome):
     epoch: int
     watermark: int | None
     level_one: bool
+    topic: int | None
     in_effect: bool
     created_ms: int
     expires_ms: int
@@ -63,7 +66,8 @@ class PinView(Outcome):
     @classmethod
     def of(cls, p: Pin) -> PinView:
         held = p.watermark if p.in_effect and not p.level_one else None
-        return cls(p.name, p.revision, held, p.level_one, p.in_effect, p.created_ms, p.end_ms, p.why)
+        topic = None if p.topic == ALL_TOPICS else p.topic
+        return cls(p.name, p.revision, held, p.level_one, topic, p.in_effect, p.created_ms, p.end_ms, p.why)
 
     @property
     def expires(self) -> str:
@@ -93,10 +97,10 @@ def create_pin(
 
     Args:
         level_one: keep what is in L1, and let M move.
-        topic: with `level_one`, the revision of the only topic of which it is kept.
+        topic: the revision of the only topic that it is for.
 
     Raises:
-        UsageError: see `CreatePin.check`.
+        UsageError, NotFoundError: see `CreatePin.check`.
         SafetyError: a log was set back, or a journal is damaged.
         StoreError: a journal cannot be read.
         NotFoundError: it ended before it took effect.
@@ -145,7 +149,7 @@ def _take_effect(cluster: Handles, pin: Pin) -> Pin:
     state = cluster.controller.snapshot()
     used = sorted({*state.journals_in_use(), *state.deleted_of()})
     reach(cluster, used, pin.revision)
-    units = cluster.units(used)
+    units = cluster.units(used, topic=pin.topic)
     for unit in units:
         if unit.error:
             raise StoreError(f"pin {pin.name!r} was not created: {unit.unit} cannot be read: {unit.error}")

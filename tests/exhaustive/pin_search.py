@@ -45,6 +45,13 @@ FOUNDED: Final = (entries.Bootstrap("c", 4, journals=1), entries.CreateTopic("ev
 AGE_MS: Final = 1_000_000
 
 
+class L0(NamedTuple):
+    """Records that are not in L1: the epoch of their object; `topic` is a revision."""
+
+    epoch: int
+    topic: int = 1
+
+
 class L1(NamedTuple):
     """An L1 object: `dropped` is the epoch with which its dropping counts, -1 while it is named; `topic` is a revision."""
 
@@ -54,16 +61,16 @@ class L1(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What a pin in effect has promised so far: names of L0 and L1 objects, and the end of the journal."""
+    """What a pin in effect has promised so far: L0 objects, names of L1 objects, and the end of the journal."""
 
     revision: int
-    l0: frozenset[int]
+    l0: frozenset[L0]
     l1: frozenset[int]
     end: int
 
 
 class World(NamedTuple):
-    """The store, and what is true. `window` and `live` (epochs of what is not in L1) are the journal's, whose log has the
+    """The store, and what is true. `window` and `live` are the journal's, whose log has the
     entries from `first` to `last`."""
 
     controller: bytes
@@ -71,7 +78,7 @@ class World(NamedTuple):
     published: bytes = b""
     now_ms: int = 0
     window: int = 1
-    live: frozenset[int] = frozenset({1})
+    live: frozenset[L0] = frozenset({L0(1)})
     l1: frozenset[L1] = frozenset()
     there: frozenset[int] = frozenset()
     first: int = 0
@@ -83,9 +90,12 @@ class World(NamedTuple):
     def state(self) -> ControllerState:
         return _state(self.controller)
 
-    @property
-    def needs(self) -> UnitSummary:
-        m = prev(min([self.window, *self.live]))
+    def waiting(self, topic: int) -> frozenset[L0]:
+        """What is not in L1 of a topic, or of all."""
+        return frozenset(o for o in self.live if topic in {o.topic, ALL_TOPICS})
+
+    def needs(self, topic: int = ALL_TOPICS) -> UnitSummary:
+        m = prev(min([self.window, *(o.epoch for o in self.waiting(topic))]))
         return UnitSummary(
             unit="journal 0", gc_epochs={m: 1}, lowest=[Holder("events", 0, m, IDLE, "")], end=(0, self.last)
         )
@@ -102,7 +112,9 @@ class World(NamedTuple):
         """After a change: what the journal names now is promised by every pin in effect."""
         alive = {p.revision: p for p in self.state.pins.values() if p.in_effect}
         promises = [p for p in self.promises if p.revision in alive]
-        live = [frozenset[int]() if alive[p.revision].level_one else self.live for p in promises]
+        live = [
+            frozenset[L0]() if alive[p.revision].level_one else self.waiting(alive[p.revision].topic) for p in promises
+        ]
         listed = [self.listed(alive[p.revision].topic) for p in promises]
         kept = (p._replace(l0=p.l0 | l0, l1=p.l1 | l1) for p, l0, l1 in zip(promises, live, listed, strict=True))
         return self._replace(promises=tuple(kept))
@@ -170,11 +182,25 @@ class Actor:
 
 
 class Pin(Actor):
-    """Creates a pin as `create_pin` does, step by step."""
+    """Creates a pin as `create_pin` does, step by step.
 
-    def __init__(self, name: str, *, level_one: bool = False, topic: int = ALL_TOPICS) -> None:
+    Args:
+        held_of: the topic of whose partitions it takes the M that it holds, which has to be its own.
+        twice: whether it reads the journal again for that M, which it must not: the promise is of the first reading.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        level_one: bool = False,
+        topic: int = ALL_TOPICS,
+        held_of: int | None = None,
+        twice: bool = False,
+    ) -> None:
         super().__init__(name)
-        self._level_one, self._topic = level_one, topic
+        self._level_one, self._topic, self._twice = level_one, topic, twice
+        self._held_of = topic if held_of is None else held_of
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         match at.step:
@@ -207,10 +233,14 @@ class Pin(Actor):
                 pins.reach(cast(Any, handles), [0], at.read[0])
                 yield "moves the window", reached[0], Node(4, at.read)
             case 4:
-                m = compute(at.read[1], [w.needs]).watermark
-                live = frozenset[int]() if self._level_one else w.live
+                m = compute(at.read[1], [w.needs(self._held_of)]).watermark
+                live = frozenset[L0]() if self._level_one else w.waiting(self._topic)
                 promise = Promise(at.read[0], live, w.listed(self._topic), w.last)
-                yield "reads the journal", w, Node(5, (-1 if self._level_one else m, promise))
+                read = (-1 if self._level_one else m, promise)
+                yield "reads the journal", w, Node(6 if self._twice else 5, read)
+            case 6:
+                m = compute(w.state.epoch, [w.needs(self._held_of)]).watermark
+                yield "reads the journal again", w, Node(5, (m, at.read[1]))
             case 5:
                 m, promise = at.read
                 effect = entries.PinTookEffect(self.name, promise.revision, m, [(0, promise.end)])
@@ -249,7 +279,7 @@ class Computer(Actor):
                 found = self._pins(w, at.read[0]) if self._asks_first else ()
                 yield "reads the controller", w, Node(2, (*at.read, w.state.epoch, *found))
             case 2:
-                read = (*at.read[:2], w.needs.gc_epoch, *at.read[2:])
+                read = (*at.read[:2], w.needs().gc_epoch, *at.read[2:])
                 yield "reads the journal", w, Node(4 if self._asks_first else 3, read)
             case 3:
                 yield "reads the pins", w, Node(4, (*at.read[:3], *self._pins(w, at.read[0])))
@@ -278,12 +308,17 @@ class Computer(Actor):
 
 
 class Lifter(Actor):
-    """Lifts all that is not in L1."""
+    """Lifts all that is not in L1, of a topic or of all."""
+
+    def __init__(self, name: str, topic: int = ALL_TOPICS) -> None:
+        super().__init__(name)
+        self._topic = topic
 
     def act(self, w: World, at: Node) -> Iterator[After]:
-        if w.live:
-            lifted = w.l1 | {L1(e) for e in w.live}
-            yield "lifts", w.grown(live=frozenset(), l1=lifted, there=w.there | w.live), ENDED
+        if waiting := w.waiting(self._topic):
+            lifted = {L1(o.epoch + 100 * (o.topic - 1), topic=o.topic) for o in waiting}
+            there = w.there | {o.name for o in lifted}
+            yield "lifts", w.grown(live=w.live - waiting, l1=w.l1 | lifted, there=there), ENDED
 
 
 class Uploader(Actor):
@@ -292,8 +327,8 @@ class Uploader(Actor):
     def act(self, w: World, at: Node) -> Iterator[After]:
         if at.step == 0:
             yield "looks at the epoch", w, Node(1, (w.state.epoch,))
-        elif at.read[0] >= w.window and at.read[0] not in w.live:
-            yield "lands", w.grown(live=w.live | {at.read[0]}), ENDED
+        elif at.read[0] >= w.window and L0(at.read[0]) not in w.live:
+            yield "lands", w.grown(live=w.live | {L0(at.read[0])}), ENDED
 
 
 class Mover(Actor):
@@ -370,13 +405,15 @@ class Keeper(Actor):
 @dataclass(frozen=True)
 class PinScope:
     """What is searched. `ticks`: how many entries without anything else the controller's log gets; `ends`: whether time
-    passes until pins have ended; `lifted`: the topics of which there is an object in L1 instead of one in L0."""
+    passes until pins have ended; `lifted`: the topics of which there is an object in L1 instead of one in L0; `waiting`: the
+    topics of which there is one in L0."""
 
     name: str
     actors: tuple[Actor, ...]
     ticks: int = 1
     ends: bool = False
     lifted: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = (1,)
 
 
 class State(NamedTuple):
@@ -396,7 +433,7 @@ class PinSearch:
         encoded = b""
         for offset, entry in enumerate(FOUNDED):
             encoded = _applied(encoded, offset, msgspec.msgpack.encode(entry), 0)
-        world = World(encoded)
+        world = World(encoded, live=frozenset(L0(1, topic) for topic in self._scope.waiting))
         if self._scope.lifted:
             objects = frozenset(L1(topic, topic=topic) for topic in self._scope.lifted)
             world = world._replace(live=frozenset(), l1=objects, there=frozenset(self._scope.lifted))
@@ -421,10 +458,10 @@ class PinSearch:
 
 def _wrong(state: State) -> str:
     w = state.world
-    if any(e <= w.watermark for e in w.live):
+    if any(o.epoch <= w.watermark for o in w.live):
         return f"M = {w.watermark} passes what the journal needs"
     for p in w.promises:
-        if lost := [e for e in p.l0 if e <= w.watermark]:
+        if lost := [o for o in p.l0 if o.epoch <= w.watermark]:
             return f"M = {w.watermark} passes {lost}, which the pin of epoch {p.revision} has promised"
         if gone := p.l1 - w.there:
             return f"{sorted(gone)} was purged, which the pin of epoch {p.revision} has promised"
@@ -450,6 +487,14 @@ PIN_SCOPES: Final = (
     PinScope(
         "topic-pinned-and-vacuumed",
         (Pin("p", level_one=True, topic=1), Dropper("merge"), Vacuum("vacuum")), 4, lifted=(1, 2),
+    ),
+    PinScope(
+        "topic-pinned-and-computed",
+        (Pin("p", topic=1), A, Lifter("reconciler", 1), Lifter("another", 2), Mover("housekeeper")), waiting=(1, 2),
+    ),
+    PinScope(
+        "topic-pinned-and-uploaded",
+        (Pin("p", topic=1), A, Lifter("reconciler"), Uploader("uploader"), Mover("housekeeper")), waiting=(2,),
     ),
     PinScope(
         "pinned-and-truncated", (Pin("p"), Keeper("keeper"), Keeper("another"), Lifter("reconciler")), 0

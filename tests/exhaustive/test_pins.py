@@ -45,6 +45,13 @@ EARLY = replace(
 )
 
 
+OF_TOPIC = PIN_WHOLE["topic-pinned-and-computed"]
+OF_ANOTHER, TWICE = (
+    replace(OF_TOPIC, actors=(pin, *OF_TOPIC.actors[1:]))
+    for pin in (Pin("p", topic=1, held_of=2), Pin("p", topic=1, twice=True))
+)
+
+
 def not_raised() -> AbstractContextManager[Any]:
     """A pin takes effect though a computation that has not seen it may still publish."""
     return everywhere("l0gc.watermark.publication", "require_seen", lambda cluster, cluster_id, epoch: None)
@@ -66,6 +73,8 @@ CASES: list[tuple[str, Mutant, PinScope, str]] = [
     ("pin-without-windows", of_pins.pin_without_windows.off, PIN_WHOLE["pinned-and-vacuumed"], "was purged"),
     ("pinned-truncated", truncated_at_will, PIN_WHOLE["pinned-and-truncated"], "no replay"),
     ("pins-read-too-early", nullcontext, EARLY, "no replay"),
+    ("pin-holds-for-another-topic", nullcontext, OF_ANOTHER, "which the pin of epoch"),
+    ("pin-reads-twice", nullcontext, TWICE, "which the pin of epoch"),
 ]
 
 

@@ -99,6 +99,42 @@ def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Han
     assert compute(cluster).watermark > pin.watermark
 
 
+def test_a_pin_of_a_topic_holds_m_where_that_topic_needs_it_whatever_others_need(cluster: Handles) -> None:
+    create_topic(cluster, "lagging", 1)
+    put(cluster, "lagging", {0: [b"x"]})
+    cluster.controller.advance()
+    put(cluster, "events", {0: [b"lifted"]})
+    reconcile(cluster, "events")
+    cluster.controller.advance()
+    needed = put(cluster, "events", {0: [b"y"]})
+    for _ in range(3):
+        cluster.controller.advance()
+        housekeep(cluster, barrier=True)
+    before = compute(cluster).watermark
+    topics = cluster.controller.snapshot().topics
+    pin = create_pin(cluster, "audit", 2 * HOUR_MS, topic=topics["events"].revision)
+    rest = create_pin(cluster, "rest", HOUR_MS, topic=topics["lagging"].revision)
+    epoch = cluster.controller.layout().parse(needed[0])
+    assert epoch is not None
+    assert before == rest.watermark < pin.watermark == epoch.epoch - 1
+    end(cluster, rest)
+    for _ in range(3):
+        reconcile(cluster)
+        cluster.controller.advance()
+        housekeep(cluster, barrier=True)
+    assert compute(cluster).watermark == published(cluster) == pin.watermark
+    end(cluster, pin)
+    assert compute(cluster).watermark > pin.watermark
+
+
+def test_a_pin_of_a_topic_that_is_not_there_is_refused(cluster: Handles) -> None:
+    revision = cluster.controller.snapshot().topic("events").revision
+    delete_topic(cluster, "events")
+    with pytest.raises(NotFoundError, match="is of a topic that was deleted, or never existed"):
+        create_pin(cluster, "audit", HOUR_MS, topic=revision)
+    assert not cluster.controller.snapshot().pins
+
+
 def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster: Handles) -> None:
     create_topic(cluster, "gone", 1)
     gone = cluster.controller.snapshot().topic("gone").journals

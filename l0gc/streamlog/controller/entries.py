@@ -18,7 +18,7 @@ import msgspec
 
 from l0gc.decoding import UNDECODABLE, decoded
 from l0gc.epoch import HIGHEST_JUMP, NO_WATERMARK, is_epoch
-from l0gc.errors import CorruptObjectError, L0gcError, UsageError
+from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.formatting import count, moment, span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
 from l0gc.storage.entry import Landed
@@ -240,7 +240,7 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     """Creates a pin that ends automatically, so many milliseconds after the log's time at this entry.
 
-    `level_one`: it keeps what is in L1, and lets M move; and if `topic` is a topic's revision, that of this topic alone.
+    `level_one`: it keeps what is in L1, and lets M move. If `topic` is a topic's revision, it keeps what this topic needs.
     """
 
     name: str
@@ -251,8 +251,14 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
 
     def check(self, state: ControllerState) -> None:
         check_pin(self.name, self.ttl_ms, self.why)
-        if self.topic != ALL_TOPICS and not (self.level_one and self.topic >= 0):
-            raise UsageError(f"pin {self.name!r} is of one topic: a pin of a topic keeps its L1 alone")
+        if self.topic < ALL_TOPICS:
+            raise UsageError(f"pin {self.name!r} is of topic {self.topic}, which is not a revision")
+        if (
+            self.topic != ALL_TOPICS
+            and not self.level_one
+            and all(t.revision != self.topic for t in state.topics.values())
+        ):
+            raise NotFoundError(f"pin {self.name!r} is of a topic that was deleted, or never existed")
         if (pin := state.pins.get(self.name)) is not None:
             raise UsageError(
                 f"pin {self.name!r} exists, and ends at {moment(pin.end_ms)}; delete it with l0gc pin delete, or use "

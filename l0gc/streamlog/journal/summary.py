@@ -21,7 +21,7 @@ from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.state import JournalState, PartitionLow
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, UnitSummary
@@ -41,11 +41,11 @@ class JournalTask(msgspec.Struct, frozen=True, array_like=True):
     floor: int
 
 
-def tasks_of(state: ControllerState, floor: int) -> list[JournalTask]:
-    """A task for each journal of the cluster. `floor` is the published M."""
+def tasks_of(state: ControllerState, floor: int, only: int = ALL_TOPICS) -> list[JournalTask]:
+    """A task for each journal of the cluster, for all topics or the one of revision `only`. `floor` is the published M."""
     runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
     for topic in state.topics.values():
-        for run in topic.runs():
+        for run in topic.runs() if only in {ALL_TOPICS, topic.revision} else ():
             runs[run.journal].append((topic, run))
     return [
         JournalTask(j, some, max(floor, min((prev(topic.revision) for topic, _ in some), default=NO_WATERMARK)))

@@ -14,8 +14,9 @@ from l0gc.storage.log import Folder
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.streamlog.epoch_source import JournalTotals, journal_totals
+from l0gc.streamlog.journal.summary import JournalTask, tasks_of
 from l0gc.watermark.source import PinnedUnits
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
@@ -24,6 +25,7 @@ _publish = l0gc.watermark.publication.publish
 _truncate = Replica.truncate
 _needed_from = Folder.needed_from
 _journal_totals = journal_totals
+_tasks_of = tasks_of
 
 
 @mutant(
@@ -87,6 +89,23 @@ def pin_of_another_topic() -> AbstractContextManager[Any]:
         return min((p.revision for p in self.pins.values() if p.topic != topic), default=None)
 
     return method(ControllerState, "pinned_from", pinned_from)
+
+
+@mutant(
+    36,
+    "l0gc/streamlog/journal/summary.py::tasks_of",
+    "the M that a pin of one topic holds follows from the others' partitions",
+    f"{_TEST}::test_a_pin_of_a_topic_holds_m_where_that_topic_needs_it_whatever_others_need",
+    simulated=False,
+)
+def pin_of_the_others() -> AbstractContextManager[Any]:
+    def tasks_of(state: ControllerState, floor: int, only: int = ALL_TOPICS) -> list[JournalTask]:
+        if only != ALL_TOPICS:
+            topics, state = state.topics, copy(state)
+            state.topics = {name: t for name, t in topics.items() if t.revision != only}
+        return _tasks_of(state, floor)
+
+    return everywhere("l0gc.streamlog.journal.summary", "tasks_of", tasks_of)
 
 
 @mutant(
