@@ -203,12 +203,11 @@ def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHol
 
 
 def _held_objects(o: Overview) -> dict[int, int]:
-    """Return the L0 objects above M, as the last scan saw them, by how many ticks from now they are free, without those
-    that a pin keeps."""
+    """Return the L0 objects above M, as the last scan saw them, by how many ticks from now they are free."""
     objects: dict[int, int] = {}
     due = tick_is_due(o.as_of_ms - o.epoch_ms, o.interval_ms)
     for r in o.scan.epochs if o.scan is not None else []:
-        if r.epoch is not None and r.epoch > o.watermark and not o.logs.pins_below(r.epoch):
+        if r.epoch is not None and r.epoch > o.watermark:
             ticks = o.logs.ticks_until_free(r.epoch, due=due)
             objects[ticks] = objects.get(ticks, 0) + r.objects
     return objects
