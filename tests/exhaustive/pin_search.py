@@ -28,11 +28,10 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import Landed
 from l0gc.storage.log import Folder
 from l0gc.storage.objectstore import Stored, Written
-from l0gc.streamlog import epoch_source, pins
+from l0gc.streamlog import epoch_source, garbage, pins
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
-from l0gc.streamlog.garbage import unpinned
 from l0gc.watermark import publication
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import PublishedWatermark, decode_published
@@ -363,7 +362,7 @@ class Vacuum(Actor):
             case 1:
                 known, objects = _state(at.read[0]), sorted(w.l1)
                 topics = np.array([o.topic for o in objects])
-                limits = unpinned(known, known.epoch - GRACE_EPOCHS, topics)
+                limits = garbage.unpinned(known, known.epoch - GRACE_EPOCHS, topics)
                 gone = frozenset(o.name for o, most in zip(objects, limits, strict=True) if 0 <= o.dropped <= most)
                 yield "reads the journal", w, Node(2, (gone,))
             case 2 if at.read[0]:
