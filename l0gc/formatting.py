@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, cast
 
@@ -15,6 +17,9 @@ STANDARD_PRICE: Final = 0.023
 GB: Final = 1 << 30
 """What S3 bills as a GB."""
 
+SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+"""The units of lengths of time that people write."""
+_AMOUNT: Final = re.compile(r"([0-9]+)([a-z]*)")
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -85,6 +90,17 @@ def span(ms: float) -> str:
 def moment(ms: int, between: str = " ") -> str:
     """A time in milliseconds since 1970 as `2026-01-31 23:59:59Z`."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d{between}%H:%M:%S}Z"
+
+
+def amount(text: str, units: Mapping[str, int]) -> int | None:
+    """A number with one of the units, or without one if they have an empty one; None for anything else."""
+    m = _AMOUNT.fullmatch(text.strip().lower())
+    return int(m[1]) * units[m[2]] if m is not None and m[2] in units else None
+
+
+def seconds_of(text: str) -> int | None:
+    """A length of time as people write it: `30s`, `15m`, `2h`, `7d`, or seconds; None for anything else."""
+    return amount(text, SECONDS)
 
 
 def dollars(amount: float) -> str:

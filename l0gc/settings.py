@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import msgspec
 
 from l0gc.errors import UsageError, suggestion
+from l0gc.formatting import seconds_of
 from l0gc.operations import OPERATIONS, types_of, written
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -32,6 +33,7 @@ class Settings:
     cluster_id: str | None = None
     epoch_interval: NotNegative = 600.0
     json: bool = False
+    quiet: bool = False
     verbose: int = 0
     log_format: str = "text"
 
@@ -139,6 +141,8 @@ def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[s
 def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
     known = get_type_hints(Settings, include_extras=True)
     named = {k.replace("-", "_"): v for k, v in values.items()}
+    if isinstance(interval := named.get("epoch_interval"), str):
+        named["epoch_interval"] = seconds_of(interval) if seconds_of(interval) is not None else interval
     for key in named:
         if key not in known:
             raise UsageError(

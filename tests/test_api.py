@@ -20,7 +20,7 @@ import pytest
 import l0gc
 from l0gc import api, errors
 from l0gc.api.engine import Work, choose_engine
-from l0gc.cli.main import COMMANDS, MACHINE, cli
+from l0gc.cli.main import APART, COMMANDS, TOOL, cli
 from l0gc.cli.options import OperationOption
 from l0gc.collect.attempts import read_attempts
 from l0gc.errors import CorruptObjectError
@@ -413,7 +413,7 @@ OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show"
 GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs", "pin": "pins", "table": "tables"}
 
 
-_OUTPUT: Final = {"metrics_file", "pushgateway", "yes", "output", "save_plan", "list", "watch"}
+_OUTPUT: Final = {"metrics_file", "pushgateway", "yes", "all_partitions", "output", "save_plan", "list", "watch"}
 """Options about what is printed or written on this machine, or about who is asked."""
 _ENGINE: Final = {"engine", "master", "conf", "send_credentials"}
 """Options that make the `spark` of a method."""
@@ -442,7 +442,8 @@ def _commands() -> dict[str, click.Command]:
         assert command is not None
         leaves = command.commands if isinstance(command, click.Group) else {"": command}
         found |= {f"{name} {leaf}".rstrip(): each for leaf, each in leaves.items()}
-    return {name: each for name, each in found.items() if COMMANDS[name.split()[0]].group != MACHINE}
+    apart = {name for name, row in COMMANDS.items() if row.group == TOOL or row.act == (APART, "")}
+    return {name: each for name, each in found.items() if name.split()[0] not in apart}
 
 
 def _method(command: str) -> Any:

@@ -494,7 +494,7 @@ def test_a_public_function_name_has_one_meaning() -> None:
 
 def _is_command(function: ast.FunctionDef) -> bool:
     names = (ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list)
-    return any(name.endswith((".command", ".group")) for name in names)
+    return any(name.endswith((".command", ".group", "cli_command")) for name in names)
 
 
 SMALL = {

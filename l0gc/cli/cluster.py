@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import CommandGroup, cli_command, epoch_interval_option
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import asked, cluster_options, operation_options, yes_option
 from l0gc.cli.output import Output
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.housekeep import HousekeepResult
 
 
-@click.command("init")
+@cli_command("init")
 @operation_options(Init)
 @cluster_options()
 def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
@@ -45,7 +46,7 @@ _FAR: Final = 10_000
 """A jump by more epochs is asked about: 10 weeks of ticks."""
 
 
-@click.group("epoch")
+@click.group("epoch", cls=CommandGroup)
 def epoch_command() -> None:
     """Show or advance the cluster epoch.
 
@@ -101,14 +102,14 @@ def _lines(now: AdvancedEpoch) -> list[str]:
     return [str(now.epoch), *closed]
 
 
-@click.command("housekeep")
+@cli_command("housekeep")
 @operation_options(Housekeep)
 @click.option(
     "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
     help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",
 )  # fmt: skip
 @yes_option
-@cluster_options(metrics_options)
+@cluster_options(metrics_options, epoch_interval_option)
 def housekeep_command(out: Output, cluster: Cluster, barrier: bool, accept_set_back: int | None, yes: bool) -> None:
     """Tick if it is due, slide idle windows, close deleted topics, checkpoint and truncate the logs.
 
@@ -153,7 +154,7 @@ def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barr
     out.finish(housekeep, lines, title="housekeeping")
 
 
-@click.command("pause")
+@cli_command("pause")
 @click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep then gives.")
 @click.option("--by", metavar="NAME", help="Who pauses.  [default: user@host]")
 @cluster_options()
@@ -173,7 +174,7 @@ def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> No
     )
 
 
-@click.command("resume")
+@cli_command("resume")
 @cluster_options()
 def resume_command(out: Output, cluster: Cluster) -> None:
     """Let sweeps go on after l0gc pause.

@@ -10,6 +10,7 @@ import click
 
 from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
+from l0gc.cli.globals import cli_command
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, epoch, held_back
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _HELD_LINES: Final = 3
 
 
-@click.command("compute-watermark")
+@cli_command("compute-watermark")
 @operation_options(ComputeWatermark)
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
@@ -52,7 +53,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, scan: bool, dry_run: 
     Example:
       l0gc compute-watermark
       l0gc compute-watermark --no-scan --json
-      l0gc compute-watermark --reports reports/ --partitions partitions.csv --cluster-epoch 4711
+      l0gc compute-watermark --reports r/ --partitions p.csv --cluster-epoch 47
     """
     files = _external_files(**theirs)
     compute = partial(cluster.compute_watermark, engine, scan=scan, external=files, dry_run=dry_run)
@@ -96,7 +97,7 @@ def _lines(out: Output, result: WatermarkResult) -> list[str]:
     if out.verbose:
         lines.append("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in result.seconds.items()))
     for u in result.unreadable:
-        out.note(f"{u.unit} cannot be read, so M does not pass it: {u.error}", "unreadable", unit=u.unit)
+        out.note(f"{u.unit} cannot be read, so M does not pass it: {u.error}", "unreadable", needed=True, unit=u.unit)
     return lines
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from l0gc import api
+from l0gc.cli.globals import cli_command
 from l0gc.cli.options import common_options
 from l0gc.cli.output import Output, is_coloured, taking_results, writing_stdout
 from l0gc.cli.signals import heeding
@@ -41,7 +42,7 @@ _LOOK_SECONDS: Final = 0.2
 """How long a signal may wait to be seen."""
 
 
-@click.command("server")
+@cli_command("server")
 @click.option("--directory", metavar="DIR", help="Keep the data here.  [default: a temporary folder, gone at the end]")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="The S3 port.  [default: one that is free]")
 @common_options
@@ -78,7 +79,7 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
     out.note(f"the S3 server has ended; {kept}", "server_ended")
 
 
-@click.command("demo")
+@cli_command("demo")
 @click.option("--files", type=click.IntRange(2, 100), default=10, show_default=True, help="Uploads, a tick after each.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
 @common_options
@@ -104,8 +105,8 @@ def demo_command(settings: Settings, files: int, limit: int | None) -> None:
             result = demo.play(paths)
     result["seconds"] = round(time.monotonic() - started, 1)
     text = (
-        f"done in {result['seconds']} s: {result['deleted']:,} L0 objects deleted, {result['kept']:,} kept, "
-        f"{result['records']:,} records intact"
+        f"done in {result['seconds']} s: {count(result['deleted'], 'L0 object')} deleted, {result['kept']:,} kept, "
+        f"{count(result['records'], 'record')} intact"
     )
     out.result(result, ["", text])
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import click
-
 from l0gc.api import Cluster, Engine
 from l0gc.api.gc import GcResult
 from l0gc.cli.cluster import run_housekeep
 from l0gc.cli.compute_watermark import run_compute_watermark
+from l0gc.cli.globals import cli_command, epoch_interval_option
 from l0gc.cli.metrics import Run
 from l0gc.cli.metrics_options import measuring, metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options
@@ -38,20 +37,21 @@ from l0gc.formatting import Outcome
 from l0gc.operations import Gc
 
 
-@click.command("gc")
+@cli_command("gc")
 @operation_options(Gc)
-@cluster_options(engine_options("Where each step runs"), metrics_options)
+@cluster_options(engine_options("Where each step runs"), metrics_options, epoch_interval_option)
 def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Housekeep, reconcile, merge, expire, table sync, compute-watermark, sweep, vacuum, each if due: for cron.
 
     A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
-    Each step takes its own options, with its name before them: l0gc sweep --min-age is --sweep-min-age here.
+    Each step takes all of its own options, with its name before them: l0gc merge --fan-in is --merge-fan-in here. Better,
+    the settings file has them for both: fan-in = 8 below [merge].
 
     \b
     Example:
-      l0gc gc --sweep-grace 1d
+      l0gc gc --sweep-grace 1d --quiet
       l0gc gc --dry-run
-      l0gc gc --shadow                          # the first days: nothing is deleted, all is recorded
+      l0gc gc --shadow       # the first days: nothing is deleted, all is recorded
     """
     text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
     # How a step's own command shows progress, ends on a signal and shows its result.
@@ -90,13 +90,19 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
             raise stopped from e
 
     def lines(result: GcResult) -> list[str]:
-        """What each step printed, with its name before its first line."""
+        """What each step printed, with its name before its first line; a line for all that were not due."""
         shown = []
         for step in STEPS:
-            why = result.not_due.get(step.replace("-", "_"))
-            for i, line in enumerate(text.get(step, []) if why is None else [f"not due: {why}"]):
+            for i, line in enumerate(text.get(step, [])):
                 shown.append(f"{'' if i else step:{width}}{line}")
-        return shown
+        if not result.not_due:
+            return shown
+        if set(text) <= {HOUSEKEEP} and not result.errors:
+            kept = result.housekeep
+            epoch = f"epoch {kept.cluster_epoch}{' (new)' if kept.ticked else ''}: " if kept is not None else ""
+            why = result.not_due.get("compute_watermark") or next(iter(result.not_due.values()))
+            return [f"{epoch}nothing was due; {why}"]
+        return [*shown, f"{'not due':{width}}{', '.join(result.not_due).replace('_', '-')}"]
 
     width = max(map(len, STEPS)) + 2
     out.finish(work, lines, indent=width)

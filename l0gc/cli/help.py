@@ -1,4 +1,4 @@
-"""`l0gc help`, for those who type the word first, as with git; `l0gc completion`; and `l0gc config show`.
+"""`l0gc help` and `version`, for those who type the word first, as with git; `l0gc completion`; and `l0gc config show`.
 
 A shell completes commands, options, file names, and the names in the bucket (`names.py`). The settings are shown with where
 each comes from. Credentials are no settings.
@@ -13,6 +13,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from l0gc import __version__
+from l0gc.cli.globals import CommandGroup, cli_command, epoch_interval_option, on_command_line
 from l0gc.cli.options import common_options, settings_file
 from l0gc.cli.output import Output
 from l0gc.errors import UsageError
@@ -20,7 +22,7 @@ from l0gc.redaction import without_secrets
 from l0gc.settings import FileSettings, Settings, default_file
 
 
-@click.command("help")
+@cli_command("help")
 @click.argument("command", nargs=-1, metavar="[COMMAND]...")
 @common_options
 def help_command(settings: Settings, command: tuple[str, ...]) -> None:
@@ -43,7 +45,19 @@ def help_command(settings: Settings, command: tuple[str, ...]) -> None:
     Output(settings).result({"command": " ".join(command), "help": text}, text.splitlines(), indent=None)
 
 
-@click.command("completion")
+@cli_command("version")
+@common_options
+def version_command(settings: Settings) -> None:
+    """Show the version.
+
+    \b
+    Example:
+      l0gc version --json
+    """
+    Output(settings).result({"version": __version__}, [f"l0gc, version {__version__}"])
+
+
+@cli_command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common_options
 def completion_command(settings: Settings, shell: str) -> None:
@@ -65,7 +79,7 @@ def completion_command(settings: Settings, shell: str) -> None:
     Output(settings).result({"shell": shell, "script": script}, script.splitlines())
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def config_command() -> None:
     """Show the settings that commands use.
 
@@ -76,6 +90,7 @@ def config_command() -> None:
 
 
 @config_command.command("show")
+@epoch_interval_option
 @common_options
 def show_command(settings: Settings) -> None:
     """Show each setting, and where its value comes from: option, environment, file or default.
@@ -122,10 +137,10 @@ def _source(context: click.Context, name: str, file: FileSettings, first: set[st
     of_file = f"context {file.context} in {file.path}" if name in file.of_context else file.path
     if name in first:
         return of_file
+    if name in on_command_line(context):
+        return "option"
     parameter = next(p for p in context.command.params if p.name == name)
     match context.get_parameter_source(name):
-        case ParameterSource.COMMANDLINE:
-            return "option"
         case ParameterSource.ENVIRONMENT:
             names = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or [])
             return next((n for n in names if os.environ.get(n)), "environment")

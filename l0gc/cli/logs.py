@@ -8,6 +8,7 @@ library wrote them into a message, and what a terminal would act on is escaped.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ import click
 import msgspec
 
 from l0gc.cli.signals import exit_code_of
-from l0gc.cli.terminal import escaped, is_utf8, json_text
+from l0gc.cli.terminal import escaped, fitted, is_utf8, json_text
 from l0gc.errors import UsageError
 from l0gc.events import NOTE, event
 from l0gc.redaction import without_secrets
@@ -61,7 +62,8 @@ class LogHandler(logging.Handler):
         text = self.format_name == TEXT
         line = escaped(without_secrets(f"l0gc: {record.getMessage()}")) if text else self._json(record)
         with suppress(OSError):  # its reader has gone, or the disk is full; the work continues
-            click.echo(line, err=True)
+            for part in fitted([line], 6, sys.stderr) if text else [line]:
+                click.echo(part, err=True)
 
     def _json(self, record: logging.LogRecord) -> str:
         row = {
@@ -80,7 +82,7 @@ class LogHandler(logging.Handler):
 HANDLER: Final = LogHandler()
 
 
-def set_up(format_name: str, verbose: int, command: str, run_id: str) -> None:
+def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: bool = False) -> None:
     """Say where the events of this process go from now on. Raises `UsageError` for a format that there is not."""
     if format_name not in FORMATS:
         raise UsageError(f"the log format {format_name!r} is none of {', '.join(FORMATS)}")
@@ -88,7 +90,8 @@ def set_up(format_name: str, verbose: int, command: str, run_id: str) -> None:
     if HANDLER not in _ROOT.handlers:
         _ROOT.addHandler(HANDLER)
         logging.getLogger().addHandler(logging.NullHandler())  # else the first word of another library puts one there
-    _ROOT.setLevel(NOTE if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
+    least = logging.WARNING if quiet else NOTE
+    _ROOT.setLevel(least if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
 
 
 def running(step: str) -> str:
@@ -111,7 +114,7 @@ def logging_command(settings: Settings, command: str, run_id: str) -> Iterator[N
     began = time.monotonic()
     code = 1
     try:
-        set_up(settings.log_format, settings.verbose, command, run_id)
+        set_up(settings.log_format, settings.verbose, command, run_id, quiet=settings.quiet)
         _log.info("%s begins", command, extra=event("command_began"))
         yield
         code = 0

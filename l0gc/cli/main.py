@@ -19,17 +19,21 @@ from click.shell_completion import CompletionItem
 
 from l0gc import __version__
 from l0gc.cli import logs, signals
+from l0gc.cli.globals import GLOBAL_OPTIONS, Command, options
 from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
-from l0gc.cli.terminal import UNENCODABLE, escaped
+from l0gc.cli.terminal import UNENCODABLE, escaped, fitted
 from l0gc.errors import L0gcError, OutputFailedError, suggestion
 from l0gc.redaction import without_secrets
 
-SETUP: Final = "The cluster"
-RECORDS: Final = "Records"
-COLLECT: Final = "Collection"
-LOOK: Final = "Inspection"
-MACHINE: Final = "This machine"
-GROUPS: Final = (SETUP, RECORDS, COLLECT, LOOK, MACHINE)
+START: Final = "Start"
+DATA: Final = "Data"
+EVERY_DAY: Final = "Every day"
+STEPS_OF_GC: Final = "Steps of gc"
+TROUBLE: Final = "When something is wrong"
+PROTECT: Final = "Protect"
+GIVES_UP: Final = "Gives up data for good"
+TOOL: Final = "Tool"
+GROUPS: Final = (START, DATA, EVERY_DAY, STEPS_OF_GC, TROUBLE, PROTECT, GIVES_UP, TOOL)
 
 CHANGES: Final = "changes"
 GOES_ON: Final = "goes on"
@@ -45,7 +49,7 @@ but not to a log; it READS, and writes nothing; or it is APART from any cluster.
 """
 
 
-class Command(NamedTuple):
+class CommandRow(NamedTuple):
     """A command, or a group of them.
 
     Attributes:
@@ -62,11 +66,14 @@ class Command(NamedTuple):
 
 
 _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
-    "init": ("cluster", "Probe the store and found a cluster.", SETUP, (GOES_ON, "founder")),
+    "init": ("cluster", "Probe the store and found a cluster.", START, (GOES_ON, "founder")),
+    "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", START, (APART, "")),
+    "demo": ("demo", "The whole loop on an embedded S3 server, with sample data.", START, (APART, "")),
+    "doctor": ("status", "Check store, credentials, machine and cluster.", START, (GOES_ON, "")),
     "topic": (
         "topic",
         "Create, alter, delete, list and describe topics.",
-        SETUP,
+        DATA,
         {
             "create": (CHANGES, "administrator"),
             "alter": (CHANGES, "administrator"),
@@ -75,84 +82,82 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
             "describe": (READS, "looker"),
         },
     ),
-    "epoch": (
-        "cluster",
-        "Show or advance the cluster epoch.",
-        SETUP,
-        {"show": (READS, "looker"), "advance": (CHANGES, "administrator")},
-    ),
-    "upload": ("upload", "Upload newline-delimited records into a topic.", RECORDS, (CHANGES, "uploader")),
+    "upload": ("upload", "Upload newline-delimited records into a topic.", DATA, (CHANGES, "uploader")),
+    "read": ("read", "Print a topic's records, byte for byte as uploaded.", DATA, (READS, "reader")),
     "producer": (
         "upload",
         "Show producers, and how far their uploads got.",
-        RECORDS,
+        DATA,
         {"list": (READS, ""), "describe": (READS, "looker")},
-    ),
-    "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", RECORDS, (CHANGES, "reconciler")),
-    "merge": ("reconcile", "Merge small L1 objects into large ones.", RECORDS, (CHANGES, "reconciler")),
-    "expire": ("topic", "Delete records beyond their topic's retention.", RECORDS, (CHANGES, "expirer")),
-    "delete-records": (
-        "topic",
-        "Delete a topic's records before an offset or a time.",
-        RECORDS,
-        (CHANGES, "expirer"),
-    ),
-    "give-up": ("topic", "Give up lost records, so that their partition goes on.", RECORDS, (CHANGES, "expirer")),
-    "pin": (
-        "pin",
-        "Create, list and delete pins.",
-        SETUP,
-        {"create": (CHANGES, "pinner"), "list": (READS, "looker"), "delete": (CHANGES, "pinner")},
     ),
     "table": (
         "table",
         "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.",
-        SETUP,
+        DATA,
         {"create": (CHANGES, ""), "sync": (CHANGES, ""), "list": (READS, ""), "drop": (CHANGES, "")},
     ),
-    "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", COLLECT, (CHANGES, "housekeeper")),
+    "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", EVERY_DAY, (CHANGES, "collector")),
+    "status": ("status", "Show M, what holds it back, and what to do next.", EVERY_DAY, (READS, "looker")),
+    "report": ("status", "Write a page about the cluster, as one HTML file.", EVERY_DAY, (READS, "reporter")),
+    "verify": ("status", "Check that the bucket holds what the journals say.", EVERY_DAY, (READS, "verifier")),
+    "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", STEPS_OF_GC, (CHANGES, "housekeeper")),
+    "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", STEPS_OF_GC, (CHANGES, "reconciler")),
+    "merge": ("reconcile", "Merge small L1 objects into large ones.", STEPS_OF_GC, (CHANGES, "reconciler")),
+    "expire": ("topic", "Delete records beyond their topic's retention.", STEPS_OF_GC, (CHANGES, "expirer")),
     "compute-watermark": (
         "compute_watermark",
         "Compute M from the journals and the listing, and publish it.",
-        COLLECT,
+        STEPS_OF_GC,
         (CHANGES, "computer"),
     ),
-    "sweep": ("sweep", "Delete the L0 objects that M allows.", COLLECT, (CHANGES, "sweeper")),
+    "sweep": ("sweep", "Delete the L0 objects that M allows.", STEPS_OF_GC, (CHANGES, "sweeper")),
     "vacuum": (
         "sweep",
         "Delete what else is garbage: dropped L1 objects, orphans, old records.",
-        COLLECT,
+        STEPS_OF_GC,
         (CHANGES, "vacuumer"),
     ),
-    "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", COLLECT, (CHANGES, "collector")),
-    "pause": ("cluster", "Pause all sweeps of this cluster.", COLLECT, (GOES_ON, "pauser")),
-    "resume": ("cluster", "Let sweeps go on after l0gc pause.", COLLECT, (GOES_ON, "pauser")),
+    "explain": ("status", "Explain why an object is kept or may go.", TROUBLE, (READS, "looker")),
+    "pause": ("cluster", "Pause all sweeps of this cluster.", TROUBLE, (GOES_ON, "pauser")),
+    "resume": ("cluster", "Let sweeps go on after l0gc pause.", TROUBLE, (GOES_ON, "pauser")),
     "runs": (
         "runs",
         "List, show and search the records of past sweeps and vacuums.",
-        COLLECT,
+        TROUBLE,
         dict.fromkeys(("list", "show", "find"), (READS, "sweeper")),
     ),
     "undelete": (
         "runs",
         "Bring back what a sweep or a vacuum deleted from a versioned bucket.",
-        COLLECT,
+        TROUBLE,
         (GOES_ON, ""),
     ),
-    "verify": ("status", "Check that the bucket holds what the journals say.", LOOK, (READS, "verifier")),
-    "read": ("read", "Print a topic's records, byte for byte as uploaded.", RECORDS, (READS, "reader")),
-    "status": ("status", "Show M, what holds it back, and what to do next.", LOOK, (READS, "looker")),
-    "report": ("status", "Write a page about the cluster, as one HTML file.", LOOK, (READS, "reporter")),
-    "explain": ("status", "Explain why an object is kept or may go.", LOOK, (READS, "looker")),
-    "log": ("read", "Show what the cluster's logs hold.", LOOK, {"show": (READS, "looker")}),
-    "doctor": ("status", "Check store, credentials, machine and cluster.", LOOK, (GOES_ON, "")),
-    "config": ("help", "Show the settings that commands use.", MACHINE, {"show": (READS, "")}),
-    "completion": ("help", "Print the script that completes l0gc in a shell.", MACHINE, (READS, "")),
-    "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", MACHINE, (APART, "")),
-    "demo": ("demo", "The whole loop on an embedded S3 server, with sample data.", MACHINE, (APART, "")),
-    "help": ("help", "Show the help of a command, or of l0gc.", MACHINE, (READS, "")),
+    "log": ("read", "Show what the cluster's logs hold.", TROUBLE, {"show": (READS, "looker")}),
+    "pin": (
+        "pin",
+        "Create, list and delete pins.",
+        PROTECT,
+        {"create": (CHANGES, "pinner"), "list": (READS, "looker"), "delete": (CHANGES, "pinner")},
+    ),
+    "delete-records": (
+        "topic",
+        "Delete a topic's records before an offset or a time.",
+        GIVES_UP,
+        (CHANGES, "expirer"),
+    ),
+    "give-up": ("topic", "Give up lost records, so that their partition goes on.", GIVES_UP, (CHANGES, "expirer")),
+    "epoch": (
+        "cluster",
+        "Show or advance the cluster epoch.",
+        GIVES_UP,
+        {"show": (READS, "looker"), "advance": (CHANGES, "administrator")},
+    ),
+    "config": ("help", "Show the settings that commands use.", TOOL, {"show": (READS, "")}),
+    "completion": ("help", "Print the script that completes l0gc in a shell.", TOOL, (READS, "")),
+    "help": ("help", "Show the help of a command, or of l0gc.", TOOL, (READS, "")),
+    "version": ("help", "Show the version.", TOOL, (READS, "")),
 }
-COMMANDS: Final = {name: Command(*row) for name, row in _ROWS.items()}
+COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}
 """All commands, in the order of the documents."""
 
 
@@ -175,7 +180,7 @@ def load(name: str) -> click.Command:
     return command
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Command, click.Group):
     """Knows its commands by name; imports one when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -203,17 +208,18 @@ class LazyGroup(click.Group):
         names = [CompletionItem(n, help=c.text) for n, c in COMMANDS.items() if n.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands first, whose options the global ones are."""
         for group in GROUPS:
             with formatter.section(group):
                 formatter.write_dl([(name, c.text) for name, c in COMMANDS.items() if c.group == group])
+        super().format_options(ctx, formatter)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--context", metavar="NAME", help="The context of the settings file to use, for any command.")
-@click.option("--json", is_flag=True, help="Print one JSON object to stdout, for any command.")
+@options(GLOBAL_OPTIONS)
 @click.version_option(__version__, prog_name="l0gc")
-def cli(context: str | None, json: bool) -> None:
+def cli(**_: Any) -> None:
     """Garbage collection for level-zero objects in object storage.
 
     \b
@@ -247,7 +253,7 @@ def main() -> None:
         if logs.HANDLER.format_name == logs.JSON:
             code = _fail(e.format_message(), e.exit_code)
         else:
-            e.show()
+            _show(e)
             code = e.exit_code
     except OutputFailedError as e:
         _give_up_stdout()
@@ -272,6 +278,14 @@ def _run() -> Any:
     except click.exceptions.NoArgsIsHelpError as e:
         click.echo(e.ctx.get_help(), color=e.ctx.color)  # who types a group alone asks what it has
         return 0
+
+
+def _show(e: click.ClickException) -> None:
+    """Show what is wrong with the command line as click does, but cut between words."""
+    if isinstance(e, click.UsageError) and e.ctx is not None:
+        click.echo(f"{e.ctx.get_usage()}\nTry '{e.ctx.command_path} --help' for help.\n", err=True)
+    for line in fitted([f"Error: {e.format_message()}"], 7, sys.stderr):
+        click.echo(line, err=True)
 
 
 def _open_what_is_closed() -> None:

@@ -19,8 +19,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import click
 
+from l0gc.cli.globals import options
 from l0gc.cli.metrics import BY_NAME, COUNTER, METRICS, Key, Run, added_up, key_of, samples
-from l0gc.cli.options import options
 from l0gc.cli.output import Output, measured
 from l0gc.cli.signals import exit_code_of
 from l0gc.runtime import SystemClock
@@ -95,12 +95,12 @@ def _export(out: Output, new: Mapping[Key, float], file: str | None, gateway: st
         try:
             write(Path(file), new, out.note)
         except OSError as e:
-            out.note(f"the metrics were not written to {file}: {e.strerror or e}", "metrics_failed")
+            out.note(f"the metrics were not written to {file}: {e.strerror or e}", "metrics_failed", needed=True)
     if gateway:
         try:
             push(gateway, new)
         except (OSError, ValueError, HTTPException) as e:
-            out.note(f"the metrics were not sent to {gateway}: {e}", "metrics_failed")
+            out.note(f"the metrics were not sent to {gateway}: {e}", "metrics_failed", needed=True)
 
 
 def write(path: Path, new: Mapping[Key, float], note: Callable[[str], None]) -> None:

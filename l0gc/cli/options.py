@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args, get_origin
@@ -16,17 +16,18 @@ from click.core import ParameterSource
 
 from l0gc import api
 from l0gc.api import Cluster, Engine
-from l0gc.cli.logs import FORMATS, logging_command
+from l0gc.cli.globals import GLOBAL_OPTIONS, Decorator, on_command_line, options
+from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
-from l0gc.cli.terminal import escaped, is_utf8
+from l0gc.cli.terminal import escaped, fitted, is_utf8
 from l0gc.cli.units import HELD, Number, as_duration, as_size, duration, size_up_to, span_of
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
-from l0gc.operations import Operation, bounded, default_of, step_of, texts_of, types_of, written
+from l0gc.operations import Gc, Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.redaction import without_secrets
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, load_settings
-from l0gc.storage.config import ENCRYPTIONS, ENDPOINT_VARIABLES, REGION_VARIABLES, first_of
+from l0gc.storage.config import ENDPOINT_VARIABLES, first_of
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
 _DEADLINE_S: Final = 3.0
@@ -34,62 +35,15 @@ _DEADLINE_S: Final = 3.0
 _MOST_NAMES: Final = 200
 """More do not help."""
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-FILE: Final = click.Path(readable=False, allow_dash=True)
-"""A file's name, which shells complete; whether it can be read is found out when it is read."""
-
-
 _NAMES: Final = {f.name for f in fields(Settings)}
 
 
-def context_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The contexts of the settings file, for a shell; none if it cannot be read."""
-    try:
-        names = load_settings(context.params.get("config")).contexts
-    except UsageError:
-        return []
-    return [n for n in names if n.startswith(incomplete)]
-
-
-_OPTIONS: Final = [
-    click.option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="Where the cluster is.  [L0GC_URL]"),
-    click.option(
-        "--endpoint-url",
-        envvar=["L0GC_ENDPOINT_URL", *ENDPOINT_VARIABLES],
-        metavar="URL",
-        help="An S3-compatible server.  [AWS_ENDPOINT_URL_S3]",
-    ),
-    click.option("--region", envvar=["L0GC_REGION", *REGION_VARIABLES], help="The bucket's region."),
-    click.option("--profile", envvar=["L0GC_PROFILE", "AWS_PROFILE"], help="The AWS profile to use."),
-    click.option(
-        "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="How each object that is written is encrypted."
-    ),
-    click.option("--sse-kms-key-id", envvar="L0GC_SSE_KMS_KEY_ID", metavar="ID", help="The key for --sse aws:kms."),
-    click.option(
-        "--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."
-    ),
-    click.option(
-        "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=Number(min=0), metavar="SECONDS",
-        help="How old an epoch gets before the next one.  [default: 600]",
-    ),
-    click.option(
-        "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", is_eager=True,
-        help="A TOML file with these options.  [default: ~/.config/l0gc/config.toml, if it is there]",
-    ),
-    click.option(
-        "--context", envvar="L0GC_CONTEXT", metavar="NAME", shell_complete=context_names, is_eager=True,
-        help="The context of that file to use: a cluster by its name.",
-    ),
-    click.option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
-    click.option(
-        "--log-format", type=click.Choice(FORMATS), envvar="L0GC_LOG_FORMAT",
-        help="How notes and errors are written to stderr; json: one event a line.  [default: text]",
-    ),
-    click.option(
-        "-v", "--verbose", count=True, help="Log what the work does, and the traceback of an error. Twice: log more."
-    ),
-]  # fmt: skip
+EVERY_DAY: Final = frozenset({
+    *(f"no-{step}" for step in ("reconcile", "sweep", "vacuum")),
+    *(f"sweep-{option}" for option in ("grace", "shadow", "min-age", "max-delete-ratio")),
+    "dry-run", "vacuum-max-delete-ratio",
+})  # fmt: skip
+"""The options of `gc` that its help shows; all others of its steps belong in the settings file, and are accepted, too."""
 
 
 class OperationOption(click.Option):
@@ -113,7 +67,8 @@ class OperationOption(click.Option):
             if default is not None:
                 attributes |= {"default": _shown(name, default), "show_default": True}
         envvar = f"L0GC_{self.section}_{self.key}".replace("-", "_").upper()
-        super().__init__([f"--{flag}", dest], help=text, envvar=envvar, **attributes)
+        hidden = (step or operation is Gc) and flag not in EVERY_DAY
+        super().__init__([f"--{flag}", dest], help=text, envvar=envvar, hidden=hidden, **attributes)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         value, source = super().consume_value(ctx, opts)
@@ -211,39 +166,23 @@ def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
 
     The context is the command's own, else that of `l0gc --context NAME COMMAND`; one from the environment is the weakest.
     """
+    flags = on_command_line(context)
     # While options are read, click has something else than None for one that is not given.
-    own, place = (v if isinstance(v := context.params.get(n), str) else None for n in ("context", "config"))
-    source = context.get_parameter_source("context")
-    of_group = context.find_root().params.get("context") if context.parent is not None else None
-    by_flag = source is ParameterSource.COMMANDLINE or of_group is not None
-    chosen = own if source is ParameterSource.COMMANDLINE else of_group or own
+    of_environment = {n: v if isinstance(v := context.params.get(n), str) else None for n in ("context", "config")}
+    chosen, place = ((of_environment | flags)[n] for n in ("context", "config"))
     key = f"{__name__} {place} {chosen}"  # each option of an operation asks
     if key not in context.meta:
         context.meta[key] = load_settings(place, chosen)
     file: FileSettings = context.meta[key]
-    if not by_flag:
-        return file, set()
-    return file, {k for k in file.of_context if context.get_parameter_source(k) is not ParameterSource.COMMANDLINE}
+    return file, {k for k in file.of_context if k not in flags} if "context" in flags else set()
 
 
 def settings_of(context: click.Context) -> Settings:
     """The settings of a command, or of a line that is still being typed. Raises `UsageError`."""
     file, first = settings_file(context)
-    given = {k: v for k, v in context.params.items() if k in _NAMES and v is not None and (k != "verbose" or v)}
-    if context.find_root().params.get("json"):
-        given["json"] = True
-    return Settings(**(file.values | given | {k: file.values[k] for k in first}))
-
-
-def options(several: Sequence[Decorator]) -> Decorator:
-    """Give a command several options, which its help shows in this order."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(several):
-            command = option(command)
-        return command
-
-    return decorate
+    given = {k: v for k, v in context.params.items() if v is not None and (k != "verbose" or v)}
+    said = file.values | given | {k: file.values[k] for k in first} | on_command_line(context)
+    return Settings(**{k: v for k, v in said.items() if k in _NAMES})
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -258,7 +197,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with logging_command(settings, context.command_path.split(" ", 1)[-1], Runtime().new_id()):
             return command(settings, *args, **rest)
 
-    return options(_OPTIONS)(wrapped)
+    return options(GLOBAL_OPTIONS)(wrapped)
 
 
 def cluster_options(*more: Decorator) -> Decorator:
@@ -375,7 +314,8 @@ def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
     where = f"in {without_secrets(cluster.url)} (cluster {cluster.handles().identity().cluster_id})"
     if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():
         raise UsageError(f"this would {verb} {what}, {where}: without a terminal to ask at, give --yes")
-    if not click.confirm(escaped(f"I{where[1:]} this {verb}s {what}. {verb.capitalize()} it?"), err=True):
+    question = escaped(f"I{where[1:]} this {verb}s {what}. {verb.capitalize()} it?")
+    if not click.confirm("\n".join(fitted([question], 0, sys.stderr)), err=True):
         raise UsageError(f"nothing is {verb.removesuffix('e')}ed")
 
 

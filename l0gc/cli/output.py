@@ -10,9 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import sys
-import textwrap
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -25,10 +23,11 @@ import click
 import msgspec
 
 from l0gc.cli import logs
+from l0gc.cli.main import CHANGES, GOES_ON, READS, acts
 from l0gc.cli.metrics import OBSERVING, Run
 from l0gc.cli.progress import following, noting
 from l0gc.cli.signals import OutputClosedError, stop_on_interrupt
-from l0gc.cli.terminal import escaped, json_bytes, json_text
+from l0gc.cli.terminal import escaped, fitted, json_bytes, json_text
 from l0gc.errors import (
     L0gcError,
     NotFoundError,
@@ -39,6 +38,8 @@ from l0gc.errors import (
 )
 from l0gc.events import NOTE, Progress, event, quiet, scalars
 from l0gc.formatting import Outcome, count, moment
+from l0gc.redaction import without_secrets
+from l0gc.runtime import SystemClock
 from l0gc.settings import Settings
 from l0gc.watermark.source import PINNED, UNRECONCILED
 
@@ -61,6 +62,8 @@ class Result:
 
 
 _HELD_BACK_LINES: Final = 4
+_CHECKS: Final = ("status", "verify", "report")
+"""Commands that change nothing, and of which `--quiet` asks only whether something is wrong."""
 
 _taken: ContextVar[list[Result] | None] = ContextVar("taken", default=None)
 measured: Final[ContextVar[Run | None]] = ContextVar("measured", default=None)
@@ -107,8 +110,12 @@ class Output:
         self.json = settings.json
         self.verbose = settings.verbose
         self._log_format = settings.log_format
-        self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty()
+        self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty() and not settings.quiet
         """Whether progress is shown."""
+        act, _ = acts().get(logs.HANDLER.command, (READS, ""))
+        self._place = without_secrets(settings.url or "") if act in (CHANGES, GOES_ON) else ""
+        """Which cluster's state the result is about; empty if the result is what was asked for."""
+        self._quiet = settings.quiet and not self.json and (bool(self._place) or logs.HANDLER.command in _CHECKS)
 
     def finish(
         self,
@@ -155,18 +162,28 @@ class Output:
             for line in lines(result):
                 self.note(line)
         else:
-            self.result(result.to_json(), lines(result), indent=indent)
+            needed = (error or result.problem) is not None
+            self.result(result.to_json(), lines(result), indent=indent, needed=needed)
         error = error or result.problem
         if error is not None:
             raise error
 
     def result(
-        self, data: dict[str, Any], text: Sequence[str], *, indent: int | None = 2, styled: bool = False
+        self,
+        data: dict[str, Any],
+        text: Sequence[str],
+        *,
+        indent: int | None = 2,
+        styled: bool = False,
+        needed: bool = False,
     ) -> None:
         """The command's result: `data` as JSON, or `text`, each on one line, with nothing that a terminal would act on.
 
+        The text of a command that changes something begins with the time and the cluster, for logs of cron.
+
         Args:
             indent: of what is folded to a terminal's width; None for text that is as wide as it should be.
+            needed: a person should see it, also with `--quiet`.
             styled: `text` has colours, and what it shows was escaped before it got them.
         """
         self.measure(data)
@@ -177,8 +194,13 @@ class Output:
             return
         if self._log_format == logs.JSON:
             _log.info("%s", text[0] if text else "", extra=event("result", **scalars(data)))
-        folded = text if indent is None else _folded(text, indent)
-        lines = [json_text(data)] if self.json else folded
+        if self._quiet and not needed:
+            return
+        if self._place:
+            head = f"{moment(SystemClock().now_ms())} {escaped(self._place)}"
+            text, indent = ([f"{head}: {text[0]}"], indent and 2) if len(text) == 1 else ([head, *text], indent)
+        shown = text if indent is None else fitted(text, indent, sys.stdout)
+        lines = [json_text(data)] if self.json else shown
         with writing_stdout("the command went through, but its result could not be written to stdout"):
             for line in lines:
                 click.echo(line, color=is_coloured() or None)
@@ -242,9 +264,13 @@ class Output:
         except L0gcError as e:
             self.note(f"the metrics do not have the cluster as it is now: {e}", "metrics_failed")
 
-    def note(self, text: str, name: str = "note", **fields: Any) -> None:
-        """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log."""
-        _log.log(NOTE, "%s", text, extra=event(name, **fields))
+    def note(self, text: str, name: str = "note", *, needed: bool = False, **fields: Any) -> None:
+        """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log.
+
+        Args:
+            needed: also with `--quiet`.
+        """
+        _log.log(logging.WARNING if needed else NOTE, "%s", text, extra=event(name, **fields))
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
@@ -269,15 +295,6 @@ def is_capable() -> bool:
 def is_coloured() -> bool:
     """Whether stdout takes colours, and NO_COLOR is not set (https://no-color.org)."""
     return is_capable() and not os.environ.get("NO_COLOR")
-
-
-def _folded(text: Sequence[str], indent: int) -> list[str]:
-    """`text` as wide as the terminal; unchanged if stdout is redirected, so that grep sees whole lines."""
-    if not sys.stdout.isatty():
-        return list(text)
-    width = max(40, shutil.get_terminal_size().columns)
-    fold = textwrap.TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-    return [line for t in text for line in (fold.wrap(t) if len(t) > width else [t])]
 
 
 def epoch(value: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import CommandGroup
 from l0gc.cli.options import cluster_options
 from l0gc.cli.output import Output, epoch
 from l0gc.cli.units import duration
@@ -12,7 +13,7 @@ from l0gc.formatting import moment
 from l0gc.streamlog.pins import PIN_TTL_S, PinView
 
 
-@click.group("pin")
+@click.group("pin", cls=CommandGroup)
 def pin_command() -> None:
     """Create, list and delete pins.
 
@@ -39,7 +40,7 @@ def create(out: Output, cluster: Cluster, name: str, ttl: int, topic: str | None
     \b
     Example:
       l0gc pin create backup --ttl 6h
-      l0gc pin create audit --topic orders --level-one --ttl 30d --why "audit of May"
+      l0gc pin create audit --topic orders --level-one --ttl 30d --why May
     """
     out.finish(
         lambda: cluster.pins.create(name, ttl_s=ttl, topic=topic, level_one=level_one, why=why),

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import CommandGroup, cli_command
 from l0gc.cli.options import TOPIC, cluster_options
 from l0gc.cli.output import Output, atomic_file, writing_stdout
 from l0gc.cli.signals import stop_on_interrupt
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _STDOUT: Final = "-"
 
 
-@click.command("read")
+@cli_command("read")
 @click.argument("topic", shell_complete=TOPIC)
 @click.option("--partition", type=int, metavar="N", help="Only partition N.  [default: all, one after another]")
 @click.option(
@@ -115,7 +116,7 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-@click.group("log")
+@click.group("log", cls=CommandGroup)
 def log_command() -> None:
     """Show what the cluster's logs hold.
 

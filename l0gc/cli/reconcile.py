@@ -9,6 +9,7 @@ import click
 
 from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
+from l0gc.cli.globals import cli_command
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.level_one.reconcile import ReconcileResult
 
 
-@click.command("reconcile")
+@cli_command("reconcile")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @operation_options(Reconcile)
 @cluster_options(engine_options(), metrics_options)
@@ -48,7 +49,7 @@ def _reconciled(result: ReconcileResult) -> list[str]:
     return [text]
 
 
-@click.command("merge")
+@cli_command("merge")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @operation_options(Merge)
 @cluster_options(engine_options(), metrics_options)

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import CommandGroup, cli_command
 from l0gc.cli.options import RUN, cluster_options
 from l0gc.cli.output import Output, epoch, object_line, to_stdout
 from l0gc.collect.gc_steps import SWEEP, UNDELETE, VACUUM
@@ -23,7 +24,7 @@ record_option: Final = click.option(
 )  # fmt: skip
 
 
-@click.group("runs")
+@click.group("runs", cls=CommandGroup)
 def command() -> None:
     """List, show and search the records of past sweeps and vacuums.
 
@@ -108,7 +109,7 @@ def find_command(out: Output, cluster: Cluster, key: str, record_dir: Path | Non
 
     \b
     Example:
-      l0gc runs find level_zero/data/000/000000000000000007/0192a8b0-4ff2-4a53-9a1c-5a1c1de0c0de
+      l0gc runs find level_zero/data/000/000000000000000007/0192a8b0-4ff2...
     """
     out.finish(lambda: cluster.runs.find(key, record_dir=record_dir), _find_lines)
 
@@ -137,7 +138,7 @@ def run_outcome(r: RunEntry) -> str:
     return f"{s.outcome}: {what}, {s.objects:,} deleted{purged} ({size(s.bytes)}){failed}"
 
 
-@click.command("undelete")
+@cli_command("undelete")
 @click.option(
     "--run", "run_id", required=True, shell_complete=RUN, metavar="RUN", help="The run to take back (l0gc runs list)."
 )

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from l0gc.api import Cluster, Engine
+from l0gc.cli.globals import cli_command, epoch_interval_option
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options, price_option
 from l0gc.cli.output import Output, atomic_file, epoch, held_back, is_coloured, writing_stdout
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped
-from l0gc.cli.units import Number
+from l0gc.cli.units import duration
 from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from l0gc.inspect.doctor import DoctorResult
     from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 
-WATCH_S: Final = 5.0
+WATCH: Final = "5s"
 INDENT: Final = 11
 LEAST_WIDTH: Final = 40
 PIPED_WIDTH: Final = 80
@@ -42,14 +43,14 @@ _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """Stands for a space at which no line ends."""
 
 
-@click.command("status")
+@cli_command("status")
 @click.option(
-    "--watch", type=Number(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
-    help="Look again every so many seconds (5), until Ctrl-C.",
+    "--watch", type=duration, is_flag=False, flag_value=WATCH, metavar="[DURATION]",
+    help="Look again that often (5s), until Ctrl-C.",
 )  # fmt: skip
 @price_option
-@cluster_options(metrics_options)
-def status_command(out: Output, cluster: Cluster, watch: float | None, price_gb_month: float) -> None:
+@cluster_options(metrics_options, epoch_interval_option)
+def status_command(out: Output, cluster: Cluster, watch: int | None, price_gb_month: float) -> None:
     """Show M, how old it is, what holds it back and why, and what to do next. Changes nothing.
 
     \b
@@ -66,13 +67,19 @@ def status_command(out: Output, cluster: Cluster, watch: float | None, price_gb_
     if watch is None:
         with out.progress("reading"):
             data, lines = look()
-        out.result(data, lines, indent=None, styled=True)
+        out.result(
+            data,
+            lines,
+            indent=None,
+            styled=True,
+            needed=any(data[name] for name in ("causes", "warnings", "errors", "paused")),
+        )
         return
     try:
         with out.watching() as show:
             while True:
                 show(*look())
-                time.sleep(watch)
+                time.sleep(max(1, watch))
     except KeyboardInterrupt as e:
         click.get_current_context().exit(exit_code_of(e))
 
@@ -221,11 +228,11 @@ def _sweeps(s: Overview) -> list[Line]:
     return [Line("sweeps", paused, "yellow" if s.paused is not None else ""), *(Line("", run) for run in runs)]
 
 
-@click.command("explain")
+@cli_command("explain")
 @click.argument("key", required=False)
 @click.option("--epoch", "epoch_", type=click.IntRange(0), metavar="E", help="What holds the objects of this epoch.")
 @click.option("--partition", metavar="TOPIC/N", help="What this partition holds.")
-@cluster_options()
+@cluster_options(epoch_interval_option)
 def explain_command(out: Output, cluster: Cluster, key: str | None, epoch_: int | None, partition: str | None) -> None:
     """Explain why the object KEY is kept or may go, down to the placeholder, and which command moves it.
 
@@ -252,7 +259,7 @@ def explain_command(out: Output, cluster: Cluster, key: str | None, epoch_: int 
 _STDOUT: Final = "-"
 
 
-@click.command("report")
+@cli_command("report")
 @click.option(
     "-o", "--output", default="report.html", show_default=True, metavar="FILE", help="Where to write it; - for stdout."
 )
@@ -261,7 +268,7 @@ _STDOUT: Final = "-"
     help="Show what l0gc verify --json printed into this file, too.",
 )  # fmt: skip
 @price_option
-@cluster_options()
+@cluster_options(epoch_interval_option)
 def report_command(out: Output, cluster: Cluster, output: str, findings: Path | None, price_gb_month: float) -> None:
     """Write a page about the cluster: one HTML file that needs no network. Changes nothing in the bucket.
 
@@ -284,8 +291,8 @@ def report_command(out: Output, cluster: Cluster, output: str, findings: Path | 
     out.result({"output": output, **report.to_json()}, [f"{output}: {size(len(page))}; open it in a browser"])
 
 
-@click.command("doctor")
-@cluster_options()
+@cli_command("doctor")
+@cluster_options(epoch_interval_option)
 def doctor_command(out: Output, cluster: Cluster) -> None:
     """Check the store, the credentials, this machine and the cluster, and name a remedy for each problem.
 
@@ -312,7 +319,7 @@ def print_result(out: Output, result: DoctorResult) -> None:
     out.finish(lambda: result, lambda r: lines, indent=11 + width)
 
 
-@click.command("verify")
+@cli_command("verify")
 @operation_options(Verify)
 @cluster_options(engine_options(), metrics_options)
 def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:

@@ -11,8 +11,9 @@ import click
 
 from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
+from l0gc.cli.globals import FILE, cli_command
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import FILE, cluster_options, engine_options, operation_options
+from l0gc.cli.options import cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
 from l0gc.collect.garbage import KINDS
@@ -37,7 +38,7 @@ def new_run(cluster: Cluster) -> str:
     return logs.HANDLER.run_id
 
 
-@click.command("sweep")
+@cli_command("sweep")
 @operation_options(Sweep)
 @click.option(
     "--list",
@@ -53,7 +54,7 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
     \b
     Example:
       l0gc sweep --dry-run
-      l0gc sweep --shadow                       # nothing is deleted, and l0gc verify --shadow can tell if it was needed
+      l0gc sweep --shadow                       # for l0gc verify --shadow
       l0gc sweep --grace 1d --max-rate 3000
       l0gc sweep --up-to 4100                   # a canary: less than M allows
       l0gc sweep --dry-run --list - | head
@@ -93,8 +94,8 @@ def swept(r: SweepResult) -> list[str]:
     lines = [
         f"M = {epoch(r.watermark)}{up_to}: {count(r.deleted, 'version' if plan.by_version else 'object')} ({size(r.bytes)}) "
         f"{'would be deleted' if r.dry_run else f'deleted in {r.seconds:.1f} s'}; "
-        f"{r.listed:,} listed, {r.eligible:,} eligible, {r.requests['list']:,} LIST and {r.requests['delete']:,} DELETE "
-        "requests"
+        f"{r.listed:,} listed, {r.eligible:,} eligible, {r.requests['list']:,} LIST and "
+        f"{count(r.requests['delete'], 'DELETE request')}"
     ]
     if plan.options.grace_s and r.bound < r.watermark:
         lines.append(
@@ -129,7 +130,7 @@ def swept(r: SweepResult) -> list[str]:
     return lines
 
 
-@click.command("vacuum")
+@cli_command("vacuum")
 @operation_options(Vacuum)
 @cluster_options(engine_options("Where orphans are searched for"), metrics_options)
 def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:

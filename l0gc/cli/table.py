@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import CommandGroup
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, cluster_options, operation_options
 from l0gc.cli.output import Output
@@ -16,7 +17,7 @@ from l0gc.operations import TableSync
 from l0gc.streamlog.tables import TableSynced, TableSyncResult, TableView
 
 
-@click.group("table")
+@click.group("table", cls=CommandGroup)
 def table_command() -> None:
     """Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.
 

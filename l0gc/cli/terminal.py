@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from typing import Any, Final
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any, Final, TextIO
 
 import msgspec
 
@@ -41,6 +44,15 @@ def _visible(m: re.Match[str]) -> str:
     if code in _BYTES:
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def fitted(text: Sequence[str], indent: int, stream: TextIO) -> list[str]:
+    """`text` as wide as the terminal, cut between words; unchanged if `stream` is redirected, so that grep sees lines."""
+    if not stream.isatty():
+        return list(text)
+    width = max(40, shutil.get_terminal_size().columns)
+    fold = textwrap.TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [line for t in text for line in (fold.wrap(t) if len(t) > width else [t])]
 
 
 def is_utf8(value: str) -> bool:

@@ -9,8 +9,9 @@ import click
 from msgspec import UNSET, UnsetType
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import CommandGroup, cli_command, options
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, options, yes_option
+from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, yes_option
 from l0gc.cli.output import Output
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
@@ -47,7 +48,7 @@ def retention_text(ms: int | None, bytes_: int | None) -> str:
     return f"retention {kept_ms} and {kept_bytes}"
 
 
-@click.group("topic")
+@click.group("topic", cls=CommandGroup)
 def topic_command() -> None:
     """Create, alter, delete, list and describe topics.
 
@@ -253,7 +254,7 @@ def _partitions(first: int, n: int) -> str:
     return f"partition {first:,}" if n == 1 else f"partitions {first:,} to {first + n - 1:,}"
 
 
-@click.command("expire")
+@cli_command("expire")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @operation_options(Expire)
 @cluster_options(metrics_options)
@@ -271,7 +272,7 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
     run_expire(out, partial(cluster.expire, topic, **options))
 
 
-@click.command("delete-records")
+@cli_command("delete-records")
 @click.argument("topic", shell_complete=TOPIC)
 @click.option("--partition", type=int, metavar="N", help="Only of partition N.")
 @click.option("--all-partitions", is_flag=True, help="Of all partitions.")
@@ -351,7 +352,7 @@ run_expire: Final = partial(
 """As the command shows its work and the result, for it and for `l0gc gc`."""
 
 
-@click.command("give-up")
+@cli_command("give-up")
 @click.argument("topic", required=False, shell_complete=TOPIC)
 @click.option("--object", "objects", multiple=True, metavar="KEY", help="A lost L0 object, for all records in it.")
 @click.option("--partition", type=int, metavar="N", help="The partition of TOPIC that has lost records.")
@@ -383,7 +384,7 @@ def give_up_command(
 
     \b
     Example:
-      l0gc give-up --object level_zero/data/007/000000000000000042/2f1c3c68-2f7e-4c57-9d0c-5f3a8f7a1b11
+      l0gc give-up --object level_zero/data/007/000000000000000042/2f1c3c68...
       l0gc give-up events --partition 3 --offsets 1000-1999
     """
     if (

@@ -11,23 +11,16 @@ from typing import Any, Final
 import click
 from msgspec import UNSET, UnsetType
 
+from l0gc.formatting import SECONDS, amount, seconds_of
 from l0gc.streamlog.controller.state import UNLIMITED
 
 DEFAULT: Final = "default"
-_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-MS: Final = {"ms": 1} | {unit: 1000 * n for unit, n in _SECONDS.items() if unit}
+MS: Final = {"ms": 1} | {unit: 1000 * n for unit, n in SECONDS.items() if unit}
 """Not without a unit: Kafka's numbers are milliseconds, and other options' seconds."""
 BYTES: Final = {"": 1} | {f"{u}{end}": 1 << 10 * n for n, u in enumerate("kmgt", 1) for end in ("", "b", "i", "ib")}
-_AMOUNT: Final = re.compile(r"([0-9]+)([a-z]*)")
 _AGO: Final = re.compile(r"[0-9]{1,9}[smhd]")
 HELD: Final = 1 << 30
 """The most bytes that an option may have of what is held in memory at once."""
-
-
-def _amount(text: str, units: Mapping[str, int]) -> int | None:
-    """A number with one of the units, or without; None for anything else."""
-    m = _AMOUNT.fullmatch(text.strip().lower())
-    return int(m[1]) * units[m[2]] if m is not None and m[2] in units else None
 
 
 class Number(click.FloatRange):
@@ -42,16 +35,22 @@ class Number(click.FloatRange):
 
 def duration(value: object) -> int:
     """`30s`, `15m`, `2h`, `7d`; seconds."""
-    seconds = _amount(str(value), _SECONDS)
+    seconds = seconds_of(str(value))
     if seconds is None:
         raise click.BadParameter(f"{value!r} is not a valid duration; use for example 30s, 15m, 2h or 7d")
     return seconds
 
 
+def interval(value: object) -> float:
+    """`30s`, `15m`, `2h`, `7d`, or seconds with a fraction."""
+    text = str(value).strip()
+    return float(text) if re.fullmatch(r"[0-9]+\.[0-9]+", text) else duration(text)
+
+
 def as_duration(seconds: float) -> str:
     """Seconds as `duration` reads them, in the largest unit that fits."""
-    unit = next((u for u in "dhm" if seconds and seconds % _SECONDS[u] == 0), "s")
-    return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    unit = next((u for u in "dhm" if seconds and seconds % SECONDS[u] == 0), "s")
+    return f"{seconds / SECONDS[unit]:.0f}{unit}"
 
 
 def as_size(n: int) -> str:
@@ -64,14 +63,14 @@ def size_up_to(most: int) -> Callable[[object], int]:
     """The type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
 
     def size(value: object) -> int:
-        amount = _amount(str(value), BYTES)
-        if not amount:
+        n = amount(str(value), BYTES)
+        if not n:
             raise click.BadParameter(
                 f"{value!r} is not a valid size; use for example 4MiB, 512KiB or a number of bytes"
             )
-        if amount > most:
+        if n > most:
             raise click.BadParameter(f"{value!r} is more than {most >> 30}GiB")
-        return amount
+        return n
 
     return size
 
@@ -85,10 +84,10 @@ def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int |
             return UNSET if value is UNSET else None
         if text == str(UNLIMITED):
             return UNLIMITED
-        amount = _amount(text, units)
-        if amount is None:
+        n = amount(text, units)
+        if n is None:
             raise click.BadParameter(f"{value!r} is not valid; use {example}, -1 for unlimited, or {DEFAULT}")
-        return amount
+        return n
 
     return convert
 
@@ -97,7 +96,7 @@ def time_ms(value: object) -> int:
     """A time as RFC 3339 has it, with its zone: milliseconds since 1970; or how long ago: `7d`, as a negative number."""
     text = str(value).strip()
     if _AGO.fullmatch(text):
-        return -(_amount(text, MS) or 0)
+        return -(amount(text, MS) or 0)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

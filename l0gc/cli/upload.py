@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from l0gc.api import Cluster
+from l0gc.cli.globals import FILE, CommandGroup, cli_command, epoch_interval_option
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import FILE, PRODUCER, TOPIC, cluster_options, operation_options
+from l0gc.cli.options import PRODUCER, TOPIC, cluster_options, operation_options
 from l0gc.cli.output import Output, epoch
 from l0gc.cli.signals import exit_code_of
 from l0gc.errors import StoppedError
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from l0gc.streamlog.producers import InputView, JournalView, ProducerList, ProducerView
 
 
-@click.command("upload")
+@cli_command("upload")
 @click.argument("topic", shell_complete=TOPIC)
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @operation_options(Upload)
-@cluster_options(metrics_options)
+@cluster_options(metrics_options, epoch_interval_option)
 def upload_command(
     out: Output, cluster: Cluster, topic: str, files: tuple[str, ...], producer: str | None, **options: Any
 ) -> None:
@@ -38,7 +39,7 @@ def upload_command(
 
     \b
     Example:
-      l0gc upload events day-1.ndjson day-2.ndjson.gz --key-field user --producer nightly
+      l0gc upload events day-1.ndjson day-2.ndjson.gz --key-field user
       tail -n +1 log.ndjson | l0gc upload events - --partition 0
     """
     upload = partial(cluster.upload, topic, *files, producer=producer, **options)
@@ -72,7 +73,7 @@ _INPUTS_SHOWN: Final = 3
 _DIGITS_SHOWN: Final = 12
 
 
-@click.group("producer")
+@click.group("producer", cls=CommandGroup)
 def producer_command() -> None:
     """Show producers, and how far their uploads got.
 

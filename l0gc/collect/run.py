@@ -31,7 +31,7 @@ from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
 from l0gc.errors import L0gcError, SafetyError, StoppedError, StoreError, UsageError
-from l0gc.formatting import Outcome
+from l0gc.formatting import Outcome, count
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
@@ -127,9 +127,10 @@ class RunResult(Tally, Outcome, kw_only=True):
                 f"stopped; requests in progress are done, and another {self.command} goes on from there", _STOPPED_CODE
             )
         if self.over_ratio:
+            allowed = count(self.plan.ratio_limit or 0, "object is", "objects are")
             return SafetyError(
-                f"more than {self.plan.ratio_limit:,} objects are eligible, the share that --max-delete-ratio allows; look "
-                f"at l0gc {self.command} --dry-run without it, and raise it if that is right"
+                f"more than {allowed} eligible, the share that --max-delete-ratio allows; look at l0gc {self.command} "
+                "--dry-run without it, and raise it if that is right"
             )
         return None
 

@@ -368,6 +368,7 @@ def show_run(
         CorruptObjectError: the record cannot be read.
     """
     records = records or cluster.store
+    run_id = run_named(records, run_id)
     segments = _segments(records, run_id)
     detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), if_there(read_summary, records, run_id)))
     detail.undeletes = _undeletes(cluster, records, run_id)
@@ -432,12 +433,31 @@ def _reached(records: Records, run_id: str, epoch: int) -> bool:
     return summary is None or summary.bound >= epoch
 
 
+def run_named(records: Records, start: str) -> str:
+    """Return the id of the run on record whose id begins so.
+
+    Raises:
+        UsageError: the ids of several runs begin so, or that of no run could.
+        NotFoundError: there is none.
+    """
+    if run_of(f"{folder(start)}x", shadow=True) is not None:
+        raise UsageError(f"{start} was a shadow run, which deleted nothing; l0gc verify --shadow reads its record")
+    if run_of(f"{folder(start)}x") is not None:
+        return start
+    if not re.fullmatch(r"[0-9]{1,8}|[0-9]{8}T[0-9]{0,6}|[0-9]{8}T[0-9]{6}Z(-[0-9a-f]{0,7})?", start):
+        raise UsageError(f"{start!r} is not a run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
+    runs = {run for page in records.scan(RUNS) for key in page.keys if (run := run_of(key)) and run.startswith(start)}
+    if len(runs) > 1:
+        raise UsageError(f"{start} begins the ids of {len(runs)} runs, {min(runs)} and others: give more of it")
+    if not runs:
+        raise NotFoundError(
+            f"no run whose id begins with {start} has a record; l0gc runs list shows those that are kept"
+        )
+    return runs.pop()
+
+
 def _segments(records: Records, run_id: str) -> list[str]:
     """The keys of a run's segments; there may be none, if it ended before it had any."""
-    if run_of(f"{folder(run_id)}x", shadow=True) is not None:
-        raise UsageError(f"{run_id} was a shadow run, which deleted nothing; l0gc verify --shadow reads its record")
-    if run_of(f"{folder(run_id)}x") is None:
-        raise UsageError(f"{run_id!r} is not a run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
     keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
         raise NotFoundError(f"run {run_id} has no record; l0gc runs list shows the records that are kept")
@@ -494,9 +514,10 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
         UsageError: the run removed versions for good, or the bucket keeps none.
         NotFoundError, CorruptObjectError: see `show_run`.
     """
-    store, result = cluster.store, UndeleteResult(run_id)
+    store = cluster.store
     records = records or store
-    segments = _segments(records, run_id)
+    run_id = run_named(records, run_id)
+    result, segments = UndeleteResult(run_id), _segments(records, run_id)
     if any(_is_of_versions(key) for key in segments):
         raise UsageError(f"run {run_id} removed versions for good: there is nothing to bring back")
     summary = if_there(read_summary, records, run_id)

@@ -17,7 +17,7 @@ import msgspec
 
 from l0gc.collect.runs import who_deleted
 from l0gc.errors import NotFoundError, RefusedObjectError, SafetyError, UsageError
-from l0gc.formatting import Outcome
+from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import (
     BARRIER,
     GC_BARRIER,
@@ -282,7 +282,7 @@ def _needed(
                 f"to it for the records {base} to {base + records - 1}, which are not in L1 yet."
             )
     if e.held_by > len(e.holders):
-        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+        e.explanation.append(f"So do {count(e.held_by - len(e.holders), 'more partition')}.")
 
 
 def _epoch(e: Explanation, o: Overview, epoch: int, *, key: str = "") -> None:
@@ -319,7 +319,7 @@ def _epoch(e: Explanation, o: Overview, epoch: int, *, key: str = "") -> None:
     e.explanation += [_why(h) for h in e.holders]
     e.explanation += [f"M stays at {h.gc_epoch} because of {h.reason}." for h in pins[:SHOWN]]
     if e.held_by > len(e.holders):
-        e.explanation.append(f"So do {e.held_by - len(e.holders):,} more partitions.")
+        e.explanation.append(f"So do {count(e.held_by - len(e.holders), 'more partition')}.")
     if o.laggards is not None and o.laggards.hold(epoch):
         e.laggards = o.laggards
         e.explanation.append(o.laggards.sentence)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 import l0gc as library
-from l0gc.cli.main import COMMANDS, load
+from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.main import GROUPS as GROUPS_OF_HELP
 from l0gc.errors import UsageError
+from tests.cli.test_docs import LEAVES
 from tests.support.cli import ended_here, l0gc
 
 GROUPS = ["", *(name for name in COMMANDS if isinstance(load(name), click.Group))]
@@ -40,7 +42,7 @@ def test_help_of_what_is_no_command_gets_a_sentence() -> None:
 def test_a_group_alone_prints_its_help(group: str) -> None:
     alone, asked = ended_here(*group.split()), ended_here(*group.split(), "--help")
     assert (alone.code, alone.stdout, alone.stderr) == (0, asked.stdout, "")
-    assert (b"\nCommands:\n" if group else b"\nRecords:\n") in alone.stdout
+    assert (b"\nCommands:\n" if group else b"\nEvery day:\n") in alone.stdout
 
 
 def test_the_first_thing_that_is_typed_in_a_terminal_prints_the_help() -> None:
@@ -60,7 +62,7 @@ def test_the_first_thing_that_is_typed_in_a_terminal_prints_the_help() -> None:
     lines = said.decode().splitlines()
     assert os.waitstatus_to_exitcode(status) == 0
     assert lines[0] == "Usage: l0gc [OPTIONS] COMMAND [ARGS]..."
-    assert "Records:" in lines
+    assert "Every day:" in lines
     assert "\\n" not in said.decode()
 
 
@@ -81,3 +83,57 @@ def test_the_library_shows_what_it_has() -> None:
     assert {"open", "Cluster", "errors", "__version__"} <= set(dir(library))
     with library.open("s3://bucket/some") as cluster:
         assert repr(cluster) == "<l0gc.Cluster s3://bucket/some/>"
+
+
+@pytest.mark.parametrize(("name", "command"), [("", cli), *LEAVES.items()])
+def test_help_fits_80_columns_and_has_the_global_options_last(name: str, command: click.Command) -> None:
+    context = click.Context(command, info_name=f"l0gc {name}".rstrip(), terminal_width=80)
+    lines = command.get_help(context).splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    ours = lines.index("Global options:")
+    assert [line.split()[0] for line in lines[ours:] if line.startswith("  -")][:2] == ["--url", "--endpoint-url"]
+    assert "  --url" not in "\n".join(lines[:ours])
+    assert ("  --epoch-interval" in "\n".join(lines)) == (
+        name in {"upload", "housekeep", "gc", "status", "explain", "report", "doctor", "config show"}
+    )
+
+
+def test_gcs_help_has_the_everyday_options_and_gc_takes_the_others_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown = ended_here("gc", "--help").stdout.decode()
+    own = shown[: shown.index("Global options:")]
+    assert own.count("\n  --") <= 16
+    assert "--sweep-grace" in own
+    assert "  --merge-fan-in" not in own
+    assert ended_here("gc", "--merge-fan-in", "1").stderr.endswith("1 is not in the range x>=2.\n")
+    (tmp_path / "l0gc.toml").write_text("[merge]\nfan-in = 1\n")
+    assert "fan-in = 1 in [merge]" in ended_here("gc", "--config", str(tmp_path / "l0gc.toml")).stderr
+
+
+def test_global_options_stand_before_the_command_or_behind_it_where_they_count_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "l0gc.toml").write_text('region = "file-1"\n[contexts.prod]\nurl = "s3://prod/p"\nprofile = "prod"\n')
+    monkeypatch.setenv("L0GC_URL", "s3://environment/p")
+    file = ["--config", str(tmp_path / "l0gc.toml")]
+
+    def shown(*words: str) -> dict[str, object]:
+        return {s["name"]: s["value"] for s in l0gc(*words)["settings"]}
+
+    before = shown(
+        "-v", *file, "--url", "s3://before/p", "--profile", "before", "config", "show", "--profile", "behind"
+    )
+    assert [before[n] for n in ("url", "profile", "region", "verbose")] == ["s3://before/p", "behind", "file-1", 1]
+    assert shown(*file, "config", "show")["url"] == "s3://environment/p"
+    for words in (["--context", "prod", "config", "show", *file], [*file, "config", "show", "--context", "prod"]):
+        assert shown(*words)["url"] == "s3://prod/p"
+    assert shown(*file, "--context", "prod", "--url", "s3://before/p", "config", "show")["url"] == "s3://before/p"
+    assert {s["source"] for s in l0gc("--region", "r", "config", "show")["settings"] if s["name"] == "region"} == {
+        "option"
+    }
+
+
+def test_the_version_is_a_command_too() -> None:
+    assert l0gc("version") == {"version": library.__version__}
+    assert ended_here("version").stdout == ended_here("--version").stdout

@@ -82,6 +82,7 @@ READ_ONLY: dict[str, list[str]] = {
     "explain": [PUBLISHED_WATERMARK],
     "log show": ["--controller", "--journal 0"],
     "config show": [""],
+    "version": [""],
     "completion": ["bash"],
     "help": ["sweep"],
 }

@@ -141,7 +141,7 @@ def test_on_a_terminal_it_is_shown_in_place_and_ends_with_ctrl_c(store: S3Store,
     l0gc("init", "--create-bucket", "--shards", "4")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*BIN, "status", "--watch", "0.2"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE,
+        [*BIN, "status", "--watch", "1s"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE,
         env={**os.environ, "TERM": term, "COLUMNS": "80", "LINES": "40"}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
+import msgspec
 import pytest
 
 from l0gc.collect.plan import Removal
@@ -18,6 +19,8 @@ from l0gc.collect.record import (
     encode_segment,
     folder,
     read_segment,
+    read_summary,
+    write_summary,
 )
 from l0gc.collect.runs import list_runs, old_run_records, show_run
 from l0gc.collect.scan import Deletable
@@ -217,6 +220,21 @@ def test_a_name_that_is_no_runs_is_refused() -> None:
         show_run(cluster, NO_RUN)
     with pytest.raises(NotFoundError, match="run 20260131T235959Z-0123abcd has no record"):
         show_run(cluster, "20260131T235959Z-0123abcd")
+
+
+def test_the_beginning_of_a_runs_name_is_enough_if_no_other_begins_so() -> None:
+    cluster = a_cluster()
+    run = SweepRun(cluster, run_id="20260131T235959Z-0123abcd").run(1).run_id
+    for start in ("2026", "20260131T2359", run[:-1], run):
+        assert show_run(cluster, start).entry.run_id == run
+    write_summary(
+        cluster.store, msgspec.structs.replace(read_summary(cluster.store, run), run_id="20260131T235959Z-0123abce")
+    )
+    assert show_run(cluster, run).entry.run_id == run
+    with pytest.raises(UsageError, match="20260131T begins the ids of 2 runs, 20260131T235959Z-0123abcd and others"):
+        show_run(cluster, "20260131T")
+    with pytest.raises(NotFoundError, match="no run whose id begins with 2025"):
+        show_run(cluster, "2025")
 
 
 def test_a_damaged_segment_is_named() -> None:

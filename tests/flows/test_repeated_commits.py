@@ -130,7 +130,7 @@ class Scene:
             if len(rows) > 1:
                 start = int(rows["base"][self.chance.randrange(1, len(rows))]) + self.chance.randrange(2)
                 if start > self.starts.get(("trimmed", p), 0):
-                    l0gc("delete-records", "trimmed", "--partition", str(p), "--before-offset", str(start))
+                    l0gc("delete-records", "trimmed", "--partition", str(p), "--before-offset", str(start), "--yes")
                     self.starts["trimmed", p] = start
 
     def expire(self) -> None:

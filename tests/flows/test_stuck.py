@@ -297,7 +297,7 @@ def test_the_controller_is_restored_from_a_backup(cluster: S3Store) -> None:
 
 def test_watching_prints_one_object_each_time_and_ends_with_ctrl_c(store: S3Store) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")
-    process = start(["status", "--json", "--watch", "0.1"])
+    process = start(["status", "--json", "--watch", "1s"])
     assert process.stdout is not None
     statuses = [msgspec.json.decode(process.stdout.readline()) for _ in range(3)]
     process.send_signal(signal.SIGINT)

@@ -284,7 +284,7 @@ def _epoch_title(b: EpochBar) -> str:
 
 
 def _deleted_title(b: DeletedBar) -> str:
-    when = f"{moment(b.started_ms)[:10]}, {b.runs} runs" if b.is_day else moment(b.started_ms)
+    when = f"{moment(b.started_ms)[:10]}, {count(b.runs, 'run')}" if b.is_day else moment(b.started_ms)
     return f"{when}: {count(b.objects, 'object')}, {size(b.bytes)}"
 
 

@@ -34,6 +34,7 @@ import numpy as np
 
 from l0gc.collect.runs import who_deleted
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, SafetyError
+from l0gc.formatting import count
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.reading import published_m
 from l0gc.inspect.verify.findings import (
@@ -541,7 +542,7 @@ def _read_again(
         else:
             seen.add(item)
     for epoch, (objects, key) in seen.ahead.items():
-        text = f"{objects} objects are at epoch {epoch}, above the cluster epoch {basis.state.epoch}"
+        text = f"{count(objects, 'object is', 'objects are')} at epoch {epoch}, above the cluster epoch {basis.state.epoch}"
         suspects.append(Suspect(Kind.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
     still = confirm(cluster, basis, suspects, deep=deep)
     first = heapq.nsmallest(max_findings, still, key=finding_order)

@@ -115,7 +115,7 @@ def decide_create_topic(
             name, partitions, 1 if journals is None else journals, topic_id, *retention.over(None, None)
         )
     if topic.partitions != partitions:
-        raise UsageError(f"topic {name!r} exists with {topic.partitions} partitions, not {partitions}")
+        raise UsageError(f"topic {name!r} exists with {count(topic.partitions, 'partition')}, not {partitions}")
     if journals is not None and len(topic.journals) != journals:
         raise UsageError(f"topic {name!r} exists in {count(len(topic.journals), 'journal')}, not {journals}")
     settings = topic.retention_ms, topic.retention_bytes

@@ -107,7 +107,7 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
             raise UsageError(f"topic {self.name!r} exists")
         if not 1 <= self.journals <= min(self.partitions, state.journals):
             raise UsageError(
-                f"{count(self.partitions, 'partition')} cannot lie in {self.journals} journals: this cluster has "
+                f"{count(self.partitions, 'partition')} cannot lie in {count(self.journals, 'journal')}: this cluster has "
                 f"{state.journals}, and each of them takes one partition or more"
             )
 

@@ -432,4 +432,4 @@ def _listed(names: Sequence[str]) -> str:
     """Some names, and how many more there are."""
     if len(names) <= _SHOWN:
         return ", ".join(names)
-    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more partitions"
+    return f"{', '.join(names[:_SHOWN])} and {count(len(names) - _SHOWN, 'more partition')}"

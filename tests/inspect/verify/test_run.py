@@ -136,7 +136,7 @@ def test_objects_ahead_are_one_finding_for_each_epoch_wherever_they_lie() -> Non
     result = verified(cluster)
     assert [(f.kind, f.key, f.detail.partition(",")[0]) for f in result.findings] == [
         ("epoch_ahead", layout.format(0, 99, UUID), "3 objects are at epoch 99"),
-        ("epoch_ahead", layout.format(2, 98, UUID), "1 objects are at epoch 98"),
+        ("epoch_ahead", layout.format(2, 98, UUID), "1 object is at epoch 98"),
     ]
     assert result.checked.l0_objects == 6 + 4 + 2
 

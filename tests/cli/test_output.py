@@ -1,0 +1,68 @@
+"""What a command prints: time and cluster before what changed something, one line of a quiet gc, nothing with --quiet."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+
+import pytest
+
+from l0gc.cli.terminal import fitted
+from l0gc.streamlog.cluster import Handles
+from tests.support.cli import ended_here, opens
+from tests.support.memory_store import topic_in_memory
+
+HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ s3://bucket"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Handles:
+    return opens(topic_in_memory(2), monkeypatch)
+
+
+def said(*words: str) -> str:
+    ended = ended_here(*words)
+    assert (ended.code, ended.stderr) == (0, "")
+    return ended.stdout.decode()
+
+
+def test_what_changes_something_begins_with_time_and_cluster(cluster: Handles) -> None:
+    assert re.fullmatch(f"{HEAD}: epoch 1: 1 window .*\n", said("housekeep"))
+    assert re.fullmatch(f"{HEAD}: sweeps are paused: .*\n", said("pause", "--why", "a test"))
+    assert re.fullmatch(f"{HEAD}\nM = none: 0 objects .*\n(.*\n)+", said("sweep", "--dry-run"))
+    assert said("topic", "list") == "events  revision 1, 2 partitions in journal 0\n"
+
+
+def test_a_quiet_gc_is_one_line(cluster: Handles) -> None:
+    first = said("gc")
+    assert re.match(f"{HEAD}\nhousekeep  +epoch 1: ", first)
+    assert first.splitlines()[-1].split()[:2] == ["not", "due"]
+    assert re.fullmatch(f"{HEAD}: epoch 1: nothing was due; M = .* cannot move yet\n", said("gc"))
+
+
+def test_quiet_prints_nothing_unless_a_person_is_needed(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (
+        ["gc"],
+        ["housekeep"],
+        ["verify", "--engine", "local"],
+        ["topic", "create", "more", "--partitions", "1"],
+    ):
+        assert said(*words, "--quiet") == ""
+    assert said("--quiet", "topic", "list").startswith("events ")
+    assert said("housekeep", "--quiet", "--json").startswith("{")
+    ended = ended_here("sweep", "--quiet", "--up-to", "99")
+    assert (ended.code, ended.stdout) == (4, b"")
+    assert ended.stderr.startswith("l0gc: --up-to 99 ")
+    said("pause", "--why", "a test", "--quiet")
+    assert "paused" in said("status", "--quiet")
+
+
+def test_lines_are_cut_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = ["l0gc: " + "word " * 20 + "a-long-key-" * 5]
+    stream = StringIO()
+    assert fitted(text, 2, stream) == text
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    lines = fitted(text, 2, stream)
+    assert " ".join(line.strip() for line in lines) == text[0]
+    assert [line for line in lines if len(line) > 40] == ["  " + "a-long-key-" * 5]
