@@ -119,6 +119,7 @@ FORMS: Final = {"l0gc status": "status", "l0gc doctor": "doctor", "l0gc sweep --
 LEFT_OUT: Final = {
     "demo": "runs the others, for two minutes",
     "give-up": "needs a lost object",
+    "version": "prints what each release changes",
 }
 """The commands that have no scene, and why."""
 

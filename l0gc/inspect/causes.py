@@ -116,7 +116,12 @@ def _brought_back(o: Overview) -> Iterator[Cause]:
     """Yield the newest undelete, unless a run of the kind that it undid has begun since."""
     ended = [r.summary for r in o.runs if r.summary is not None]
     undone = next((s for s in reversed(ended) if s.of_run), None)
-    if undone is None or any(s.command == undone.of_command and s.started_ms >= undone.ended_ms for s in ended):
+    if undone is None:
+        return
+    since = (
+        s for s in ended if s.started_ms >= undone.ended_ms and s.run_id != undone.of_run
+    )  # times are whole seconds
+    if any(s.command == undone.of_command for s in since):
         return
     again = "it" if undone.restored.objects == 1 else "them"
     detail = (

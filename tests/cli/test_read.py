@@ -24,7 +24,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 def fails_with(cluster: Handles, e: BaseException) -> None:
     """The reading of the first L0 object fails."""
-    store_of(cluster).fault = failing(e, key="level_zero/")
+    store_of(cluster).fault = failing(e, key="level_zero/data/0")
 
 
 @pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5")])

@@ -148,7 +148,7 @@ def test_a_deletion_says_what_goes_and_asks(cluster: StoreConfig, tmp_path: Path
     with Terminal(200, {**os.environ, **path}, tmp_path) as typed:
         for answer, code, said in (("n", 2, "nothing is deleted"), ("y", 0, "topic events (revision 1) deleted")):
             typed.type("l0gc topic delete events")
-            shown = screen_of(typed.run(answer, code=code))
+            shown = " ".join(screen_of(typed.run(answer, code=code)).split())
             what = "topic events (revision 1) with 2 partitions and 3 records, 3 of them not in L1"
             assert f" this deletes {what}; its records can then be read no more" in shown
             assert f"In s3://{cluster.bucket}/{cluster.prefix} (cluster " in shown
