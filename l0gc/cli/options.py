@@ -40,8 +40,8 @@ _NAMES: Final = {f.name for f in fields(Settings)}
 
 EVERY_DAY: Final = frozenset({
     *(f"no-{step}" for step in ("reconcile", "sweep", "vacuum")),
-    *(f"sweep-{option}" for option in ("grace", "shadow", "min-age", "max-delete-ratio")),
-    "dry-run", "vacuum-max-delete-ratio",
+    *(f"sweep-{option}" for option in ("grace", "min-age", "max-delete-ratio")),
+    "dry-run", "shadow", "vacuum-max-delete-ratio",
 })  # fmt: skip
 """The options of `gc` that its help shows; all others of its steps belong in the settings file, and are accepted, too."""
 
