@@ -46,7 +46,7 @@ def a_process(store: GeneratedStore) -> Handles:
 
 def run_sweep(cluster: Handles, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
-    with recorded_attempt(cluster, "sweep", whole=not dry_run):
+    with recorded_attempt(cluster, "sweep", dry_run=dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
         return SweepRun(cluster, Sweep(dry_run=dry_run), run_id=name).run()
 
