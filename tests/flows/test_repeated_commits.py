@@ -137,7 +137,7 @@ class Scene:
         """Keep only some of the newest L1 objects."""
         rows = self.l1("expiring", 0)
         kept = int(rows["bytes"][self.chance.randrange(1, max(2, len(rows))) :].sum())
-        l0gc("topic", "alter", "expiring", "--retention-bytes", str(kept))
+        l0gc("topic", "alter", "expiring", "--retention-bytes", str(kept), "--yes")
         done = l0gc("expire", "expiring")
         assert not done.get("errors")
         l0gc("topic", "alter", "expiring", "--retention-bytes", "-1")
