@@ -72,6 +72,8 @@ def full(world: World) -> None:
 
         return run
 
+    if world.losses is not None:
+        world.losses.withheld.clear()  # no sweep goes on where it cannot be known whether a journal was set back
     with world.quietly():
         cluster = world.cluster()
         housekeep(cluster, barrier=True)
