@@ -82,6 +82,12 @@ def test_the_worker_reads_a_file(worker: Worker, kind: str) -> None:
     assert worker.answer(b"") == REFUSED
 
 
+@pytest.mark.parametrize("kind", ["ndjson"], indirect=True)
+@pytest.mark.parametrize("line", [b"null\n", b' null, "note": [{}]}\n', b"1\n", b'{}\n\t"x"\n'])
+def test_a_line_that_is_not_an_object_is_refused(worker: Worker, kind: str, line: bytes) -> None:
+    assert worker.answer(line + FILES[kind][0]) == REFUSED
+
+
 @fuzzing(150)
 @given(data=st.data())
 def test_a_file_is_read_or_refused(worker: Worker, kind: str, data: st.DataObject) -> None:
