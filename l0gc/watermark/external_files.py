@@ -41,8 +41,8 @@ _TYPES: Final = {
     "cluster_epoch": pa.int64(),
 }
 _SUFFIX: Final = re.compile(r"\.(parquet|csv|ndjson|jsonl)(\.gz)?$")
-_NO_OBJECT: Final = re.compile(rb"^[^\S\n]*+[^{\s]", re.MULTILINE)
-"""A line that does not begin with an object: at the head of a block, pyarrow crashes on one."""
+_NULL: Final = re.compile(rb"^(?:\A\xef\xbb\xbf)?+[^\S\n]*+null", re.MULTILINE)
+"""A line that begins with null, which pyarrow crashes on at the head of a block; a file may begin with a byte order mark."""
 _PARTITIONS: Final = ("topic", "partition")
 _REPORTS: Final = ("topic", "partition", "gc_epoch")
 _MARKER: Final = "_SUCCESS"
@@ -207,9 +207,9 @@ def _parsed(kind: str, body: bytes, name: str) -> pa.Table:
     if kind == "csv":
         options = pyarrow.csv.ConvertOptions(column_types=_TYPES, null_values=[""], strings_can_be_null=True)
         return pyarrow.csv.read_csv(pa.BufferReader(body), convert_options=options)
-    if (other := _NO_OBJECT.search(body)) is not None:
-        line = body.count(b"\n", 0, other.start()) + 1
-        raise CorruptObjectError(f"line {line} of {name} does not begin with an object")
+    if (null := _NULL.search(body)) is not None:
+        line = body.count(b"\n", 0, null.start()) + 1
+        raise CorruptObjectError(f"line {line} of {name} is null, which is not a row")
     schema = pa.schema(list(_TYPES.items()))
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     return pyarrow.json.read_json(pa.BufferReader(body), parse_options=options)

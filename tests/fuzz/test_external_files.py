@@ -83,9 +83,16 @@ def test_the_worker_reads_a_file(worker: Worker, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ndjson"], indirect=True)
-@pytest.mark.parametrize("line", [b"null\n", b' null, "note": [{}]}\n', b"1\n", b'{}\n\t"x"\n'])
+@pytest.mark.parametrize("line", [b"null\n", b"\xef\xbb\xbfnull\n", b' null, "note": [{}]}\n', b"1\n", b'{}\n\t"x"\n'])
 def test_a_line_that_is_not_an_object_is_refused(worker: Worker, kind: str, line: bytes) -> None:
     assert worker.answer(line + FILES[kind][0]) == REFUSED
+
+
+@pytest.mark.parametrize("kind", ["ndjson"], indirect=True)
+def test_a_byte_order_mark_and_an_object_of_several_lines_are_read(worker: Worker, kind: str) -> None:
+    body = FILES[kind][0].replace(b', "', b',\n"', 1)
+    assert body != FILES[kind][0]
+    assert worker.answer(b"\xef\xbb\xbf" + body) == READ
 
 
 @fuzzing(150)
