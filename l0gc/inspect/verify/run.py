@@ -152,14 +152,8 @@ def verify(
     """
     started = time.monotonic()
     now_ms = cluster.store.now_ms()
-    # M, then the controller: what is compared with M is read after it.
-    published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
-    state = cluster.controller.snapshot()
-    shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
-    basis = Basis(shown, published, now_ms - min_age_ms, state.to_be_closed_by(now_ms))
-    suspects = []
-    if watermark_error is not None:
-        suspects.append(Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=watermark_error[1]))
+    basis, suspects = read_basis(cluster, now_ms, young_after_ms=now_ms - min_age_ms)
+    state, published = basis.state, basis.published
     if published is not None:
         newest, reached = max(published.watermark, published.cluster_epoch), min(published.cluster_epoch, state.epoch)
         if newest > reached:
@@ -186,19 +180,35 @@ def verify(
 
     counts = sum((kinds for _, kinds, _ in parts), Counter[Kind]())
     first = heapq.nsmallest(max_findings, (s for _, _, findings in parts for s in findings), key=finding_order)
-    result = VerifyResult(
-        state.epoch,
-        basis.watermark,
-        deep,
-        findings=[finding_of(s) for s in _searched(cluster, first)],
-        total=counts.total(),
-        counts={kind.value: n for kind, n in sorted(counts.items())},
-        checked=Checked(journals=state.journals, partitions=state.partition_count),
-    )
+    result = result_of(basis, counts, _searched(cluster, first), deep=deep)
     for name, n in sum((seen for seen, _, _ in parts), Counter[str]()).items():
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
     result.seconds = time.monotonic() - started
     return result
+
+
+def read_basis(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tuple[Basis, list[Suspect]]:
+    """Read M, then the controller: what is compared with M is read after it. Returns also what is wrong with M's object."""
+    published, error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    state = cluster.controller.snapshot()
+    shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
+    basis = Basis(shown, published, young_after_ms, state.to_be_closed_by(now_ms))
+    unreadable = [] if error is None else [Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=error[1])]
+    return basis, unreadable
+
+
+def result_of(basis: Basis, counts: Counter[Kind], listed: Iterable[Suspect], *, deep: bool) -> VerifyResult:
+    """Return the result of a run that found so many suspects of each kind, of which it lists some."""
+    state = basis.state
+    return VerifyResult(
+        state.epoch,
+        basis.watermark,
+        deep,
+        findings=[finding_of(s) for s in listed],
+        total=counts.total(),
+        counts={kind.value: n for kind, n in sorted(counts.items())},
+        checked=Checked(journals=state.journals, partitions=state.partition_count),
+    )
 
 
 def _searched(cluster: Handles, findings: Sequence[Suspect]) -> list[Suspect]:

@@ -29,24 +29,21 @@ from l0gc.collect.runs import KEEP_RUNS, RunEntry, list_runs, shadowed
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.formatting import count, moment
-from l0gc.inspect.reading import published_m
 from l0gc.inspect.verify.findings import (
     DOUBTFUL,
     Basis,
-    Checked,
     Kind,
     ShadowProof,
     Suspect,
     VerifyResult,
     check_journal,
     described,
-    finding_of,
     of_object,
     placed,
 )
 from l0gc.inspect.verify.reading import read_copy
-from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order
-from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order, read_basis, result_of
+from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.redaction import without_secrets
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
@@ -108,37 +105,25 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
         raise NotFoundError(
             "no shadow run is on record, so there is nothing to verify; l0gc sweep --shadow and l0gc gc --shadow leave one"
         )
-    published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
-    state = cluster.controller.snapshot()
-    basis = Basis(msgspec.structs.replace(state, producers={}), published, 0)
-    suspects = []
-    if watermark_error is not None:
-        suspects.append(Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=watermark_error[1]))
+    now_ms = cluster.store.now_ms()
+    basis, suspects = read_basis(cluster, now_ms, young_after_ms=0)
     bounds = [r.summary.bound for r in runs if r.summary is not None]
     needs = _Needs(max([basis.watermark, *bounds]))
-    proof = ShadowProof(runs=len(runs), since_ms=runs[0].started_ms, until_ms=cluster.store.now_ms())
-    for journal in range(state.journals):
+    proof = ShadowProof(runs=len(runs), since_ms=runs[0].started_ms, until_ms=now_ms)
+    for journal in range(basis.state.journals):
         suspects += _read_journal(cluster, basis, journal, runs, needs, proof)
     if logs is not None:
         _read_access_logs(cluster, basis, logs, needs, proof)
-    pins = [p for p in state.pins.values() if p.in_effect and not p.level_one]
+    pins = [p for p in basis.state.pins.values() if p.in_effect and not p.level_one]
     for run in runs:
         suspects += _needed(cluster, run, pins, needs, proof)
 
     found = confirm(cluster, basis, suspects)
-    counts = Counter(s.kind for s in found)
     proof.sum_up("not one was needed" if not found else f"stop: {count(len(found), 'finding')} of l0gc verify --shadow")
-    return VerifyResult(
-        state.epoch,
-        basis.watermark,
-        deep=False,
-        findings=[finding_of(s) for s in heapq.nsmallest(MAX_FINDINGS, found, key=finding_order)],
-        total=counts.total(),
-        counts={kind.value: n for kind, n in sorted(counts.items())},
-        checked=Checked(journals=state.journals, partitions=state.partition_count),
-        seconds=time.monotonic() - started,
-        shadow=proof,
-    )
+    first = heapq.nsmallest(MAX_FINDINGS, found, key=finding_order)
+    result = result_of(basis, Counter(s.kind for s in found), first, deep=False)
+    result.shadow, result.seconds = proof, time.monotonic() - started
+    return result
 
 
 def _needed(
