@@ -18,7 +18,7 @@ from l0gc.storage.config import ENCRYPTIONS, ENDPOINT_VARIABLES, REGION_VARIABLE
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FILE: Final = click.Path(readable=False, allow_dash=True)
-"""A file's name, which shells complete; whether it can be read is found out when it is read."""
+"""A file's name, which shells complete; it is checked when it is read."""
 
 
 class GlobalOption(click.Option):

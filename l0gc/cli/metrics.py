@@ -301,7 +301,7 @@ def _numbers(run: Run) -> dict[str, Any]:
 
 
 def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
-    """The overview that was seen, with what follows from it. What nobody knows is left out."""
+    """Return the overview with what follows from it, without values that are unknown."""
     from l0gc.inspect.causes import CODES
 
     def age_s(ms: int | None) -> float:
@@ -321,7 +321,7 @@ def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
         data["oldest_eligible_s"] = age_s(o.garbage.oldest_eligible_ms if o.garbage.left_objects else None)
     if not o.external_log:
         return data
-    # The logs are another system's, so nobody has counted what is in them.
+    # The logs are another system's, so their contents were not counted.
     unknown = {
         "partitions", "journals", "errors", "records", "unreconciled_records", "unreconciled_bytes", "held_partitions",
         "lowest_gc_epoch", "holes", "lost_records", "l1", "oldest_dropped_s",

@@ -306,10 +306,10 @@ yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask; needed
 
 
 def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
-    """Go on if the user says so, who is told which cluster it is.
+    """Continue if the user agrees; the question names the cluster.
 
     Raises:
-        UsageError: there is no terminal to ask at, or the answer is no.
+        UsageError: no terminal can be asked, or the answer is no.
     """
     where = f"in {without_secrets(cluster.url)} (cluster {cluster.handles().identity().cluster_id})"
     if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():

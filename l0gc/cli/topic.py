@@ -120,7 +120,7 @@ def alter(
 
 
 def _lost(cluster: Cluster, name: str | None, wanted: RetentionSettings) -> str:
-    """What the next expiry would delete with these settings, if that is more than half of a topic."""
+    """Return what the next expiry would delete with these settings; empty if that is at most half of each topic."""
     from l0gc.streamlog.level_one.expire import losses
 
     found = losses(cluster.handles(), name, wanted)

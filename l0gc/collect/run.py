@@ -5,10 +5,9 @@ its own. A part that is done again, because its executor died, finds what is lef
 deleted is on record, and counted from there, so that the totals say what the run deleted, whichever task did it. A run
 that is stopped is settled in the same way.
 
-`run.json` is written when a run ends. A dry run that is no shadow run, and a run that deleted no data and met no trouble,
-leave none. A run that
-failed or was stopped says so. A killed process, as by a second signal, writes no end: its absence is how `runs` recognises
-a run that was killed, and the segments say what it deleted (`record.py`).
+`run.json` is written when a run ends. A dry run writes none unless it is a shadow run, nor does a run that deleted no data
+and met no trouble. If a run failed or was stopped, it records that. A killed process, as by a second signal, writes no
+`run.json`: that is how `runs` recognises it, and the segments record what it deleted (`record.py`).
 """
 
 from __future__ import annotations
@@ -329,7 +328,7 @@ class RemovalRun(Generic[D, R]):
 
 
 def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
-    """Where the record of a run goes; None for a run that keeps none, as a dry run does that is no shadow run.
+    """Return where the record of a run goes; None if it keeps none, as any dry run but a shadow run.
 
     Raises:
         UsageError: both a folder and no record are wanted, or the folder cannot be written to; a shadow run is to keep its

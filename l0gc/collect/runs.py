@@ -323,7 +323,7 @@ def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -
 
 
 def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[RecordedObject]:
-    """What a shadow run would have deleted. Raises `CorruptObjectError`."""
+    """Yield what a shadow run would have deleted. Raises `CorruptObjectError`."""
     keys = sorted(k for k in records.list(folder(run_id)).modified_ms if k.endswith(".parquet"))
     for at in range(0, len(keys), _SEGMENTS_AT_ONCE):
         for rows in parallel.map(lambda key: read_segment(records, key), keys[at : at + _SEGMENTS_AT_ONCE]):
@@ -331,7 +331,7 @@ def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[Reco
 
 
 def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
-    """What shadow runs have on record already, for the next one: all that the newest whole one looked at.
+    """Return what shadow runs have on record already, for the next one: all that the newest whole one looked at.
 
     Returns:
         The epoch at or below which, and the time before which; see `SkipScan`.
