@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -29,6 +28,8 @@ class Outcome:
     __slots__ = ()
     hidden: ClassVar[frozenset[str]] = frozenset()
     """The fields that are not in the JSON."""
+    derived: ClassVar[tuple[str, ...]] = ()
+    """The properties that are."""
     unfinished: ClassVar[str] = ""
     """What a run says that has `errors`."""
 
@@ -38,10 +39,10 @@ class Outcome:
         return PartialFailureError.of(self.unfinished, getattr(self, "errors", [])) if self.unfinished else None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as `--json` prints them."""
+        """Return the fields, and what is derived from them, as `--json` prints them."""
         fields: dict[str, Any] = {}
-        names = getattr(self, "__struct_fields__", None) or [f.name for f in dataclasses.fields(cast(Any, self))]
-        for name in names:
+        names: Iterable[str] = getattr(self, "__struct_fields__", None) or getattr(self, "__dataclass_fields__", {})
+        for name in (*names, *self.derived):
             if name not in self.hidden:
                 match getattr(self, name):
                     case Outcome() as one:

@@ -45,7 +45,7 @@ CONTRACT = {
     "upload": "records objects placeholders retries",
     "housekeep": "cluster_epoch advanced checkpoints",
     "reconcile": "records l1_objects partitions",
-    "merge": "objects_before objects_after records bytes partitions",
+    "merge": "merged lost errors",
     "compute-watermark": "watermark previous_watermark cluster_epoch partitions held_back_by listing published",
     "listing": "objects bytes eligible_objects eligible_bytes unparsable",
     "sweep": "watermark listed eligible deleted bytes failed held_by_age unparsable requests engine seconds run_id",
@@ -95,7 +95,7 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
         founded = cluster.init(create_bucket=True, shards=8, journals=2)
         assert (founded.created, cluster.init().created) == (True, False)
         topic = cluster.topics.create("events", partitions=4, journals=2)
-        known = cluster.topics.describe("events").topic
+        known = cluster.topics.list().topics[0]
         there = cluster.topics.create("events", 4, 2)
         assert (topic.created, there.created) == (True, False)
         assert topic.to_json() | {"created": False} == there.to_json() == known.to_json() | {"created": False}
@@ -476,6 +476,35 @@ def test_the_library_takes_what_the_commands_take() -> None:
             if not names & (known | connection | _OUTPUT | _ENGINE):
                 missing.add(f"{command} {p.opts[0] if p.param_type_name == 'option' else p.human_readable_name}")
     assert missing == set(EXCEPTIONS)
+
+
+_SECTION: Final = re.compile(r"^#{2,3} l0gc (.+)$(?s:(.*?))(?=^#{2,3} l0gc |\Z)", re.MULTILINE)
+_FIELD: Final = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+_FIELDS_OF: Final = "<!-- fields of "
+
+
+def result_of(command: str) -> Any:
+    """The class of what a command's method returns."""
+    name = str(inspect.signature(_method(command)).return_annotation).removesuffix(" | None")
+    return getattr(api, name.removeprefix("Iterator[").removesuffix("]"))
+
+
+def test_results_have_as_attributes_what_the_contract_promises() -> None:
+    """Each field in a command's table, of what its method returns; the lines of a log are `data`."""
+    promised, methods = dict[str, list[str]](), _commands().keys() - {"epoch show", "log show"}
+    for section in _SECTION.finditer((ROOT / "docs/commands.md").read_text()):
+        if _FIELDS_OF in section[2] and section[1] in methods:
+            table = section[2].partition(_FIELDS_OF)[2].split("\n\n")[1]
+            promised[section[1]] = _FIELD.findall(table)
+    assert len(promised) > 25
+    missing = {}
+    for command, names in promised.items():
+        kind = result_of(command)
+        there = {*getattr(kind, "__struct_fields__", ()), *getattr(kind, "__dataclass_fields__", ())}
+        there |= {name for name in names if isinstance(inspect.getattr_static(kind, name, None), property)}
+        if set(names) - there:
+            missing[command] = sorted(set(names) - there)
+    assert missing == {}
 
 
 GOOD = """

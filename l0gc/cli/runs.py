@@ -83,11 +83,11 @@ def show_command(out: Output, cluster: Cluster, run_id: str, all_objects: bool, 
 
 
 def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool) -> list[str]:
-    if detail.entry.summary is not None and detail.entry.summary.command == UNDELETE:
-        return [_line(detail.entry)]
+    if detail.command == UNDELETE:
+        return [_line(detail)]
     gone = detail.by_status["deleted"]
     lines = [
-        _line(detail.entry),
+        _line(detail),
         *(f"  brought back: {_line(r)}" for r in detail.undeletes),
         f"{count(gone, 'object')} ({size(detail.deleted_bytes)}) deleted, epochs {epoch(detail.lowest_epoch)} to "
         f"{epoch(detail.highest_epoch)}; {detail.by_status['failed']:,} failed, {detail.by_status['left']:,} left",
@@ -96,7 +96,7 @@ def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool
     more = sum(detail.by_status.values()) - len(detail.sample)
     if more > 0 and not all_objects:
         below = f"{record_dir}/" if record_dir is not None else ""
-        lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(detail.entry.run_id)}")
+        lines.append(f"  and {more:,} more, in the Parquet files below {below}{folder(detail.run_id)}")
     return lines
 
 

@@ -160,7 +160,7 @@ def _what_goes(cluster: Cluster, name: str) -> str:
     topic = cluster.handles().controller.snapshot().topic(name)
     what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:
-        totals = cluster.topics.describe(name, limit=0).totals
+        totals = cluster.topics.describe(name, limit=0)
     except CorruptObjectError:
         return f"{what}; a journal of it cannot be read, so nobody knows how many records it has"
     records = count(totals.records, "record")
@@ -202,26 +202,20 @@ def describe(out: Output, cluster: Cluster, name: str, partition: int | None, li
     """
     out.finish(
         lambda: cluster.topics.describe(name, partition, limit),
-        lambda found: _described(found, found.topic.partitions - len(found.offsets) if partition is None else 0),
+        lambda found: _described(found, found.partitions - len(found.offsets) if partition is None else 0),
     )
 
 
 def _described(found: TopicDescription, hidden: int) -> list[str]:
     """The topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
-    topic, totals, kept = found.topic, found.totals, found.retention
-    runs = topic.runs()
-    lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in runs[:_RUNS_SHOWN]]
-    if len(runs) > _RUNS_SHOWN:
-        lines.append(f"and {count(len(runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
+    lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in found.runs[:_RUNS_SHOWN]]
+    if len(found.runs) > _RUNS_SHOWN:
+        lines.append(f"and {count(len(found.runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
     return [
-        f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
-        f"{retention_text(kept.ms, kept.bytes)} in effect; "
-        f"{count(totals.l1_objects, 'L1 object')} ({size(totals.l1_bytes)})",
-        *(
-            [f"{count(totals.lost_records, 'record')} given up, in {count(totals.holes, 'hole')}"]
-            if totals.holes
-            else []
-        ),
+        f"topic {found.name}: {_line(found)}, id {found.topic_id}",
+        f"{retention_text(found.effective_retention_ms, found.effective_retention_bytes)} in effect; "
+        f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)})",
+        *([f"{count(found.lost_records, 'record')} given up, in {count(found.holes, 'hole')}"] if found.holes else []),
         *lines,
         *_table(found.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),
@@ -243,7 +237,7 @@ def _table(offsets: list[PartitionOffsets]) -> list[str]:
     return ["  ".join(v.rjust(w) for v, w in zip(row, widths, strict=True)) for row in ([head, *rows] if rows else [])]
 
 
-def _line(topic: Topic) -> str:
+def _line(topic: Topic | TopicDescription) -> str:
     where = f"journal {topic.journals[0]}" if len(topic.journals) == 1 else count(len(topic.journals), "journal")
     line = f"revision {topic.revision}, {count(topic.partitions, 'partition')} in {where}"
     own = topic.retention_ms, topic.retention_bytes

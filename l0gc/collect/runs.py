@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 
@@ -63,11 +63,6 @@ from l0gc.storage.parallel import Parallel
 from l0gc.watermark.scans import old_scans
 from l0gc.watermark.source import ClusterHandle
 
-_REPORTED: Final = (
-    "ended_ms", "outcome", "command", "purge_versions", "kinds", "engine", "watermark", "bound", "deleted", "bytes",
-    "failed", "of_run", "restored",
-)  # fmt: skip
-"""What the JSON of a run has of its summary."""
 _FAILURES_SHOWN: Final = 20
 _RUN_KEY: Final = re.compile(rf"{RUNS}((?:{SHADOW})?)([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 _NO_ID: Final = {"", "null"}
@@ -80,7 +75,7 @@ _CLOCKS_MS: Final = 3_000
 store's times have whole seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class RunEntry(Outcome):
     """One run; `summary` is None if it did not get to its end, or has not yet.
 
@@ -109,14 +104,25 @@ class RunEntry(Outcome):
     started_ms: int
     segments: int
     summary: RunSummary | None
+    ended_ms: int | None = field(init=False, default=None)
+    outcome: str = field(init=False, default="killed")
+    command: str | None = field(init=False, default=None)
+    purge_versions: bool | None = field(init=False, default=None)
+    kinds: dict[str, Removed] = field(init=False, default_factory=dict)
+    engine: str | None = field(init=False, default=None)
+    watermark: int | None = field(init=False, default=None)
+    bound: int | None = field(init=False, default=None)
+    deleted: int | None = field(init=False, default=None)
+    bytes: int | None = field(init=False, default=None)
+    failed: int | None = field(init=False, default=None)
+    of_run: str | None = field(init=False, default=None)
+    restored: Removed | None = field(init=False, default=None)
+    hidden: ClassVar[frozenset[str]] = frozenset({"summary"})
 
-    def to_json(self) -> dict[str, Any]:
-        """The run, with what it reported at its end; null where it did not get there."""
-        ended: dict[str, Any] = {"outcome": "killed", "kinds": {}}
-        if self.summary is not None:
-            ended = {**msgspec.to_builtins(self.summary), "deleted": self.summary.objects}
-        began = {"run_id": self.run_id, "started_ms": self.started_ms}
-        return began | {name: ended.get(name) for name in _REPORTED} | {"segments": self.segments}
+    def __post_init__(self) -> None:
+        for f in fields(self) if self.summary is not None else ():
+            if not f.init:
+                setattr(self, f.name, getattr(self.summary, "objects" if f.name == "deleted" else f.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,7 @@ class RunList(Outcome):
 
 
 @dataclass
-class RunDetail(Outcome):
+class RunDetail(RunEntry):
     """One run, object by object.
 
     Attributes:
@@ -146,9 +152,6 @@ class RunDetail(Outcome):
         undeletes: The runs of `undelete` that brought objects of it back, oldest first, each as in `runs list`.
     """
 
-    hidden: ClassVar[frozenset[str]] = frozenset({"entry"})
-
-    entry: RunEntry
     by_status: Counter[str] = field(default_factory=Counter)
     deleted_bytes: int = 0
     lowest_epoch: int = -1
@@ -156,14 +159,8 @@ class RunDetail(Outcome):
     sample: list[RecordedObject] = field(default_factory=list)
     undeletes: list[RunEntry] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """The run's own JSON, and what became of its objects."""
-        undone = {"undeletes": [r.to_json() for r in self.undeletes]}
-        return self.entry.to_json() | super().to_json() | undone
 
-
-@dataclass(frozen=True, slots=True)
-class KeyInRun(Outcome):
+class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
     """What a run did with one object.
 
     Attributes:
@@ -181,24 +178,18 @@ class KeyInRun(Outcome):
 
     run_id: str
     command: str | None
-    object: RecordedObject
     kept: bool
-
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"run_id": self.run_id, "command": self.command, "kept": self.kept}
-        found |= msgspec.to_builtins(self.object)
-        return found
 
     @property
     def sentence(self) -> str:
         """What the run did, and whether that can be undone."""
-        o, run = self.object, f"run {self.run_id} ({self.command or 'killed'})"
-        if o.status != DELETED:
-            return f"{run} meant to delete it ({size(o.size)}), and left it"
-        when = f" at {moment(o.deleted_ms)}" if o.deleted_ms >= 0 else ""
+        run = f"run {self.run_id} ({self.command or 'killed'})"
+        if self.status != DELETED:
+            return f"{run} meant to delete it ({size(self.size)}), and left it"
+        when = f" at {moment(self.deleted_ms)}" if self.deleted_ms >= 0 else ""
         undo = f"l0gc undelete --run {self.run_id} brings back what the run deleted"
         back = undo if self.kept else "no version of it was kept, so only a backup brings it back"
-        return f"{run} deleted it ({size(o.size)}){when}; {back}"
+        return f"{run} deleted it ({size(self.size)}){when}; {back}"
 
 
 @dataclass
@@ -227,6 +218,11 @@ class UndeleteResult(Outcome):
     again: Counter[str] = field(default_factory=Counter)
     command: str = SWEEP
     failures: list[DeleteFailure] = field(default_factory=list)
+    derived: ClassVar[tuple[str, ...]] = ("failed",)
+
+    @property
+    def failed(self) -> int:
+        return len(self.failures)
 
     @property
     def problem(self) -> PartialFailureError | None:
@@ -242,7 +238,6 @@ class UndeleteResult(Outcome):
         """The fields, with the first failures only."""
         return super().to_json() | {
             "again": [{"run_id": run, "objects": objects} for run, objects in sorted(self.again.items())],
-            "failed": len(self.failures),
             "failures": [msgspec.to_builtins(f) for f in self.failures[:_FAILURES_SHOWN]],
         }
 
@@ -370,7 +365,7 @@ def show_run(
     records = records or cluster.store
     run_id = run_named(records, run_id)
     segments = _segments(records, run_id)
-    detail = RunDetail(RunEntry(run_id, started_ms(run_id), len(segments), if_there(read_summary, records, run_id)))
+    detail = RunDetail(run_id, started_ms(run_id), len(segments), if_there(read_summary, records, run_id))
     detail.undeletes = _undeletes(cluster, records, run_id)
     for rows in _settled(cluster, records, segments):
         for row in rows:
@@ -412,7 +407,8 @@ def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = 
         kept = versioning != OFF and not any(map(_is_of_versions, segments[run]))
         for row in rows:
             is_gone = row.status == DELETED or not _is_there(cluster.store, row)
-            meant = KeyInRun(run, command, msgspec.structs.replace(row, status=DELETED if is_gone else LEFT), kept)
+            found_now = msgspec.structs.asdict(row) | {"status": DELETED if is_gone else LEFT}
+            meant = KeyInRun(**found_now, run_id=run, command=command, kept=kept)
             if is_gone:
                 return meant
     return meant

@@ -69,6 +69,7 @@ class SweepResult(RunResult, kw_only=True):
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | frozenset(
         ["objects", "unparsable_samples", "unknown", "unknown_folders"]
     )
+    derived: ClassVar[tuple[str, ...]] = ("watermark", "bound", "deleted")
 
     plan: Removal[Sweep]
     engine_reason: str = ""
@@ -87,9 +88,6 @@ class SweepResult(RunResult, kw_only=True):
     def deleted(self) -> int:
         """How many objects were deleted."""
         return self.objects
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("watermark", "bound", "deleted")} | super().to_json()
 
     def measures(self) -> dict[str, Any]:
         names = ("highest_deleted_epoch", "list_errors", "delete_errors")

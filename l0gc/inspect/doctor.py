@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from l0gc import __version__
 from l0gc.collect.garbage import GARBAGE
@@ -113,6 +113,15 @@ class DoctorResult(Outcome):
     """
 
     checks: list[Check]
+    derived: ClassVar[tuple[str, ...]] = ("failures", "warnings")
+
+    @property
+    def failures(self) -> int:
+        return sum(c.status == FAILURE for c in self.checks)
+
+    @property
+    def warnings(self) -> int:
+        return sum(c.status == WARNING for c in self.checks)
 
     @property
     def problem(self) -> EndedError | None:
@@ -121,11 +130,6 @@ class DoctorResult(Outcome):
         return (
             None if failed is None else EndedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the checks, and how many of them are a failure or a warning."""
-        statuses = [c.status for c in self.checks]
-        return super().to_json() | {"failures": statuses.count(FAILURE), "warnings": statuses.count(WARNING)}
 
 
 def ok(name: str, text: str) -> Check:

@@ -87,7 +87,7 @@ def to_l0gc(
         consumer = Consumer(
             {
                 "bootstrap.servers": servers,
-                "group.id": f"l0gc-{topic}-{described.topic.topic_id}-{of_source}",
+                "group.id": f"l0gc-{topic}-{described.topic_id}-{of_source}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
             }

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, UsageError
@@ -62,6 +62,7 @@ class PinView(Outcome):
     created_ms: int
     expires_ms: int
     why: str
+    derived: ClassVar[tuple[str, ...]] = ("expires",)
 
     @classmethod
     def of(cls, p: Pin) -> PinView:
@@ -74,10 +75,6 @@ class PinView(Outcome):
         """Its end, as RFC 3339 has it."""
         return moment(self.expires_ms, "T")
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields, and the end as text."""
-        return super(PinView, self).to_json() | {"expires": self.expires}
-
 
 class PinList(list[PinView], Outcome):
     """The pins, by name.
@@ -86,8 +83,11 @@ class PinList(list[PinView], Outcome):
         pins: The pins by name, each with the fields of [`l0gc pin create`](#l0gc-pin-create).
     """
 
-    def to_json(self) -> dict[str, Any]:
-        return {"pins": [p.to_json() for p in self]}
+    derived = ("pins",)
+
+    @property
+    def pins(self) -> list[PinView]:
+        return [*self]
 
 
 def create_pin(

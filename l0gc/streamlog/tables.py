@@ -73,8 +73,11 @@ class TableList(list[TableView], Outcome):
         tables: The tables by topic, each with the fields of [`l0gc table create`](#l0gc-table-create).
     """
 
-    def to_json(self) -> dict[str, Any]:
-        return {"tables": [t.to_json() for t in self]}
+    derived = ("tables",)
+
+    @property
+    def tables(self) -> list[TableView]:
+        return [*self]
 
 
 @dataclass(slots=True)

@@ -90,9 +90,11 @@ class TopicList(list[Topic], Outcome):
             `retention_bytes`.
     """
 
-    def to_json(self) -> dict[str, Any]:
-        """Each as it was created."""
-        return {"topics": [t.to_json() for t in self]}
+    derived = ("topics",)
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [*self]
 
 
 class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
@@ -154,8 +156,7 @@ class PartitionOffsets:
     l1_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDescription(Outcome):
+class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     """A topic, its retention with the cluster's defaults filled in, its sums, and its first partitions' offsets.
 
     Attributes:
@@ -173,22 +174,23 @@ class TopicDescription(Outcome):
         runs: Runs of consecutive partitions: the `journal`, the `first` partition and their `count`.
     """
 
-    topic: Topic
-    retention: Retention
-    totals: TopicTotals
+    name: str
+    revision: int
+    partitions: int
+    journals: tuple[int, ...]
+    topic_id: str
+    retention_ms: int | None
+    retention_bytes: int | None
+    effective_retention_ms: int
+    effective_retention_bytes: int
+    records: int
+    unreconciled_records: int
+    l1_objects: int
+    l1_bytes: int
+    holes: int
+    lost_records: int
     offsets: list[PartitionOffsets]
-
-    def to_json(self) -> dict[str, Any]:
-        """The topic's fields, where its partitions are, and the sums next to them."""
-        return {
-            **asdict(self.totals),
-            **self.topic.to_json(),  # its partitions, not only those in which anything landed
-            "topic_id": self.topic.topic_id,
-            "runs": [asdict(r) for r in self.topic.runs()],
-            "effective_retention_ms": self.retention.ms,
-            "effective_retention_bytes": self.retention.bytes,
-            "offsets": [asdict(o) for o in self.offsets],
-        }
+    runs: list[JournalRun]
 
 
 def describe_topic(
@@ -218,7 +220,14 @@ def describe_topic(
 
     looks = cluster.parallel.map(look, topic.runs())
     sums = (sum(column) for column in zip(*(astuple(totals) for totals, _ in looks), strict=True))
-    return TopicDescription(topic, state.retention(topic), TopicTotals(*sums), [o for _, some in looks for o in some])
+    kept, totals = state.retention(topic), asdict(TopicTotals(*sums))
+    return TopicDescription(
+        **totals | msgspec.structs.asdict(topic),  # its partitions, not only those in which anything landed
+        effective_retention_ms=kept.ms,
+        effective_retention_bytes=kept.bytes,
+        offsets=[o for _, some in looks for o in some],
+        runs=topic.runs(),
+    )
 
 
 def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffsets:

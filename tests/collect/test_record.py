@@ -226,11 +226,11 @@ def test_the_beginning_of_a_runs_name_is_enough_if_no_other_begins_so() -> None:
     cluster = a_cluster()
     run = SweepRun(cluster, run_id="20260131T235959Z-0123abcd").run(1).run_id
     for start in ("2026", "20260131T2359", run[:-1], run):
-        assert show_run(cluster, start).entry.run_id == run
+        assert show_run(cluster, start).run_id == run
     write_summary(
         cluster.store, msgspec.structs.replace(read_summary(cluster.store, run), run_id="20260131T235959Z-0123abce")
     )
-    assert show_run(cluster, run).entry.run_id == run
+    assert show_run(cluster, run).run_id == run
     with pytest.raises(UsageError, match="20260131T begins the ids of 2 runs, 20260131T235959Z-0123abcd and others"):
         show_run(cluster, "20260131T")
     with pytest.raises(NotFoundError, match="no run whose id begins with 2025"):

@@ -128,7 +128,7 @@ def test_the_run_that_deleted_an_object_is_found_by_its_key_and_mostly_by_its_ow
             store.fault = calls.append
             found = find_in_runs(cluster, key)
             assert found is not None
-            assert (found.run_id, found.command, found.object.key, found.object.status) == (
+            assert (found.run_id, found.command, found.key, found.status) == (
                 run,
                 "sweep",
                 key,
@@ -150,8 +150,8 @@ def test_an_object_that_a_killed_run_only_planned_to_delete_is_left_if_it_is_the
     left, deleted = find_in_runs(cluster, first), find_in_runs(cluster, second)
     assert left is not None
     assert deleted is not None
-    assert (left.object.status, left.command) == ("left", None)
-    assert deleted.object.status == "deleted"
+    assert (left.status, left.command) == ("left", None)
+    assert deleted.status == "deleted"
 
 
 @pytest.mark.parametrize("workers", [Elsewhere, Losing])

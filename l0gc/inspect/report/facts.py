@@ -184,6 +184,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"html"})
+    derived: ClassVar[tuple[str, ...]] = ("runs_total",)
 
     overview: Overview
     url: str
@@ -208,11 +209,14 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
         """The newest runs, which the page lists."""
         return self.overview.runs[-SHOWN_RUNS:]
 
+    @property
+    def runs_total(self) -> int:
+        return self.overview.runs_total
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields, with as many runs as the page lists."""
         runs = {"runs": [r.to_json() for r in self.runs]}
-        overview = {"overview": self.overview.to_json() | runs, "runs_total": self.overview.runs_total}
-        return super().to_json() | overview
+        return super().to_json() | {"overview": self.overview.to_json() | runs}
 
 
 _FINDINGS: Final = msgspec.json.Decoder(VerifyResult)

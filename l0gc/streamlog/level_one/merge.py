@@ -16,8 +16,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
+import msgspec
 import numpy as np
 
 from l0gc.formatting import Outcome, count
@@ -47,9 +48,20 @@ SHARE_OBJECTS: Final = 4_096
 LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
 
+
+class Merged(msgspec.Struct, frozen=True):
+    """What was merged, in numbers."""
+
+    objects_before: int
+    objects_after: int
+    records: int
+    bytes: int
+    bytes_read: int
+    partitions: int
+
+
 DEFAULT_RULE: Final = MergeRule()
-_IN_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
-_COUNTED: Final = (*_IN_MERGED, "lost", "errors")
+_COUNTED: Final = (*Merged.__struct_fields__, "lost", "errors")
 """The fields that add up over journals and workers."""
 
 
@@ -82,10 +94,12 @@ class MergeResult(Outcome):
     dry_run: bool = False
     seconds: float = 0.0
     unfinished: ClassVar[str] = "not everything could be merged"
+    hidden: ClassVar[frozenset[str]] = frozenset(Merged.__struct_fields__)
+    derived: ClassVar[tuple[str, ...]] = ("merged",)
 
-    def to_json(self) -> dict[str, Any]:
-        fields = Outcome.to_json(self)
-        return {"merged": {name: fields.pop(name) for name in _IN_MERGED}, **fields}
+    @property
+    def merged(self) -> Merged:
+        return Merged(*(getattr(self, name) for name in Merged.__struct_fields__))
 
 
 @dataclass(frozen=True, slots=True)
