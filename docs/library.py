@@ -24,6 +24,7 @@ KEYWORDS_HEAD = '''"""The keywords of the library's methods: the options in l0gc
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -91,7 +92,7 @@ def _signature(name: str, function: Callable[..., object]) -> str:
         for name_, kind in operations.types_of(operation).items():
             default = operations.default_of(operation, name_)
             shown = f"{type(default).__name__}()" if isinstance(default, Operation) else repr(default)
-            arguments.append(f"{name_}: {type_text(kind)} = {shown}")
+            arguments.append(f"{name_}: {_keyword_text(name_, kind)} = {shown}")
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     arguments = [a for a in arguments if a != "self"]
@@ -107,9 +108,14 @@ def keywords() -> str:
     steps = sorted(k.__name__ for t in operations.types_of(operations.Gc).values() if (k := operations.step_of(t)))
     parts = [KEYWORDS_HEAD + f"from l0gc.operations import {', '.join(steps)}\n"]
     for kind in operations.OPERATIONS.values():
-        fields = "\n".join(f"    {name}: {type_text(t)}" for name, t in operations.types_of(kind).items())
+        fields = "\n".join(f"    {name}: {_keyword_text(name, t)}" for name, t in operations.types_of(kind).items())
         parts.append(f"class {kind.__name__}Keywords(TypedDict, total=False):\n{fields}\n")
     return "\n\n".join(parts)
+
+
+def _keyword_text(name: str, kind: Any) -> str:
+    """The type of a keyword; the library also takes a `timedelta` for seconds."""
+    return type_text(kind) + (" | timedelta" if name.endswith("_s") else "")
 
 
 def type_text(kind: Any) -> str:

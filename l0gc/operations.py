@@ -3,16 +3,18 @@
 From these structs follow the options of the commands, the keywords of the library (`api/keywords.py`, generated), what `gc`
 passes to its steps, the sections of the settings file, and the tables of the documents. A field is an option: its default is
 the option's, its line under `Attributes` the option's help. A name ends with its unit if it has one: `_s` are seconds,
-`_bytes` bytes; only the command line reads texts such as `7d` or `4MiB`. A value that is out of bounds is refused wherever
-it comes from.
+`_bytes` bytes; only the command line reads texts such as `7d` or `4MiB`, and the library takes a `timedelta` for seconds. A
+value that is out of bounds is refused wherever it comes from.
 """
 
 import inspect
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,6 +24,7 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 MIB: Final = 1 << 20
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 60
 """How much of a refused value a message shows."""
 
@@ -41,6 +44,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, checked_value(name, getattr(self, name), kind))
 
     @classmethod
+    def of(cls, options: Mapping[str, object]) -> Self:
+        """Return the options as the library is given them: what is in seconds may be a `timedelta`."""
+        return cls(**options)
+
+    @classmethod
     def command(cls) -> str:
         """The operation's name, as the command line and the settings file write it: `compute-watermark`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
@@ -54,13 +62,27 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
             Unicode or has a null byte.
     """
     try:
-        found = msgspec.convert(value, kind)
+        found = msgspec.convert(_in_its_unit(name, value), kind)
         _check_storable(found)
         return str(found) if isinstance(found, str) else found  # of the type itself, which all encoders take
     except (msgspec.ValidationError, ValueError) as e:
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
         raise UsageError(f"{name} cannot be {shown}: {str(e)[:1].lower()}{str(e)[1:]}") from e
+
+
+def _in_its_unit(name: str, value: object) -> object:
+    """Return a duration as the number of seconds or milliseconds that the name asks for, and a moment as milliseconds."""
+    match value:
+        case timedelta() if name.endswith(("_s", "_ms")):
+            if value < timedelta():
+                raise ValueError("it must not be negative")
+            return value.total_seconds() if name.endswith("_s") else value // timedelta(milliseconds=1)
+        case datetime() if name.endswith("_time_ms"):
+            if value.tzinfo is None:
+                raise ValueError("it names no time zone; use for example datetime.now(UTC)")
+            return (value - _EPOCH) // timedelta(milliseconds=1)
+    return value
 
 
 def _check_storable(value: object) -> None:

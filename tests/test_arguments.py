@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import click
 import numpy as np
 import pytest
 
+import l0gc
 from l0gc import api, operations
 from l0gc.api.cluster import Cluster
 from l0gc.cli.main import cli
@@ -30,6 +32,7 @@ ODD: Final[list[Any]] = [
     None, True, False, 0, 1, -1, -2, 7, 2**38, 2**53, 2**62 + 1, 2**63, 2**64, -(2**70), 0.0, 2.0, 0.5, -1.0, 5e9, 1e308,
     float("nan"), float("inf"), "", "t", "\udc80", "a\0b", 'a"b', "a\nb", "x" * 1000, "../x", "ä" * 300, b"t",
     bytearray(b"t"), [], [1], ["t"], ["\udc80"], (1, 2), (1.0, 2), (0, 2**70), {}, {"dry_run": True}, timedelta(days=7),
+    timedelta(-1), datetime(2026, 1, 1, tzinfo=UTC), datetime.min,
     Decimal(4), Decimal("NaN"), np.int64(3), np.float64(2), np.str_("t"), np.bool_(True), object(), Path("x"), Path("a\0b"),
 ]  # fmt: skip
 """What somebody may give instead of something else."""
@@ -185,6 +188,20 @@ CASES: Final[dict[str, Callable[[Any], object]]] = {
     "above cannot be 1000.0: ": lambda c: c.advance_epoch(above=1e3),
     "journals cannot be 16.0: ": lambda c: c.init(journals=16.0),
     "shards cannot be 8.0: ": lambda c: c.init(shards=8.0),
+    "start cannot be -5: ": lambda c: c.read("t", 0, -5),
+    "partition cannot be '0': ": lambda c: c.read_lines("t", "0"),
+    "min_age_s cannot be datetime.timedelta(days=-1): it must not be negative": lambda c: c.sweep(
+        min_age_s=timedelta(-1)
+    ),
+    "retention_ms cannot be datetime.timedelta(days=-1): it must not be negative": lambda c: c.topics.alter(
+        "t", retention_ms=timedelta(-1)
+    ),
+    "before_time_ms cannot be datetime.datetime(2026, 1, 1, 0, 0): it names no time zone": lambda c: c.delete_records(
+        "t", before_time_ms=datetime(2026, 1, 1)
+    ),
+    "url cannot be None: ": lambda c: l0gc.open(None),  # type: ignore[arg-type]
+    "region cannot be 5: ": lambda c: l0gc.open(URL, region=5),  # type: ignore[arg-type]
+    "epoch_interval_s cannot be '10m': ": lambda c: l0gc.open(URL, epoch_interval_s="10m"),  # type: ignore[arg-type]
 }
 
 
@@ -196,3 +213,26 @@ def test_a_number_of_another_type_is_refused_with_its_name(refused: str, monkeyp
         CASES[refused](cluster)
     assert copy_of(store_of(handles)) == before
     read_by_another(handles)
+
+
+def test_durations_are_taken_as_timedelta_or_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = in_memory(monkeypatch)
+    with over(handles, monkeypatch) as cluster:
+        topics = [cluster.topics.alter("t", retention_ms=ms) for ms in (timedelta(hours=1), 3_600_000)]
+        assert [t.retention_ms for t in topics] == [3_600_000, 3_600_000]
+        assert [t.altered for t in topics] == [True, False]
+        lives: list[float | timedelta] = [timedelta(minutes=1), 60, 60.0]
+        pins = [cluster.pins.create(f"p{n}", ttl_s=s) for n, s in enumerate(lives)]
+        assert {p.expires_ms - p.created_ms for p in pins} == {60_000}
+        assert cluster.delete_records("t", before_time_ms=datetime(2026, 1, 1, tzinfo=UTC), dry_run=True).records == 0
+    assert operations.Sweep.of({"min_age_s": timedelta(minutes=1)}) == operations.Sweep(min_age_s=60)
+
+
+def test_a_pickled_cluster_opens_again_and_a_closed_one_is_refused() -> None:
+    with l0gc.open(URL, region="eu-west-1", endpoint_url="http://127.0.0.1:1", cluster_id="c") as cluster:
+        with pickle.loads(pickle.dumps(cluster)) as other:
+            assert (other.url, other.store.config) == (cluster.url, cluster.store.config)
+            assert other.handles() is not cluster.handles()
+        assert cluster.handles() is not None  # the other one's end is not its own
+    with pytest.raises(UsageError, match="is closed"):
+        pickle.dumps(cluster)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 from l0gc.api.cluster import Cluster as Cluster
 from l0gc.api.engine import Engine as Engine
@@ -19,6 +20,7 @@ from l0gc.api.groups import Producers as Producers
 from l0gc.api.groups import Runs as Runs
 from l0gc.api.groups import Tables as Tables
 from l0gc.api.groups import Topics as Topics
+from l0gc.api.groups import checking
 from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 
@@ -37,6 +39,7 @@ else:
         return results[name]
 
 
+@checking
 def open(
     url: str,
     *,
@@ -46,7 +49,7 @@ def open(
     sse: str | None = None,
     sse_kms_key_id: str | None = None,
     cluster_id: str | None = None,
-    epoch_interval_s: float = EPOCH_INTERVAL_S,
+    epoch_interval_s: float | timedelta = EPOCH_INTERVAL_S,
 ) -> Cluster:
     """The cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
 
@@ -59,7 +62,7 @@ def open(
             as the bucket says.
         sse_kms_key_id: the key for that, by default `L0GC_SSE_KMS_KEY_ID`; with it alone, `sse` is `aws:kms`.
         cluster_id: refuse a bucket of any other cluster.
-        epoch_interval_s: uploads and housekeeping advance an epoch that is older than this.
+        epoch_interval_s: uploads and housekeeping advance an epoch that is older than this, seconds or a `timedelta`.
 
     Raises:
         UsageError: the URL or the endpoint cannot be one.
@@ -68,4 +71,4 @@ def open(
     config = StoreConfig.from_url(
         url, endpoint_url=endpoint_url, region=region, profile=profile, sse=sse, sse_kms_key_id=sse_kms_key_id
     )
-    return Cluster(config, cluster_id, epoch_interval_s)
+    return Cluster(config, cluster_id, cast(float, epoch_interval_s))

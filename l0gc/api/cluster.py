@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -32,11 +33,13 @@ from l0gc.operations import (
     Housekeep,
     Init,
     Merge,
+    Number,
     Reconcile,
     Sweep,
     Upload,
     Vacuum,
     Verify,
+    checked_value,
 )
 from l0gc.runtime import user_at_host
 from l0gc.storage.config import StoreConfig
@@ -87,6 +90,7 @@ class Cluster:
 
     def __init__(self, config: StoreConfig, cluster_id: str | None, epoch_interval_s: float) -> None:
         self._stack, self._config, self._closed = ExitStack(), config, False
+        self._opened_with = config, cluster_id, epoch_interval_s
         opened = open_cluster(config, expected_cluster_id=cluster_id, epoch_interval_s=epoch_interval_s)
         self._handles, self.store = self._stack.enter_context(opened)
         self.topics, self.producers, self.runs = Topics(self.handles), Producers(self.handles), Runs(self.handles)
@@ -94,6 +98,12 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<l0gc.Cluster {self.url}>"
+
+    def __reduce__(self) -> tuple[type[Cluster], tuple[StoreConfig, str | None, float]]:
+        """Pickle what it was opened with, and open it again where it is unpickled: threads and clients stay here."""
+        if self._closed:
+            raise UsageError(CLOSED)
+        return Cluster, self._opened_with
 
     def __enter__(self) -> Self:
         return self
@@ -184,7 +194,9 @@ class Cluster:
         """
         from l0gc.streamlog.reader import read_topic
 
-        read = partial(read_topic, self.handles(), *self._partitions_of(topic, partition), start, skip_holes=skip_holes)
+        read = partial(
+            read_topic, self.handles(), *self._partitions_of(topic, partition, start), start, skip_holes=skip_holes
+        )
         return self._pinned(topic, read) if pin else read()
 
     def read_lines(
@@ -206,7 +218,7 @@ class Cluster:
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
 
-        target, partitions = self._partitions_of(topic, partition)
+        target, partitions = self._partitions_of(topic, partition, start)
         cluster, total, records, written = self.handles(), 0, 0, 0
         if progress is not quiet:
             progress("reading the journals")
@@ -251,7 +263,7 @@ class Cluster:
         self,
         name: str,
         *,
-        ttl_s: float = PIN_TTL_S,
+        ttl_s: float | timedelta = PIN_TTL_S,
         topic: str | None = None,
         level_one: bool = False,
         why: str = "",
@@ -363,7 +375,7 @@ class Cluster:
         partition: int | None = None,
         *,
         before_offset: int | None = None,
-        before_time_ms: int | None = None,
+        before_time_ms: int | datetime | None = None,
         dry_run: bool = False,
     ) -> ExpireResult:
         """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
@@ -380,7 +392,7 @@ class Cluster:
             topic,
             partition,
             before_offset=before_offset,
-            before_time_ms=before_time_ms,
+            before_time_ms=cast("int | None", before_time_ms),
             dry_run=dry_run,
             shown=PARTITIONS_SHOWN,
         )
@@ -482,7 +494,7 @@ class Cluster:
         from l0gc.collect.remover import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import SweepRun
 
-        handles, wanted = self.handles(), Sweep(**options)
+        handles, wanted = self.handles(), Sweep.of(options)
         work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
         result: SweepResult | None = None
 
@@ -517,7 +529,7 @@ class Cluster:
         from l0gc.collect.vacuum import VacuumRun
         from l0gc.streamlog.garbage import JournalGarbage
 
-        handles, wanted = self.handles(), Vacuum(**options)
+        handles, wanted = self.handles(), Vacuum.of(options)
         with recorded_attempt(handles, "vacuum", whole=wanted.whole, dry_run=wanted.dry_run):
             source = None if handles.identity().external_log else JournalGarbage(handles)
 
@@ -728,7 +740,7 @@ class Cluster:
         from l0gc.inspect.verify.run import check_log_is_ours, verify
         from l0gc.inspect.verify.shadow import AccessLogs, verify_shadow
 
-        cluster, wanted = self.handles(), Verify(**options)
+        cluster, wanted = self.handles(), Verify.of(options)
         if wanted.access_logs is not None and not wanted.shadow:
             raise UsageError("--access-logs goes with --shadow")
         check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
@@ -764,7 +776,9 @@ class Cluster:
 
         return show_log(self.handles(), journal, start, checkpoint=checkpoint)
 
-    def _partitions_of(self, topic: str, partition: int | None) -> tuple[Topic, list[int] | None]:
+    def _partitions_of(self, topic: str, partition: int | None, start: int | None) -> tuple[Topic, list[int] | None]:
+        """The topic and those of its partitions that are to be read. Raises `UsageError`: no offset is that of `start`."""
+        checked_value("start", start, Number | None)
         target = self.handles().controller.snapshot().topic(topic)
         return target, None if partition is None else [target.id(partition).partition]
 

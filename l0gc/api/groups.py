@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from functools import cache, partial, wraps
+from datetime import datetime, timedelta
+from functools import cache, partial, reduce, wraps
+from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, get_args
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
@@ -41,17 +43,19 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Outcome)
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checks_arguments(kind: C) -> C:
     """Have each public method of a class check its arguments by their types before it begins (hazard 31)."""
     for name, member in list(vars(kind).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
-            setattr(kind, name, _checking(member))
+            setattr(kind, name, checking(member))
     return kind
 
 
-def _checking(method: Callable[..., Any]) -> Callable[..., Any]:
+def checking(method: F) -> F:
+    """Have a function check its arguments by their types before it begins."""
     signature = inspect.signature(method)
     kinds = cache(partial(_kinds_of, inspect.unwrap(method)))
 
@@ -63,7 +67,7 @@ def _checking(method: Callable[..., Any]) -> Callable[..., Any]:
                 given.arguments[name] = checked_value(name, given.arguments[name], kinds()[name])
         return method(*given.args, **given.kwargs)
 
-    return call
+    return cast(F, call)
 
 
 def _kinds_of(method: Callable[..., Any]) -> dict[str, Any]:
@@ -73,7 +77,15 @@ def _kinds_of(method: Callable[..., Any]) -> dict[str, Any]:
         if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             with suppress(NameError):
                 kinds[name] = eval(parameter.annotation, method.__globals__)  # noqa: S307 - it is in this package
-    return {name: kind for name, kind in kinds.items() if kind != str | Path}  # which msgspec does not take
+    taken = {name: kind for name, kind in kinds.items() if kind != str | Path}  # which msgspec does not take
+    return {name: _as_number(kind) for name, kind in taken.items()}
+
+
+def _as_number(kind: Any) -> Any:
+    """Return the type of an argument after `checked_value` made a number of a duration or a moment."""
+    parts = get_args(kind)
+    others = [k for k in parts if k not in (timedelta, datetime)]
+    return reduce(or_, others) if len(others) < len(parts) else kind
 
 
 class Group:
@@ -86,6 +98,10 @@ class Group:
         self._handles = handles
 
 
+def _retention(ms: int | timedelta | UnsetType | None, size: int | UnsetType | None) -> RetentionSettings:
+    return RetentionSettings(cast("int | UnsetType | None", ms), size)  # a number since it was checked
+
+
 class Topics(Group):
     """The topics of a cluster: `cluster.topics`."""
 
@@ -95,17 +111,18 @@ class Topics(Group):
         partitions: int,
         journals: int | None = None,
         *,
-        retention_ms: int | UnsetType | None = UNSET,
+        retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
     ) -> CreatedTopic:
         """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
 
         Args:
             journals: spread the partitions over so many journals; by default they are in one.
-            retention_ms: keep records for so many milliseconds; -1 for ever, None as long as the cluster's default says.
+            retention_ms: keep records for so many milliseconds, or a `timedelta`; -1 for ever, None as long as the cluster's
+                default says.
             retention_bytes: keep so many bytes of L1 of each partition, in the same way.
         """
-        retention = RetentionSettings(retention_ms, retention_bytes)
+        retention = _retention(retention_ms, retention_bytes)
         topic, created = topics.create_topic(self._handles(), name, partitions, journals, retention)
         return CreatedTopic(**asdict(topic), created=created)
 
@@ -113,7 +130,7 @@ class Topics(Group):
         self,
         name: str,
         *,
-        retention_ms: int | UnsetType | None = UNSET,
+        retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
     ) -> AlteredTopic:
         """Change a topic's retention; what is not given stays. As `l0gc topic alter`.
@@ -122,14 +139,17 @@ class Topics(Group):
             retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
             retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
         """
-        topic, altered = topics.alter_topic(self._handles(), name, RetentionSettings(retention_ms, retention_bytes))
+        topic, altered = topics.alter_topic(self._handles(), name, _retention(retention_ms, retention_bytes))
         return AlteredTopic(**asdict(topic), altered=altered)
 
     def alter_defaults(
-        self, *, retention_ms: int | UnsetType | None = UNSET, retention_bytes: int | UnsetType | None = UNSET
+        self,
+        *,
+        retention_ms: int | timedelta | UnsetType | None = UNSET,
+        retention_bytes: int | UnsetType | None = UNSET,
     ) -> AlteredDefaults:
         """Change the retention of topics without their own. As `l0gc topic alter --defaults`; arguments as of `alter`."""
-        now, altered = topics.alter_defaults(self._handles(), RetentionSettings(retention_ms, retention_bytes))
+        now, altered = topics.alter_defaults(self._handles(), _retention(retention_ms, retention_bytes))
         return AlteredDefaults(now.ms, now.bytes, altered)
 
     def delete(self, name: str) -> RemovedTopic:
@@ -159,7 +179,7 @@ class Pins(Group):
         self,
         name: str,
         *,
-        ttl_s: float = PIN_TTL_S,
+        ttl_s: float | timedelta = PIN_TTL_S,
         topic: str | None = None,
         level_one: bool = False,
         why: str = "",
@@ -168,7 +188,7 @@ class Pins(Group):
         `with` block.
 
         Args:
-            ttl_s: it ends by itself after so many seconds.
+            ttl_s: it ends by itself after so many seconds, or a `timedelta`.
             topic: keep only what is in L1 of this topic, and what it needs of L0.
             level_one: keep what is in L1, and let M move.
             why: for others.
@@ -177,7 +197,9 @@ class Pins(Group):
             raise UsageError(f"pin names that begin with {TABLE_PINS!r} are those of tables; use another name")
         cluster = self._handles()
         revision = ALL_TOPICS if topic is None else cluster.controller.snapshot().topic(topic).revision
-        pin = pins.create_pin(cluster, name, int(ttl_s * 1000), level_one=level_one, why=why, topic=revision)
+        pin = pins.create_pin(
+            cluster, name, int(cast(float, ttl_s) * 1000), level_one=level_one, why=why, topic=revision
+        )
         return PinView.of(pin)
 
     def list(self) -> PinList:
@@ -217,7 +239,7 @@ class Tables(Group):
         Args:
             progress: called with what is done next.
         """
-        cluster, keep_ms = self._handles(), int(TableSync(**options).keep_snapshots_s * 1000)
+        cluster, keep_ms = self._handles(), int(TableSync.of(options).keep_snapshots_s * 1000)
         with recorded_attempt(cluster, "table-sync", whole=topic is None):
             progress("reading the journals and the tables")
             result: TableSyncResult = _syncing().sync_tables(cluster, topic, keep_ms)

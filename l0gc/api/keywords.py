@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -46,7 +47,7 @@ class ExpireKeywords(TypedDict, total=False):
 
 
 class TableSyncKeywords(TypedDict, total=False):
-    keep_snapshots_s: float
+    keep_snapshots_s: float | timedelta
 
 
 class ComputeWatermarkKeywords(TypedDict, total=False):
@@ -61,10 +62,10 @@ class SweepKeywords(TypedDict, total=False):
     max_delete_ratio: float | None
     record: bool
     record_dir: Path | None
-    min_age_s: float
+    min_age_s: float | timedelta
     shards: tuple[int, int] | None
     shadow: bool
-    grace_s: float
+    grace_s: float | timedelta
     up_to: int | None
     purge_versions: bool
 
@@ -76,10 +77,10 @@ class VacuumKeywords(TypedDict, total=False):
     max_delete_ratio: float | None
     record: bool
     record_dir: Path | None
-    l1_grace_s: float
-    orphan_age_s: float
+    l1_grace_s: float | timedelta
+    orphan_age_s: float | timedelta
     orphans: bool
-    keep_runs_s: float
+    keep_runs_s: float | timedelta
 
 
 class GcKeywords(TypedDict, total=False):
@@ -97,6 +98,6 @@ class GcKeywords(TypedDict, total=False):
 
 class VerifyKeywords(TypedDict, total=False):
     deep: bool
-    min_age_s: float
+    min_age_s: float | timedelta
     shadow: bool
     access_logs: str | None
