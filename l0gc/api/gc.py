@@ -252,7 +252,8 @@ class Due:
         return "" if limited else "no topic has a retention"
 
     def no_table(self) -> str:
-        return "" if self._cluster.controller.replica.state.tables else "no topic has a table"
+        state = self._cluster.controller.replica.state
+        return "" if any(map(state.topic_of, state.tables.values())) else "no topic has a table"
 
     def no_watermark(self) -> str:
         from l0gc.streamlog.epoch_source import journal_totals

@@ -101,7 +101,7 @@ def _line(t: TableView) -> str:
 
 
 def _synced(result: TableSyncResult) -> list[str]:
-    return [_change(t) for t in result.tables] or ["no topic has a table"]
+    return [*map(_change, result.tables), *(f"warning: {w}" for w in result.warnings)] or ["no topic has a table"]
 
 
 def _change(t: TableSynced) -> str:

@@ -251,8 +251,7 @@ def _pins(o: Overview) -> list[PinCost]:
 
 def _table(o: Overview, t: TopicTable) -> TableState:
     state = o.logs.snapshot
-    topic = state.topics.get(t.topic)
-    deleted = topic is None or topic.revision != t.revision
+    deleted = state.topic_of(t) is None
     name = f"{t.table} of {'deleted ' if deleted else ''}topic {t.topic}"
     remedy = f"l0gc table {'drop' if deleted else 'sync'} {t.topic}"
     pins = sorted((p for p in state.pins_of(t).values() if p.in_effect), key=lambda p: p.revision)

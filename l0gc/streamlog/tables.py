@@ -113,15 +113,17 @@ class TableSyncResult(Outcome):
             `removed`, the L1 objects that it names more, or less, than the one before; `files`, how many it names;
             `expired`, snapshots that ended; `metadata_deleted`, metadata files that nothing names any more, and that
             were deleted; `committed`, whether anything was committed.
+        warnings: Which tables stay as they are, since their topics were deleted, and what ends that.
         errors: Which tables were not synced, and why.
     """
 
     tables: list[TableSynced] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     failures: list[L0gcError] = field(default_factory=list, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        return {"tables": [t.to_json() for t in self.tables], "errors": self.errors}
+        return {"tables": [t.to_json() for t in self.tables], "warnings": self.warnings, "errors": self.errors}
 
     @property
     def problem(self) -> L0gcError | None:

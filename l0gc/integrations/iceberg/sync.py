@@ -91,7 +91,10 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
 
 
 def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncResult:
-    """Sync the table of a topic, or all tables; one that fails keeps the others from nothing."""
+    """Sync the table of a topic, or all tables; one that fails keeps the others from nothing.
+
+    With all tables, one whose topic was deleted is a warning: it stays as it is, however often they are synced.
+    """
     plan.pin_ms(keep_ms)
     state = cluster.controller.snapshot()
     result = TableSyncResult()
@@ -99,6 +102,9 @@ def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncR
     if tables:
         refuse_if_set_back(cluster)
     for table in tables:
+        if topic is None and state.topic_of(table) is None:
+            result.warnings.append(_without_topic(table))
+            continue
         try:
             result.tables.append(sync_table(cluster, table, keep_ms))
         except L0gcError as e:
@@ -118,18 +124,22 @@ def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced
     catalog = open_catalog(table.catalog, cluster.store)
     for _ in range(ATTEMPTS):
         state = cluster.controller.snapshot()
-        topic = state.topics.get(table.topic)
-        if topic is None or topic.revision != table.revision:
-            raise NotFoundError(
-                f"topic {table.topic!r} (revision {table.revision}) was deleted, and its table {table.table} stays as it is "
-                f"until l0gc table drop {table.topic}"
-            )
+        topic = state.topic_of(table)
+        if topic is None:
+            raise NotFoundError(_without_topic(table))
         there = load_table(catalog, table, state.cluster_id)
         try:
             return _Sync(cluster, table, there, state, keep_ms).run(topic)
         except _CHANGED:
             continue
     raise StoreError(f"table {table.table} was changed by others {ATTEMPTS} times while it was synced; sync it again")
+
+
+def _without_topic(table: TopicTable) -> str:
+    return (
+        f"topic {table.topic!r} (revision {table.revision}) was deleted, and its table {table.table} stays as it is until "
+        f"l0gc table drop {table.topic} (with --forget the catalog keeps it)"
+    )
 
 
 class _Sync:

@@ -303,6 +303,11 @@ class ControllerState(msgspec.Struct, array_like=True):
         hint = suggestion(topic, self.tables, "l0gc table list shows what there is")
         raise NotFoundError(f"topic {topic!r} has no table; {hint}")
 
+    def topic_of(self, table: TopicTable) -> Topic | None:
+        """Return the table's topic; None if it was deleted, even if another one has its name now."""
+        topic = self.topics.get(table.topic)
+        return topic if topic is not None and topic.revision == table.revision else None
+
     # -- pins ---------------------------------------------------------------------------------------------------------
 
     def pin(self, name: str, revision: int | None = None) -> Pin:

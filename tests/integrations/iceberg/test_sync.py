@@ -328,6 +328,11 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> N
     create_topic(cluster, "events", 2)
     with pytest.raises(NotFoundError, match="was deleted"):
         sync(cluster)
+    every = sync_tables(cluster, None, 0)
+    assert every.problem is None
+    assert every.tables == []
+    assert len(every.warnings) == 1
+    assert "until l0gc table drop events (with --forget the catalog keeps it)" in every.warnings[0]
     assert names(cluster) == was
     drop_table(cluster, cluster.controller.snapshot().table("events"))
     with_table(cluster)
