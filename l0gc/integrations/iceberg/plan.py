@@ -27,6 +27,12 @@ from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS
 
 PENDING_MS: Final = 3_600_000
 """A pin that no snapshot names for so long is of a sync that has died, or whose commit failed."""
+UNTHINNED_MS: Final = 3_600_000
+"""All snapshots are kept for so long after another one took their place, if `--keep-snapshots` is not shorter."""
+SLOTS: Final = 96
+"""How many slots `--keep-snapshots` has, of which each keeps one of its older snapshots."""
+THINNED: Final = 50
+"""How many snapshots end together for being between others: what they shared with others is looked up each time."""
 NOTE: Final = "l0gc"
 """The key in a snapshot's summary."""
 
@@ -125,7 +131,12 @@ def ended_snapshots(
     now_ms: int,
     keep_ms: int,
 ) -> set[int]:
-    """The snapshots that end when another one follows the current one: what they name may be gone, or they are old.
+    """Return the snapshots that end when another one follows the current one.
+
+    A snapshot ends if what it names may be gone, or if it is old. An hour after snapshots were replaced, only the first of
+    each slot (a 96th of `keep_ms`) stays, and the others end together, at least `THINNED` at a time: a table that is synced
+    each minute would otherwise have 1,440 snapshots, and each commit writes them all. The first of a slot has an older pin
+    or the same one, so the pins of the kept snapshots still hold all that was dropped since the oldest of them.
 
     Args:
         notes: what each snapshot's summary records, by its id; None where it is not l0gc's.
@@ -138,12 +149,22 @@ def ended_snapshots(
         parent = parents[at]
         if note is not None and parent is not None and parent != current:
             followed_ms[parent] = min(followed_ms.get(parent, note.time_ms), note.time_ms)
-    return {
-        at
-        for at, note in notes.items()
-        if note is None or note.pin not in pins or now_ms - followed_ms.get(at, note.time_ms) >= keep_ms
-        if at != current or note is None or note.pin not in pins
+    slot_ms = keep_ms // SLOTS + 1
+
+    def old(at: int, note: SnapshotNote) -> bool:
+        # One whose follower has ended was followed within its slot.
+        return now_ms - followed_ms.get(at, note.time_ms + slot_ms) >= keep_ms
+
+    unreadable = {at for at, note in notes.items() if note is None or note.pin not in pins}
+    kept = {
+        at: n for at, n in notes.items() if n is not None and at not in unreadable and (at == current or not old(at, n))
     }
+    firsts = dict[int, int]()
+    for at, note in sorted(kept.items(), key=lambda item: (item[1].time_ms, item[0])):
+        firsts.setdefault(note.time_ms // slot_ms, at)
+    between = kept.keys() - firsts.values() - {current}
+    thinned = {at for at in between if now_ms - followed_ms.get(at, kept[at].time_ms + slot_ms) >= UNTHINNED_MS}
+    return notes.keys() - kept.keys() | (thinned if len(thinned) >= THINNED else set())
 
 
 def unused_pins(

@@ -272,8 +272,9 @@ class _Sync:
         beside = {s.parent_snapshot_id for s in gone} | self._named()
         near = [s for at, s in kept.items() if at in beside or s.parent_snapshot_id not in kept]
         paths = named_by(there, gone) - named_by(there, near)
-        days = {note.time_ms // DAY_MS for at in ended if (note := self._notes[at]) is not None}
-        if min((note.time_ms // DAY_MS for s in kept.values() if (note := _note(s))), default=-1) not in days:
+        oldest_ms = min((note.time_ms for s in kept.values() if (note := _note(s))), default=-1)
+        older_ms = [note.time_ms for at in ended if (note := self._notes[at]) is not None and note.time_ms < oldest_ms]
+        if older_ms and max(older_ms) // DAY_MS != oldest_ms // DAY_MS:
             paths |= set(unnamed(there, max(self._keep_ms, DAY_MS)))
         result.metadata_deleted = end_metadata(there, paths, url)
 

@@ -86,6 +86,46 @@ def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:
         assert ended == {1, 2}
 
 
+def test_a_table_that_is_synced_each_minute_keeps_few_snapshots_and_one_of_each_slot() -> None:
+    minute, slot_ms, most = 60_000, DAY_MS // plan.SLOTS + 1, 0
+    kept, parents = dict[int, plan.SnapshotNote](), dict[int, int | None]()
+    for now_ms in range(minute, 2 * DAY_MS + HOUR_MS, minute):
+        ended = plan.ended_snapshots(kept, parents, now_ms - minute, ["pin"], now_ms=now_ms, keep_ms=DAY_MS)
+        for at in ended:
+            del kept[at]
+        kept[now_ms] = plan.SnapshotNote("c", 1, {}, now_ms, "pin", 0, 0)
+        parents[now_ms] = now_ms - minute if now_ms > minute else None
+        most = max(most, len(kept))
+        if now_ms % (7 * minute):
+            continue
+        recent = [at for at in kept if now_ms - at <= HOUR_MS]
+        assert len(recent) == min(now_ms, HOUR_MS) // minute + (now_ms > HOUR_MS)
+        slots = {at // slot_ms for at in kept}
+        assert slots >= set(range((max(now_ms - DAY_MS, 0)) // slot_ms + 1, now_ms // slot_ms))
+    assert 150 < most <= plan.SLOTS + 60 + plan.THINNED + 4
+
+
+def test_a_snapshot_between_others_ends_and_its_metadata_with_it(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "THINNED", 3)
+    folder = Path(table(cluster).location().removeprefix("file://"), "metadata")
+    expired = deleted = 0
+    for n in range(14):
+        store_of(cluster).clock.ms += HOUR_MS // 12 if n < 12 else HOUR_MS
+        lift(cluster)
+        done = sync(cluster)
+        expired, deleted = expired + done.expired, deleted + done.metadata_deleted
+    there = table(cluster)
+    assert (expired, len(there.metadata.snapshots)) == (15 - len(there.metadata.snapshots), 15 - expired)
+    assert expired >= 6
+    assert deleted >= expired
+    for s in there.metadata.snapshots:
+        assert len(list(there.scan(snapshot_id=s.snapshot_id).plan_files())) > 0
+    named = {Path(path).name for path in commit.metadata_files(there)}
+    assert {f.name for f in folder.iterdir() if not f.name.startswith(".")} - named == set()
+
+
 def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -> None:
     (pin,) = cluster.controller.snapshot().pins.values()
     assert pin.topic == cluster.controller.snapshot().topic("events").revision
