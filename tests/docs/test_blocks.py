@@ -61,6 +61,8 @@ _BACKUP: Final = (
 )
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
+_REST: Final = "tests/integrations/iceberg/test_rest.py::server"
+
 ELSEWHERE: Final = {
     ("README.md", "$ python3 -m venv"): _SESSIONS,
     ("README.md", "$ source .venv"): _SESSIONS,
@@ -81,10 +83,12 @@ ELSEWHERE: Final = {
     ("docs/operations.md", 'l0gc pause --why "restoring'): _BACKUP,
     ("docs/operations.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
     ("docs/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
-    ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): "tests/integrations/iceberg/test_rest.py::server",
+    ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): _REST,
     ("docs/tables.md", "from pyiceberg"): _ENGINES,
     ("docs/tables.md", "import polars"): _ENGINES,
-    ("docs/tables.md", "SELECT decode"): _ENGINES,
+    ("docs/tables.md", "import duckdb"): _ENGINES,
+    ("docs/tables.md", "    s3.endpoint"): _ENGINES,
+    ("docs/tables.md", "ATTACH 'lakehouse'"): _REST,
 }  # fmt: skip
 """Blocks that another test runs."""
 

@@ -12,13 +12,18 @@ import polars as pl
 from l0gc.embedded.seaweedfs import SeaweedFS
 
 
+def extension_file(name: str) -> Path:
+    """Return where the wheel of one of DuckDB's extensions has put it."""
+    (folder,) = importlib.import_module(f"duckdb_extension_{name}").__path__
+    (file,) = Path(folder).rglob("*.duckdb_extension")
+    return file
+
+
 def a_duckdb(weed: SeaweedFS) -> duckdb.DuckDBPyConnection:
     """DuckDB with its extensions, from their wheels."""
     connection = duckdb.connect()
     for name in ("avro", "httpfs", "iceberg"):
-        (folder,) = importlib.import_module(f"duckdb_extension_{name}").__path__
-        (file,) = Path(folder).rglob("*.duckdb_extension")
-        connection.execute(f"LOAD '{file}'")
+        connection.execute(f"LOAD '{extension_file(name)}'")
     connection.execute(
         f"""CREATE SECRET (TYPE s3, KEY_ID '{weed.access_key}', SECRET '{weed.secret_key}', REGION '{weed.region}',
         ENDPOINT '{weed.endpoint_url.removeprefix("http://")}', URL_STYLE 'path', USE_SSL false)"""
@@ -34,6 +39,20 @@ def access(weed: SeaweedFS) -> dict[str, str]:
         "s3.secret-access-key": weed.secret_key,
         "s3.region": weed.region,
     }
+
+
+def of_server(text: str, weed: SeaweedFS) -> str:
+    """Return a document's text with the server's keys and endpoints in place of those that it shows."""
+    shown = {
+        "ACCESS_KEY": weed.access_key,
+        "SECRET_KEY": weed.secret_key,
+        "us-east-1": weed.region,
+        "127.0.0.1:8333": weed.endpoint_url.removeprefix("http://"),
+        "http://127.0.0.1:8181": weed.catalog_url,
+    }
+    for there, here in shown.items():
+        text = text.replace(there, here)
+    return text
 
 
 def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:

@@ -33,7 +33,7 @@ def sql_catalog(monkeypatch: pytest.MonkeyPatch, folder: Path, warehouse: str = 
 
 def configure(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
     for name, value in settings.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.replace('-', '_').upper()}", value)
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.replace('-', '_').replace('.', '__').upper()}", value)
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 

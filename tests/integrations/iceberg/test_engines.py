@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+import yaml
 from pyiceberg.catalog import load_catalog
 
 import l0gc
@@ -16,8 +17,8 @@ from l0gc.api import NewRecord
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from tests.docs.test_blocks import found
-from tests.support.engines import a_duckdb, access, rows_of
-from tests.support.tables import sql_catalog
+from tests.support.engines import a_duckdb, extension_file, of_server, rows_of
+from tests.support.tables import configure
 
 DOCUMENT = "docs/tables.md"
 
@@ -26,10 +27,9 @@ DOCUMENT = "docs/tables.md"
 def test_every_engine_reads_what_read_gives(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sql_catalog(monkeypatch, tmp_path, f"s3://{bucket.bucket}/warehouse")
-    assert {"type", "uri", "warehouse"} == {
-        line.split(":")[0].strip() for line in found(DOCUMENT, "catalog:\n  lake:\n    type: sql").text.splitlines()[2:]
-    }
+    documented = found(DOCUMENT, "catalog:\n  lake:\n    type: sql").text + found(DOCUMENT, "    s3.endpoint").text
+    text = of_server(documented, weed).replace("s3://bucket", f"s3://{bucket.bucket}")
+    configure(monkeypatch, **yaml.safe_load(text.replace("/var/lib/l0gc", str(tmp_path)))["catalog"]["lake"])
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, journals=2)
         cluster.topics.create("events", partitions=3, journals=2)
@@ -53,7 +53,7 @@ def test_every_engine_reads_what_read_gives(
 
     names = ["partition", "offset", "timestamp", "key", "value"]
     given: dict[str, Any] = {}
-    table = load_catalog("lake", **access(weed)).load_table("l0gc.events")
+    table = load_catalog("lake").load_table("l0gc.events")
     arrow = table.scan().to_arrow()
     assert arrow.schema.names == [f.name for f in table.schema().fields]
     assert rows_of(pl.DataFrame(arrow.select(names))) == wanted
@@ -77,13 +77,16 @@ def test_every_engine_reads_what_read_gives(
     ):
         assert _optional(found_by) == optional
 
-    monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name: load_catalog(name, **access(weed)))
     exec(found(DOCUMENT, "from pyiceberg").text, given)
     assert given["rows"].num_rows == sum(1 for p, *_ in wanted if p == 0)
     exec(found(DOCUMENT, "import polars").text, given)
     assert dict(given["rows"].iter_rows()) == users
-    by_user = found(DOCUMENT, "SELECT decode").text.format(metadata=table.metadata_location)
-    assert dict(duck.sql(by_user).fetchall()) == users
+    install = 'f"INSTALL {extension}; LOAD {extension}"'  # the tests have the extensions as wheels
+    by_duckdb = of_server(found(DOCUMENT, "import duckdb").text, weed)
+    assert install in by_duckdb
+    given["extension_file"] = extension_file
+    exec(by_duckdb.replace(install, """f"LOAD '{extension_file(extension)}'\""""), given)
+    assert dict(given["rows"].fetchall()) == users
 
 
 def _optional(found: pl.DataFrame) -> list[tuple[Any, ...]]:

@@ -25,11 +25,12 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.tables import TableSynced
 from tests.docs.test_blocks import found
-from tests.support.engines import a_duckdb, access, rows_of
+from tests.support.engines import a_duckdb, access, of_server, rows_of
 from tests.support.tables import configure
 
 pytestmark = [pytest.mark.weed, pytest.mark.thorough]
 
+DOCUMENT = "docs/tables.md"
 NAMES = ["partition", "offset", "timestamp", "key", "value"]
 
 
@@ -39,9 +40,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedF
     with SeaweedFS(warehouse="lakehouse") as weed:
         for key, value in weed.environment().items():
             monkeypatch.setenv(key, value)
-        documented = found("docs/tables.md", "catalog:\n  lake:\n    type: rest").text
-        text = documented.replace("http://127.0.0.1:8181", weed.catalog_url)
-        text = text.replace("ACCESS_KEY:SECRET_KEY", f"{weed.access_key}:{weed.secret_key}")
+        text = of_server(found(DOCUMENT, "catalog:\n  lake:\n    type: rest").text, weed)
         configure(monkeypatch, **yaml.safe_load(text)["catalog"]["lake"])
         yield weed
 
@@ -121,10 +120,8 @@ def test_a_rest_catalog_has_all_that_a_table_goes_through_and_readers_of_a_kept_
         assert read_of(now.scan().select(*NAMES).to_arrow()) == wanted
         assert rows_of(pl.scan_iceberg(now).select(NAMES).collect()) == wanted
         assert rows_of(duck.sql(f"SELECT {select} FROM iceberg_scan('{now.metadata_location}')").pl()) == wanted
-        duck.execute(
-            f"ATTACH 'lakehouse' AS lake (TYPE iceberg, ENDPOINT '{server.catalog_url}', CLIENT_ID '{server.access_key}', "
-            f"CLIENT_SECRET '{server.secret_key}', OAUTH2_SERVER_URI '{server.catalog_url}/v1/oauth/tokens')"
-        )
+        by_user = duck.sql(of_server(found(DOCUMENT, "ATTACH 'lakehouse'").text, server)).fetchall()
+        assert sum(n for _, n in by_user) == len(wanted)
         assert rows_of(duck.sql(f"SELECT {select} FROM lake.l0gc.events").pl()) == wanted
 
         # another sync in between: the catalog refuses the later commit, which is decided anew
