@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from l0gc.errors import UsageError
 from l0gc.events import Progress, event, quiet
@@ -107,6 +107,7 @@ class Engine:
         self._wanted, self._given, self._master = wanted, spark, master
         self._conf, self._send, self._app, self._verbose = dict(conf or {}), send_credentials, app, verbose
         self._started: SparkSession | None = None
+        self._used: SparkSession | None = None
         self._ready = False
 
     @classmethod
@@ -164,7 +165,7 @@ class Engine:
             from l0gc.storage.s3 import S3Store
 
             with raising_causes():  # Java may go while the session is made ready, too
-                spark = self.session(config, progress)
+                self._used = spark = self.session(config, progress)
                 yield SparkWorkers(spark, ClusterAddress(S3Store(config).access.settled()), progress), why
         except KeyboardInterrupt:
             self._end_java()  # its jobs are cut off, and no word more is exchanged with it
@@ -189,6 +190,17 @@ class Engine:
             self._ready = True
         progress("")
         return spark
+
+    def ran(self) -> dict[str, Any]:
+        """Return the session's `version` and `master`, and how many `tasks` have ended in it; empty if none was used."""
+        if self._used is None:
+            return {}
+        context = self._used.sparkContext
+        tracker = context.statusTracker()
+        jobs = [job for number in tracker.getJobIdsForGroup() if (job := tracker.getJobInfo(number)) is not None]
+        stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+        tasks = sum(s.numCompletedTasks for s in stages if s is not None)
+        return {"version": context.version, "master": context.master, "tasks": tasks}
 
     def _end_java(self) -> None:
         if self._given is None:

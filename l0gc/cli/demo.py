@@ -32,6 +32,7 @@ from l0gc.settings import Settings, has_default_file
 _TOPIC = "flights"
 _PARTITIONS = 8
 _KEY = "carrier"
+_MASTER: Final = "local[2]"
 _OWN = {"L0GC_URL": "s3://demo/l0gc", "L0GC_CONFIG": os.devnull}
 """The demo's own settings, and nothing of the user's file."""
 
@@ -162,6 +163,7 @@ class _Demo:
         self.run("upload", _TOPIC, str(paths[0]), "--partition", "0", quietly=True)
         self.run("housekeep", quietly=True)
         computed = self.run("compute-watermark")
+        on_spark = self.compute_on_spark(computed)
         dry = self.run("sweep", "--dry-run")
         swept = self.run("sweep")
         if dry["deleted"] != swept["deleted"]:
@@ -188,7 +190,41 @@ class _Demo:
             "deleted": swept["deleted"] + drained["sweep"]["deleted"],
             "deleted_bytes": swept["bytes"] + drained["sweep"]["bytes"],
             "kept": kept,
+            "spark": on_spark,
         }
+
+    def compute_on_spark(self, here: dict[str, Any]) -> dict[str, Any] | None:
+        """Compute M once more, on Spark, and return its version, tasks and seconds; None if Spark cannot start here.
+
+        Args:
+            here: what one process computed.
+
+        Raises:
+            L0gcError: Spark computed another M, or found other objects.
+        """
+        lacking = _why_no_spark()
+        if lacking:
+            self.say(f"\nSpark would compute the same M (l0gc compute-watermark --engine spark), but {lacking}.")
+            return None
+        self.say(f"\nThe same on Spark (l0gc compute-watermark --engine spark --master '{_MASTER}'):")
+        with api.Engine("spark", master=_MASTER, app="demo") as engine, api.open(os.environ["L0GC_URL"]) as cluster:
+            there = cluster.compute_watermark(engine).to_json()
+            ran = engine.ran()
+        epochs = there["listing"]["epochs"]
+        for what, found, expected in (
+            ("M", there["watermark"], here["watermark"]),
+            ("what the bucket holds", epochs, here["listing"]["epochs"]),
+        ):
+            if found != expected:
+                raise L0gcError(f"{what} is {found} as computed on Spark, and {expected} as computed in one process")
+        start_s = there["seconds"].pop("spark")
+        job_s = sum(there["seconds"].values())
+        work = f"{count(ran['tasks'], 'task')} in {job_s:.1f} s, after a start of {start_s:.1f} s"
+        self.show(f"  Spark {ran['version']}, {ran['master']}: {work}")
+        self.show(
+            f"  M = {there['watermark']}, and the same objects and bytes at each of {count(len(epochs), 'epoch')}"
+        )
+        return {**ran, "seconds": round(start_s + job_s, 1)}
 
     def _show_outcome(self, computed: dict[str, Any]) -> None:
         watermark = computed["watermark"]
@@ -212,6 +248,17 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _why_no_spark() -> str:
+    """Return why Spark cannot start on this machine; empty if it can."""
+    from l0gc.inspect.doctor import OK, java
+    from l0gc.spark.master import has_user
+
+    (found,) = java()
+    if found.status != OK:
+        return f"Java 17 or newer was not found ({found.remedy})"
+    return "" if has_user() else "this process's user has no name (add one to /etc/passwd)"
 
 
 def _digests(records: Iterable[tuple[int, bytes]]) -> dict[int, tuple[int, str]]:
