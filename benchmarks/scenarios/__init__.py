@@ -8,6 +8,7 @@ from typing import Final
 from benchmarks.measure import Result
 from benchmarks.scenarios import (
     basic,
+    cores,
     journals,
     merges,
     rates,
@@ -24,6 +25,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "upload": basic.upload,
     "reconcile": basic.reconcile,
     "memory": basic.memory,
+    "cores": cores.cores,
     "startup": basic.startup,
     "journals-partitions": journals.partitions,
     "journals-idle": journals.idle,

@@ -58,7 +58,7 @@ def cluster_at(address: ClusterAddress) -> Handles:
     return Handles(
         S3Store(config),
         Runtime(),
-        Parallel(_THREADS),
+        Parallel(_THREADS, cores=1),
         expected_cluster_id=address.cluster_id,
         journals_kept=_JOURNALS_KEPT,
     )

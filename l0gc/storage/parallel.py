@@ -14,6 +14,7 @@ import _thread
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, suppress
@@ -30,6 +31,10 @@ _BEGUN_S: Final = 1.0
 the new one, and end it."""
 _STARTS: Final = 60
 """How often that is tried: as Python ends, no thread begins any more."""
+_AHEAD: Final = 16
+_MOST_AHEAD: Final = 64
+_AHEAD_BYTES: Final = 24 << 20
+"""So many requests are sent ahead, one more for each that was answered, and for about so many bytes."""
 
 
 def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
@@ -60,6 +65,12 @@ class InlineExecutor(Executor):
         except Exception as e:  # noqa: BLE001 - raised again where the result is asked for
             future.set_exception(e)
         return future
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_process(opened: int) -> None:
@@ -93,6 +104,11 @@ class _Submitted(Future[B]):
         self._error = UsageError(CLOSED)
         self._under_way.release()
 
+    def cancel(self) -> bool:
+        """Leave it undone unless a thread has begun it."""
+        self._do = _cancelled
+        return False
+
     def done(self) -> bool:
         return not self._under_way.locked()
 
@@ -105,6 +121,10 @@ class _Submitted(Future[B]):
         if error is not None:
             raise error
         return self._value
+
+
+def _cancelled() -> Any:
+    raise UsageError(CLOSED)
 
 
 class WorkerThreads(Executor):
@@ -181,15 +201,25 @@ def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, beg
     alive.release()
 
 
+def _end(waiting: Iterable[tuple[Future[Any], int]]) -> None:
+    for future, _ in waiting:
+        future.cancel()
+
+
 class Parallel(AbstractContextManager["Parallel"]):
     """Does tasks at once, on so many threads; without any, one after another in the caller's. Results in the tasks' order.
 
     The first error is raised after all have ended. Calls from within the threads run inline, so that nesting cannot lock up.
+
+    Args:
+        cores: on how many cores it computes, rather than waits for the store; by default on all that this process may use,
+            if there are threads. One where other processes compute on the others.
     """
 
-    def __init__(self, workers: int = 0, name: str = "l0gc") -> None:
+    def __init__(self, workers: int = 0, name: str = "l0gc", cores: int = 0) -> None:
         self._prefix = name
         self._threads = WorkerThreads(workers, name) if workers else None
+        self.cores = (cores or _usable_cores()) if workers else 1
 
     def check_open(self) -> None:
         """Raise `UsageError` if it can do nothing any more."""
@@ -209,6 +239,50 @@ class Parallel(AbstractContextManager["Parallel"]):
         if errors:
             raise errors[0]
         return [f.result() for f in futures]
+
+    def fetch_ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
+        """Yield what `work` makes of each item, in their order, while it requests what the next ones need.
+
+        `weigh` says how many bytes it requests for an item; what requests none is done in the caller's thread.
+        """
+        return self._ahead(work, items, weigh, _AHEAD_BYTES)
+
+    def compute_ahead(
+        self, work: Callable[[A], B], items: Iterable[A], is_worth: Callable[[A], bool] = lambda _: True
+    ) -> Iterator[B]:
+        """Yield what `work` makes of each item, in their order, while the next ones are computed on the other cores."""
+        return map(work, items) if self.cores == 1 else self._ahead(work, items, is_worth, self.cores)
+
+    def _ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int], limit: int) -> Iterator[B]:
+        """Do the items until those in hand weigh `limit`, those that weigh nothing in the caller's thread.
+
+        The first error is raised once those in hand have ended; whoever stops iterating does not wait for them.
+        """
+        self.check_open()
+        pool = self.pool()
+        if pool is None:
+            yield from map(work, items)
+            return
+        waiting: deque[tuple[Future[B], int]] = deque()
+        here, held, ahead = InlineExecutor(), 0, _AHEAD
+        try:
+            for item in items:
+                weight = weigh(item)
+                waiting.append(((pool if weight else here).submit(work, item), weight))
+                held += weight
+                while len(waiting) > ahead or held >= limit:
+                    held -= waiting[0][1]
+                    ahead = min(ahead + 1, _MOST_AHEAD)
+                    yield waiting.popleft()[0].result()
+            while waiting:
+                yield waiting.popleft()[0].result()
+        except Exception:
+            _end(waiting)
+            for future, _ in waiting:
+                future.exception()
+            raise
+        finally:
+            _end(waiting)
 
     def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
         """Begin something, if this can do two things at once; it returns a function that gives the result, or raises."""

@@ -14,12 +14,10 @@ than what is fetched ahead.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +25,7 @@ import pyarrow as pa
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError
 from l0gc.events import event
-from l0gc.storage.parallel import InlineExecutor
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch, select
@@ -40,15 +38,7 @@ from l0gc.streamlog.level_one import parquet
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
 
-A = TypeVar("A")
-B = TypeVar("B")
-
 _log: Final = logging.getLogger(__name__)
-_AHEAD: Final = 16
-_MOST_AHEAD: Final = 64
-_AHEAD_BYTES: Final = 24 << 20
-"""So many objects, or parts of them, are fetched ahead, one more for each that was taken, and about so many bytes of them as
-they are stored."""
 
 
 @dataclass(slots=True)
@@ -104,7 +94,7 @@ class OffsetReader:
         journal: caught up with lately.
         ranges: rows of `RANGE`, in order of partition, one for each.
         names: which columns of L1 are wanted; the offset always is.
-        pool: fetches ahead; without it, one object after another is fetched.
+        parallel: fetches and decodes ahead; without threads, one object after another is fetched.
         without_holes: how the caller could leave out what was given up, for the error about it; by default it is left out,
             with a warning.
     """
@@ -118,11 +108,11 @@ class OffsetReader:
         on_deleted: OnDeleted,
         *,
         names: Sequence[str],
-        pool: Executor | None,
+        parallel: Parallel,
         without_holes: str = "",
     ) -> None:
         self._without_holes = without_holes
-        self._cluster, self._journal, self._topic, self._pool = cluster, journal, topic, pool
+        self._cluster, self._journal, self._topic, self._parallel = cluster, journal, topic, parallel
         self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
         self._starts, self._next = ranges["base"], ranges["base"].copy()
         self._on_deleted = on_deleted
@@ -213,7 +203,7 @@ class OffsetReader:
                 return at, parquet.Opened(w, None, None) if w.file.is_hole else parquet.open_l1(store, w)
 
         def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
-            for at, o in self._ahead(opened, self._files(known), lambda of: not of[1].file.is_hole):
+            for at, o in self._parallel.fetch_ahead(opened, self._files(known), lambda of: not of[1].file.is_hole):
                 groups = parquet.wanted_groups(o)
                 self.counters.l1_objects += o.metadata is not None
                 self.counters.row_groups += len(groups)
@@ -233,18 +223,32 @@ class OffsetReader:
             _, o, chunk = part
             return 0 if chunk is None or o.body is not None else chunk.bytes
 
-        for at, o, chunk in self._ahead(fetched, parts(), weigh):
+        def groups() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
+            for at, o, chunk in self._parallel.fetch_ahead(fetched, parts(), weigh):
+                if chunk is None:
+                    yield at, o, None
+                    continue
+                self.counters.bytes += sum(len(body) for _, body in chunk.pieces)
+                for group in chunk.groups:
+                    yield at, o, parquet.L1Chunk(o, [group], chunk.pieces)
+
+        def decoded(
+            part: tuple[int, parquet.Opened, parquet.L1Chunk | None],
+        ) -> tuple[int, parquet.Opened, list[tuple[int, pa.RecordBatch]] | None]:
+            at, o, chunk = part
+            return at, o, None if chunk is None else list(parquet.decode(chunk, names))
+
+        for at, o, batches in self._parallel.compute_ahead(
+            decoded, groups(), lambda part: part[2] is not None and part[1].body is None
+        ):
             file = o.wanted.file
             if file.base_offset > self._next[at]:
                 raise self._gap(at)
-            if chunk is None and file.is_hole:
+            if batches is None and file.is_hole:
                 self._miss(at, file.last_offset)
-            elif chunk is None:
+            elif batches is None:
                 self._next[at] = max(self._next[at], min(self._ends[at], file.last_offset + 1))
-            if chunk is None:
-                continue
-            self.counters.bytes += sum(len(body) for _, body in chunk.pieces)
-            for base, batch in parquet.decode(chunk, names):
+            for base, batch in batches or ():
                 first = max(int(self._next[at]), base)
                 n = min(int(self._ends[at]), base + batch.num_rows) - first
                 if n > 0:
@@ -270,14 +274,16 @@ class OffsetReader:
     def _from_l0(self, known: TopicState) -> Iterator[Piece]:
         # Later objects are looked up before earlier ones are read.
         objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
-        for wanted, bodies in self._ahead(self._fetched, objects, lambda o: o.bytes):
+        fetched = self._parallel.fetch_ahead(self._fetched, objects, lambda o: o.bytes)
+        for wanted, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
             self.counters.l0_objects += 1
-            self.counters.bytes += sum(map(len, bodies))
+            self.counters.bytes += fetched_bytes
             at = self._rows_of(wanted)
             gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
             if len(gaps):
                 raise self._gap(int(at[gaps[0]]))
-            piece = self._of_l0(wanted, bodies)
+            partitions = np.repeat(wanted.extents["partition"].astype(np.int32), wanted.extents["records"])
+            piece = self._piece(partitions, batch)
             self._next[at] = wanted.extents["base"] + wanted.extents["records"]
             yield piece
 
@@ -290,7 +296,11 @@ class OffsetReader:
         with _holding(int(self._rows_of(wanted)[0]), int(wanted.extents["base"][0])):
             return wanted, fetch(self._cluster.store, wanted.key, [(b.start, b.length) for b in blocks])
 
-    def _of_l0(self, wanted: UnreconciledObject, bodies: Sequence[bytes]) -> Piece:
+    def _decoded(
+        self, fetched: tuple[UnreconciledObject, list[bytes]]
+    ) -> tuple[UnreconciledObject, int, pa.RecordBatch]:
+        """An object's records, and how many bytes of it were fetched."""
+        wanted, bodies = fetched
         extents = wanted.extents
         found: list[pa.RecordBatch] = []
         for number, body in zip(wanted.needed, bodies, strict=True):
@@ -306,8 +316,7 @@ class OffsetReader:
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
         stored["epoch"] = columns.repeated(wanted.epoch, total)
         arrays = [stored[name] for name in self._schema.names]
-        partitions = np.repeat(extents["partition"].astype(np.int32), counts)
-        return self._piece(partitions, pa.RecordBatch.from_arrays(arrays, names=self._schema.names))
+        return wanted, sum(map(len, bodies)), pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
 
     # -- both ------------------------------------------------------------------------------------------------------------
 
@@ -315,26 +324,3 @@ class OffsetReader:
         self.counters.records += batch.num_rows
         arrays = [column_of(batch, f) for f in self._schema]
         return Piece(partition, pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-
-    def _ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
-        """What `work` makes of each item, in their order, some of them ahead on the pool; not what weighs nothing, for which
-        nothing is fetched."""
-        if self._pool is None:
-            yield from map(work, items)
-            return
-        waiting: deque[tuple[Future[B], int]] = deque()
-        here, held, ahead = InlineExecutor(), 0, _AHEAD
-        try:
-            for item in items:
-                weight = weigh(item)
-                waiting.append(((self._pool if weight else here).submit(work, item), weight))
-                held += weight
-                while len(waiting) > ahead or held > _AHEAD_BYTES:
-                    held -= waiting[0][1]
-                    ahead = min(ahead + 1, _MOST_AHEAD)
-                    yield waiting.popleft()[0].result()
-            while waiting:
-                yield waiting.popleft()[0].result()
-        finally:
-            for future, _ in waiting:
-                future.cancel()

@@ -271,8 +271,6 @@ class _RunReader:
         return None
 
     def _pieces(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        parallel = self._cluster.parallel
-        parallel.check_open()
         return OffsetReader(
             self._cluster,
             self._journal,
@@ -280,7 +278,7 @@ class _RunReader:
             self._ranges[first:end],
             self._on_deleted,
             names=names,
-            pool=parallel.pool(),
+            parallel=self._cluster.parallel,
             without_holes=self._without_holes,
         ).read()
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -41,6 +41,80 @@ def test_results_are_in_the_order_of_the_items_and_the_first_error_is_raised() -
         with pytest.raises(ZeroDivisionError):
             threads.map(lambda n: 1 // n, [3, 0, 1])
         assert threads.map(lambda n: sum(threads.map(abs, [n, -n])), [1, 2]) == [2, 4]
+
+
+def test_as_many_items_are_computed_at_once_as_there_are_cores_and_no_more_are_in_hand() -> None:
+    begun: list[int] = []
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def work(n: int) -> int:
+        begun.append(n)
+        both.wait()
+        return n
+
+    with Parallel(8, "cores", cores=2) as threads:
+        found = threads.compute_ahead(work, range(20))
+        for n in range(17):
+            assert next(found) == n
+            assert len(begun) <= n + 2
+        both.abort()
+    assert (
+        list(Parallel(8, "one", cores=1).compute_ahead(lambda _: threading.current_thread(), [1, 2]))
+        == [threading.main_thread()] * 2
+    )
+
+
+def test_what_is_fetched_ahead_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_AHEAD_BYTES", 100)
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for n in range(30):
+            asked.append(n)
+            yield n
+
+    with Parallel(8, "fetch") as threads:
+        found = threads.fetch_ahead(lambda n: threading.current_thread(), items(), lambda n: 0 if n == 29 else 30)
+        first = next(found)
+        assert first is not threading.main_thread()
+        assert asked == [0, 1, 2, 3]
+        assert [*found][-1] is threading.main_thread()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_first_error_ends_what_is_ahead_once_those_in_hand_have_ended(cores: int) -> None:
+    begun, ended = list[int](), list[int]()
+
+    def work(n: int) -> int:
+        begun.append(n)
+        if n == 3:
+            raise ZeroDivisionError
+        time.sleep(0.01)
+        ended.append(n)
+        return n
+
+    found: list[int] = []
+    with Parallel(8, "error", cores=cores) as threads, pytest.raises(ZeroDivisionError):
+        found.extend(threads.compute_ahead(work, range(50)))
+    assert sorted({*begun} - {*ended}) == [3]
+    assert len(begun) <= 3 + cores + 2
+
+
+def test_who_stops_iterating_leaves_the_rest_undone() -> None:
+    go, begun = threading.Event(), list[int]()
+
+    def work(n: int) -> int:
+        begun.append(n)
+        if n:
+            go.wait(PATIENCE_S)
+        return n
+
+    with Parallel(2, "stops") as threads:
+        found = threads.fetch_ahead(work, range(100), lambda _: 1)
+        assert next(found) == 0
+        found.close()  # type: ignore[attr-defined]
+        go.set()
+    assert len(begun) <= 4
 
 
 def test_one_worker_does_what_it_is_given_in_order() -> None:

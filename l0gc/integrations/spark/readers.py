@@ -10,7 +10,6 @@ import functools
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -37,6 +36,7 @@ from l0gc.integrations.spark.options import ReadOptions
 from l0gc.integrations.spark.plan import Planner, Slice, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
@@ -54,7 +54,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
     cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
     journal = cluster.journal_as_of(wanted.journal, wanted.as_of) if wanted.pin else cluster.journal(wanted.journal)
     pinned = while_pinned(cluster, wanted.pin, "call load() again") if wanted.pin else nullcontext()
-    with pinned, ThreadPoolExecutor(_THREADS, "fetch") as pool:
+    with pinned, Parallel(_THREADS, "fetch", cores=1) as parallel:
         journal.catch_up()
         reader = OffsetReader(
             cluster,
@@ -63,7 +63,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
             wanted.ranges(),
             functools.partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
             names=columns.names,
-            pool=pool,
+            parallel=parallel,
             without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )
         try:

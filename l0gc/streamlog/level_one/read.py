@@ -16,7 +16,7 @@ import pyarrow as pa
 from l0gc.columns import numbers
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel, grouped
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
 from l0gc.streamlog.ingest.headers_and_times import level, with_optional
 from l0gc.streamlog.journal.rows import Rows, distinct
@@ -37,8 +37,6 @@ ROWS: Final = pa.schema(
 """What a reader sends to a writer; a batch has optional columns, too, if one of its records has them."""
 BATCH_BYTES: Final = 4 << 20
 """About how much of records is put in order and sent on at once."""
-FETCH_BYTES: Final = 16 << 20
-"""How much of L0 objects is fetched at once, by several threads."""
 
 StillNeeded = Callable[[ObjectRead], ObjectRead | None]
 """Of what could not be read: what its journal says, now, that is not in L1; None for nothing (hazard 19)."""
@@ -60,18 +58,19 @@ def read_rows(
     of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
     held: list[_Block] = []
     size = 0
-    for group in grouped(reads, (lambda read: read.object.bytes, FETCH_BYTES)):
-        bodies = parallel.map(lambda read: _fetched(store, read.object), group)
-        for read, of_object in zip(group, bodies, strict=True):
-            for found in _blocks(read, of_object, still_needed):
-                if isinstance(found, Fault):
-                    yield from _split_fault(found, writers)
-                    continue
-                held.append(found)
-                size += found.records.nbytes
-                if size >= BATCH_BYTES:
-                    yield from _in_order(held, writers)
-                    held, size = [], 0
+    bodies = parallel.fetch_ahead(
+        lambda read: (read, _fetched(store, read.object)), reads, lambda read: read.object.bytes
+    )
+    for read, of_object in parallel.compute_ahead(_decoded, bodies):
+        for found in _still(read, of_object, still_needed):
+            if isinstance(found, Fault):
+                yield from _split_fault(found, writers)
+                continue
+            held.append(found)
+            size += found.records.nbytes
+            if size >= BATCH_BYTES:
+                yield from _in_order(held, writers)
+                held, size = [], 0
     if held:
         yield from _in_order(held, writers)
 
@@ -87,14 +86,23 @@ def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, byt
         return str(e)
 
 
-def _blocks(
-    read: ObjectRead, found: list[tuple[Block, bytes]] | str, still_needed: StillNeeded
-) -> Iterator[_Block | Fault]:
+def _decoded(
+    fetched: tuple[ObjectRead, list[tuple[Block, bytes]] | str],
+) -> tuple[ObjectRead, list[_Block | Fault] | str]:
+    read, found = fetched
+    return read, found if isinstance(found, str) else list(_blocks(read, found))
+
+
+def _still(read: ObjectRead, found: list[_Block | Fault] | str, still_needed: StillNeeded) -> list[_Block | Fault]:
+    """What was found, or a fault for what the journal still needs of an object that could not be read."""
+    if not isinstance(found, str):
+        return found
+    now = still_needed(read)
+    return [] if now is None else [_fault(now, now.object.extents, found)]
+
+
+def _blocks(read: ObjectRead, found: list[tuple[Block, bytes]]) -> Iterator[_Block | Fault]:
     o = read.object
-    if isinstance(found, str):
-        if (now := still_needed(read)) is not None:
-            yield _fault(now, now.object.extents, found)
-        return
     for number, (block, content) in zip(o.needed, found, strict=True):
         extents = o.extents[o.extents["block"] == number]
         try:

@@ -32,7 +32,7 @@ from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import MergeGroup
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, L1_FILE, L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
-from l0gc.streamlog.level_one.write import L1Writer, Uploads
+from l0gc.streamlog.level_one.write import L1Writer, put_small
 
 WHOLE_BYTES: Final = 4 << 20
 """An object up to this size is fetched by one request."""
@@ -105,15 +105,18 @@ def rewrite(
 ) -> list[Rewritten]:
     """Make one object, stamped with `epoch`, of the sources of each merge. Raises `StoreError`."""
     with temporary_folder("merge") as directory:
-        uploads = Uploads(store, parallel)
         done: list[tuple[Rewritten, dict[str, bytes]]] = []
-        for number, of_merge in groupby(_sources(store, merges, topics, parallel), key=lambda s: s[0]):
-            merge = merges[number]
-            p = topics[merge.revision].id(merge.partition)
-            base = int(merge.sources["base"][0])
-            writer = L1Writer(p, epoch, base, runtime, directory, uploads, math.inf)
-            done.append(_copied(store, merge, (opened for _, opened in of_merge), writer))
-        uploads.flush()
+
+        def small_objects() -> Iterator[tuple[str, bytes]]:
+            for number, of_merge in groupby(_sources(store, merges, topics, parallel), key=lambda s: s[0]):
+                merge = merges[number]
+                p = topics[merge.revision].id(merge.partition)
+                base = int(merge.sources["base"][0])
+                writer = L1Writer(p, epoch, base, runtime, directory, store, math.inf)
+                done.append(_copied(store, merge, (opened for _, opened in of_merge), writer))
+                yield from writer.small
+
+        put_small(store, small_objects(), parallel)
     return parallel.map(lambda d: _checked(store, topics, *d), done)
 
 
@@ -161,7 +164,8 @@ def _copied(
                     writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)
         except (ObjectNotFoundError, CorruptObjectError, UnsupportedFormatError) as e:
             return Rewritten(merge, error=e), {}
-    return Rewritten(merge, np.array(writer.finish(), L1_ROW)), hashes.digest()
+    writer.finish()
+    return Rewritten(merge, np.array(writer.files, L1_ROW)), hashes.digest()
 
 
 def _check_columns(source: Opened) -> None:

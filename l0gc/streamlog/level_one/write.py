@@ -25,7 +25,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.keys import PartitionId, level_one
 from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
+from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, level, with_optional
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
@@ -41,9 +41,8 @@ _ROW_GROUP_BYTES: Final = 4 << 20
 """Of records, uncompressed: who wants a few reads a whole row group, and one costs 0.5 KiB of footer."""
 _TOGETHER: Final = 4
 """So many row groups are written at once. An L1 object of fewer is made in memory; others on local disk."""
-_WAITING: Final = 32
-_WAITING_BYTES: Final = 32 << 20
-"""So many small objects, or so much of them, wait for each other and are then uploaded at once."""
+_TASK_BYTES: Final = 4 << 20
+"""So much of the records of small partitions is written one after another, on one core."""
 _OF_HEADERS: Final = ("headers.list.element.key", "headers.list.element.value")
 _PARQUET: Final[Mapping[str, Any]] = {
     # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
@@ -92,8 +91,7 @@ def write_l1(
     held_bytes: int = HELD_BYTES,
 ) -> WrittenL1:
     """Write the records that `read_rows` gave for this writer, of all readers, as L1 objects. Raises `StoreError`."""
-    with temporary_folder("l1") as directory, ExitStack() as stack:
-        held = stack.enter_context(_Held(directory, held_bytes))
+    with temporary_folder("l1") as directory, _Held(directory, held_bytes) as held:
         faults: list[Fault] = []
         pieces: list[Rows] = []
         for found in arriving:
@@ -101,24 +99,47 @@ def write_l1(
                 faults.append(found)
             elif found.num_rows:
                 pieces.append(pieces_of(found, held.add(found)))
-        uploads = Uploads(store, parallel)
         files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
-        limits = _limits(faults)
-        for group in _partitions(pieces):
-            journal, revision, partition, base = (int(v) for v in group[0].tolist()[:4])
-            p = topics[revision].id(partition)
-            writer = L1Writer(p, epoch, base, runtime, directory, uploads, FILE_BYTES)
-            gap = _write_partition(writer, held, group, limits.get((revision, partition)))
-            if gap is not None:
-                of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
-                faults.append(Fault(journal, revision, gap, *of))
-            files.setdefault((journal, revision), []).extend(writer.finish())
-        uploads.flush()
+        limits, batches, widths = _limits(faults), held.all(), np.array(held.widths)
+
+        def write(partitions: Sequence[Rows]) -> list[tuple[L1Writer, str | None]]:
+            done = []
+            for mine in partitions:
+                _, revision, partition, base = (int(v) for v in mine[0].tolist()[:4])
+                writer = L1Writer(topics[revision].id(partition), epoch, base, runtime, directory, store, FILE_BYTES)
+                gap = _write_partition(writer, batches, widths, mine, limits.get((revision, partition)))
+                writer.finish()
+                done.append((writer, gap))
+            return done
+
+        def small_objects() -> Iterator[tuple[str, bytes]]:
+            def weigh(of_partition: Rows) -> int:
+                return int((of_partition["records"] * widths[of_partition["batch"]]).sum())
+
+            groups = [*grouped(_partitions(pieces), (weigh, _TASK_BYTES))]
+            for partitions, done in zip(groups, parallel.compute_ahead(write, groups), strict=True):
+                for mine, (writer, gap) in zip(partitions, done, strict=True):
+                    journal, revision, partition = (int(v) for v in mine[0].tolist()[:3])
+                    if gap is not None:
+                        of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
+                        faults.append(Fault(journal, revision, gap, *of))
+                    files.setdefault((journal, revision), []).extend(writer.files)
+                    yield from writer.small
+
+        put_small(store, small_objects(), parallel)
     rows = {topic: np.array(found, L1_ROW) for topic, found in files.items() if found}
     return WrittenL1(rows, faults)
 
 
-def _write_partition(writer: L1Writer, held: _Held, pieces: Rows, limit: int | None) -> str | None:
+def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel: Parallel) -> None:
+    """Put small L1 objects, as (key, content), several at once; all of them are durable then."""
+    for _ in parallel.fetch_ahead(lambda o: store.put_bulk(*o), objects, lambda o: len(o[1])):
+        pass
+
+
+def _write_partition(
+    writer: L1Writer, batches: Sequence[pa.RecordBatch], widths: Rows, pieces: Rows, limit: int | None
+) -> str | None:
     """Write what continues, up to the record `limit`; says what is missing where something is that nobody has reported."""
     for _, _, _, base, records, batch, row in pieces.tolist():
         if limit is not None and writer.next >= limit:
@@ -129,8 +150,7 @@ def _write_partition(writer: L1Writer, held: _Held, pieces: Rows, limit: int | N
             )
         end = base + records if limit is None else min(base + records, limit)
         if end > writer.next:  # what Spark has sent twice is the same
-            rows, width = held.get(batch)
-            writer.write(rows.slice(row + writer.next - base, end - writer.next), width)
+            writer.write(batches[batch].slice(row + writer.next - base, end - writer.next), widths[batch])
     return None
 
 
@@ -185,7 +205,7 @@ class _Held:
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory, self._room = directory, limit
         self._batches: list[pa.RecordBatch] = []
-        self._widths: list[float] = []
+        self.widths: list[float] = []
         self._on_disk: list[tuple[str, int]] = []  # the file of each batch after those in memory, and its place there
         self._writers: dict[str, pa.RecordBatchFileWriter] = {}
         self._counts: Counter[str] = Counter()
@@ -200,7 +220,7 @@ class _Held:
 
     def add(self, batch: pa.RecordBatch) -> int:
         """Hold a batch; returns its number."""
-        self._widths.append(batch.nbytes / batch.num_rows)
+        self.widths.append(batch.nbytes / batch.num_rows)
         if not self._writers and self._room >= batch.nbytes:
             self._room -= batch.nbytes
             self._batches.append(batch)
@@ -212,47 +232,27 @@ class _Held:
             self._writers[name].write_batch(batch)
             self._on_disk.append((name, self._counts[name]))
             self._counts[name] += 1
-        return len(self._widths) - 1
+        return len(self.widths) - 1
 
-    def get(self, number: int) -> tuple[pa.RecordBatch, float]:
-        """A batch, and what one of its rows weighs. None can be added once one was read."""
-        if number >= len(self._batches):
-            readers = {}
-            for name, writer in self._writers.items():
-                writer.close()
-                mapped = self._stack.enter_context(pa.memory_map(str(self._directory / name)))
-                readers[name] = pa.ipc.open_file(mapped)
-            self._batches += [readers[name].get_batch(at) for name, at in self._on_disk]
-        return self._batches[number], self._widths[number]
-
-
-class Uploads:
-    """L1 objects being uploaded: small ones together, large ones each alone."""
-
-    def __init__(self, store: ObjectStore, parallel: Parallel) -> None:
-        self._store, self._parallel = store, parallel
-        self._waiting: list[tuple[str, bytes]] = []
-        self._bytes = 0
-
-    def add(self, key: str, content: Path | bytes) -> None:
-        """Upload an object, durable after `flush`; a file is removed then."""
-        if isinstance(content, Path):
-            self._store.put_file(key, content)
-            content.unlink()
-            return
-        self._waiting.append((key, content))
-        self._bytes += len(content)
-        if len(self._waiting) >= _WAITING or self._bytes >= _WAITING_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Upload what waits."""
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        self._parallel.map(lambda o: self._store.put_bulk(*o), waiting)
+    def all(self) -> Sequence[pa.RecordBatch]:
+        """The batches by their numbers, for any thread. None can be added any more."""
+        readers = {}
+        for name, writer in self._writers.items():
+            writer.close()
+            mapped = self._stack.enter_context(pa.memory_map(str(self._directory / name)))
+            readers[name] = pa.ipc.open_file(mapped)
+        self._batches += [readers[name].get_batch(at) for name, at in self._on_disk]
+        return self._batches
 
 
 class L1Writer:
-    """Writes the records of one partition, from offset `base` on, in order, as one or more L1 objects; see `FILE_BYTES`."""
+    """Writes the records of one partition, from offset `base` on, in order, as one or more L1 objects; see `FILE_BYTES`.
+
+    Attributes:
+        next: the offset of the next record.
+        files: the objects, as rows of `L1_ROW`.
+        small: the keys and contents of those that the caller puts; large ones wait on local disk, and are put here.
+    """
 
     def __init__(
         self,
@@ -261,13 +261,13 @@ class L1Writer:
         base: int,
         runtime: Runtime,
         directory: Path,
-        uploads: Uploads,
+        store: ObjectStore,
         file_bytes: float,
     ) -> None:
         self.partition = p
         self.next = base
         self._file_bytes = file_bytes
-        self._epoch, self._runtime, self._directory, self._uploads = epoch, runtime, directory, uploads
+        self._epoch, self._runtime, self._directory, self._store = epoch, runtime, directory, store
         self._base = base
         self._writer: Any = None  # of Parquet, where a file is begun
         self._schema = L1_SCHEMA
@@ -276,7 +276,8 @@ class L1Writer:
         self._held_bytes = 0.0
         self._bytes = 0.0
         self._max_timestamp = -MAX_OFFSET
-        self._files: list[tuple[object, ...]] = []
+        self.files: list[tuple[object, ...]] = []
+        self.small: list[tuple[str, bytes]] = []
 
     def write(self, batch: pa.RecordBatch, width: float) -> None:
         """Take the next records, a batch with the columns of `L1_SCHEMA`, or more, of which each weighs about `width` bytes.
@@ -289,12 +290,10 @@ class L1Writer:
         if self._bytes >= self._file_bytes:
             self._close()
 
-    def finish(self) -> list[tuple[object, ...]]:
-        """Close what is open; the objects as rows of `L1_ROW`, which are durable after the flush of the uploads. Raises
-        `CorruptObjectError`: the records are not consecutive."""
+    def finish(self) -> None:
+        """Close what is open. Raises `CorruptObjectError`: the records are not consecutive."""
         self._flush()
         self._close()
-        return self._files
 
     def _flush(self) -> None:
         if not self._held:
@@ -350,16 +349,16 @@ class L1Writer:
         key = level_one(self.partition, self._epoch, self._base, last, name)
         self._writer.add_key_value_metadata({KEY_METADATA: key})
         self._writer.close()
-        content: Path | bytes
         if isinstance(self._sink, Path):
-            content = self._sink
-            with content.open("r+b") as file:
+            with self._sink.open("r+b") as file:
                 size = seal_footer(file)
+            self._store.put_file(key, self._sink)
+            self._sink.unlink()
         else:
             held = io.BytesIO(self._sink.getvalue())
-            size, content = seal_footer(held), held.getvalue()
-        self._uploads.add(key, content)
+            size = seal_footer(held)
+            self.small.append((key, held.getvalue()))
         times = min(self._max_timestamp, MAX_OFFSET)
         row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name), 0)
-        self._files.append(row)
+        self.files.append(row)
         self._writer, self._base, self._bytes, self._max_timestamp = None, self.next, 0.0, -MAX_OFFSET

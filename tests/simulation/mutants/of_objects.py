@@ -6,8 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -108,32 +107,26 @@ def age_by_local_clock() -> AbstractContextManager[Any]:
 # -- L1, and its readers --------------------------------------------------------------------------------------------------
 
 
+_put_small: Final = level_one_write.put_small
+
+
 class _Careless(Wrapped):
     """Takes an object for stored, whatever the store says."""
-
-    def put_file(self, key: str, path: Path) -> None:
-        with suppress(StoreError):
-            self._store.put_file(key, path)
 
     def put_bulk(self, key: str, body: bytes) -> None:
         with suppress(StoreError):
             self._store.put_bulk(key, body)
 
 
-@mutant(
+@instead(
     9,
     "l0gc/streamlog/level_one/write.py::write_l1",
     "an L1 object that failed is committed",
     "tests/streamlog/level_one/test_write.py::test_an_object_is_named_only_when_it_is_in_the_store",
+    place="l0gc/streamlog/level_one/write.py::put_small",
 )
-def named_before_stored() -> AbstractContextManager[Any]:
-    uploads = level_one_write.Uploads
-    original = uploads.__init__
-
-    def init(self: Any, store: Any, *args: Any) -> None:
-        original(self, _Careless(store), *args)
-
-    return method(uploads, "__init__", init)
+def named_before_stored(store: Any, objects: Any, parallel: Any) -> None:
+    _put_small(_Careless(store), objects, parallel)
 
 
 @instead(

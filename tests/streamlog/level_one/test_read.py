@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from l0gc.errors import StoreError
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest import extents
 from l0gc.streamlog.ingest.extents import BLOCK_BYTES
 from l0gc.streamlog.level_one import read, reconcile
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
@@ -198,20 +201,20 @@ def test_an_object_that_the_store_refuses_is_a_fault_and_one_that_is_too_short_i
     assert ("has 5 bytes where the log says" if truncated else "416") in found.message
 
 
-def test_objects_are_fetched_several_at_a_time_but_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = uploaded(*({0: [b"x" * 100]} for _ in range(10)))
-    plan = reads(cluster)
-    groups: list[int] = []
+def test_objects_are_decoded_on_all_cores_and_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = uploaded(*({0: [b"%d" % n]} for n in range(8)))
+    decode, both = extents.decode_block, threading.Barrier(2, timeout=20)
 
-    class Counting(Parallel):
-        def map(self, fn, items):  # type: ignore[no-untyped-def]
-            groups.append(len(list(items)))
-            return super().map(fn, items)
+    def at_once(*arguments: Any) -> pa.RecordBatch:
+        both.wait()
+        return decode(*arguments)
 
-    monkeypatch.setattr(read, "FETCH_BYTES", 3 * plan[0].object.bytes)
+    monkeypatch.setattr(read, "decode_block", at_once)
+    monkeypatch.setattr(read, "BATCH_BYTES", 1)
     needed = reconcile.still_needed(cluster.journal)
-    assert len(records(list(read_rows(cluster.store, plan, 1, needed, Counting())))) == 10
-    assert groups == [3, 3, 3, 1]
+    with Parallel(4, cores=2) as threads:
+        found = [row for _, row in read_rows(cluster.store, reads(cluster), 1, needed, threads)]
+    assert [r.column("offset").to_pylist() for r in found if not isinstance(r, Fault)] == [[n] for n in range(8)]
 
 
 def test_records_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:

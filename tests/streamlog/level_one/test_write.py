@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc import columns
-from l0gc.errors import StoreError
+from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
@@ -172,24 +174,32 @@ def test_an_object_is_named_only_when_it_is_in_the_store() -> None:
 
 
 def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    together: list[int] = []
     from_disk: list[str] = []
 
-    class Counting(Parallel):
-        def map(self, fn, items):  # type: ignore[no-untyped-def]
-            together.append(len(list(items)))
-            return super().map(fn, items)
-
     class Store(MemoryStore):
+        puts, most, lock = 0, 0, threading.Lock()
+
         def put_file(self, key: str, path: Path) -> None:
             from_disk.append(key)
             super().put_file(key, path)
 
+        def put_bulk(self, key: str, body: bytes) -> None:
+            with self.lock:
+                self.puts += 1
+                self.most = max(self.most, self.puts)
+            time.sleep(0.002)
+            super().put_bulk(key, body)
+            with self.lock:
+                self.puts -= 1
+
     store = Store()
-    write_l1(store, TOPICS, 1, (batch((p, 0)) for p in range(70)), Runtime(store.clock), Counting())
-    assert (together, from_disk) == ([32, 32, 6], [])
+    with Parallel(32) as threads:
+        write_l1(store, TOPICS, 1, (batch((p, 0)) for p in range(200)), Runtime(store.clock), threads)
+    assert len(store.objects) == 200
+    assert 8 <= store.most <= 32
+    assert not from_disk
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
-    write_l1(store, TOPICS, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Counting())
+    write_l1(store, TOPICS, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Parallel())
     assert len(from_disk) == 1
 
 
@@ -220,3 +230,40 @@ def test_each_partition_gets_its_longest_run_from_the_first_record_on(
         if run:
             expected[REVISION, p] = run
     assert content(store, w) == expected
+
+
+def test_partitions_are_written_on_all_cores_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_TASK_BYTES", 1)
+    arriving = [batch(*span(p, 0, 20), *span(p, 20, 30)) for p in range(6)]
+    alone, finish, both = MemoryStore(), write.L1Writer.finish, threading.Barrier(2, timeout=20)
+    expected = content(alone, written(alone, *arriving))
+
+    def at_once(writer: write.L1Writer) -> None:
+        both.wait()
+        finish(writer)
+
+    monkeypatch.setattr(write.L1Writer, "finish", at_once)
+    store = MemoryStore()
+    with Parallel(4, cores=2) as threads:
+        w = write_l1(store, TOPICS, 12, arriving, Runtime(store.clock), threads)
+    assert content(store, w) == expected
+
+
+def test_an_error_on_one_core_ends_the_writing_once_the_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_TASK_BYTES", 1)
+    under_way: set[str] = set()
+    finish = write.L1Writer.finish
+
+    def failing_at_two(writer: write.L1Writer) -> None:
+        under_way.add(str(writer.partition))
+        if writer.partition.partition == 2:
+            raise CorruptObjectError("two")
+        time.sleep(0.02)
+        finish(writer)
+        under_way.discard(str(writer.partition))
+
+    monkeypatch.setattr(write.L1Writer, "finish", failing_at_two)
+    store = MemoryStore()
+    with Parallel(4, cores=3) as threads, pytest.raises(CorruptObjectError, match="two"):
+        write_l1(store, TOPICS, 1, [batch((p, 0)) for p in range(30)], Runtime(store.clock), threads)
+    assert len(under_way) == 1
