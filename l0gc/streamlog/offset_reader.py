@@ -6,6 +6,8 @@ the reader looks again and goes on from the record that is next in each partitio
 names after it was found missing is a loss, and is reported as one. Offsets that were given up, a hole, are named, and end
 the reading unless the caller leaves them out.
 
+Where only offsets are wanted, as for a count, the journal has them, and no object is read.
+
 In a partition, all that is in L1 lies below all that is not, and the journal's objects are in the order of their offsets. So
 the L1 objects of the partitions are read one after another, then each L0 object once, for all of them, and no more is held
 than what is fetched ahead.
@@ -39,6 +41,8 @@ from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
 
 _log: Final = logging.getLogger(__name__)
+_OFFSETS: Final = 1 << 17
+"""So many offsets are one piece where nothing else is wanted."""
 
 
 @dataclass(slots=True)
@@ -117,6 +121,7 @@ class OffsetReader:
         self._starts, self._next = ranges["base"], ranges["base"].copy()
         self._on_deleted = on_deleted
         self._schema = pa.schema([f for f in parquet.L1_COLUMNS if f.name in names or f.name == "offset"])
+        self._only_offsets = len(self._schema) == 1
         self._missed = ""
         self.counters = Counters()
 
@@ -197,13 +202,16 @@ class OffsetReader:
     def _from_l1(self, known: TopicState) -> Iterator[Piece]:
         store, names = self._cluster.store, self._schema.names
 
+        def needless(wanted: tuple[int, parquet.WantedFile]) -> bool:
+            return wanted[1].file.is_hole or self._only_offsets
+
         def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.Opened]:
             at, w = wanted
             with _holding(at, w.file.base_offset):
-                return at, parquet.Opened(w, None, None) if w.file.is_hole else parquet.open_l1(store, w)
+                return at, parquet.Opened(w, None, None) if needless(wanted) else parquet.open_l1(store, w)
 
         def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
-            for at, o in self._parallel.fetch_ahead(opened, self._files(known), lambda of: not of[1].file.is_hole):
+            for at, o in self._parallel.fetch_ahead(opened, self._files(known), lambda wanted: not needless(wanted)):
                 groups = parquet.wanted_groups(o)
                 self.counters.l1_objects += o.metadata is not None
                 self.counters.row_groups += len(groups)
@@ -246,6 +254,8 @@ class OffsetReader:
                 raise self._gap(at)
             if batches is None and file.is_hole:
                 self._miss(at, file.last_offset)
+            elif self._only_offsets:
+                yield from self._offsets(at, min(int(self._ends[at]), file.last_offset + 1))
             elif batches is None:
                 self._next[at] = max(self._next[at], min(self._ends[at], file.last_offset + 1))
             for base, batch in batches or ():
@@ -254,6 +264,13 @@ class OffsetReader:
                 if n > 0:
                     self._next[at] = first + n
                     yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
+
+    def _offsets(self, at: int, end: int) -> Iterator[Piece]:
+        """The offsets of a partition from its next record on, up to but without `end`."""
+        while (first := int(self._next[at])) < end:
+            self._next[at] = last = min(first + _OFFSETS, end)
+            offsets = columns.numbers(np.arange(first, last))
+            yield self._piece(int(self._partitions[at]), pa.record_batch([offsets], names=self._schema.names))
 
     def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
         """The L1 objects and holes that are wanted, partition by partition in order of offset."""
@@ -274,9 +291,9 @@ class OffsetReader:
     def _from_l0(self, known: TopicState) -> Iterator[Piece]:
         # Later objects are looked up before earlier ones are read.
         objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
-        fetched = self._parallel.fetch_ahead(self._fetched, objects, lambda o: o.bytes)
+        fetched = self._parallel.fetch_ahead(self._fetched, objects, lambda o: 0 if self._only_offsets else o.bytes)
         for wanted, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
-            self.counters.l0_objects += 1
+            self.counters.l0_objects += not self._only_offsets
             self.counters.bytes += fetched_bytes
             at = self._rows_of(wanted)
             gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
@@ -292,6 +309,8 @@ class OffsetReader:
         return np.searchsorted(self._partitions, wanted.extents["partition"])
 
     def _fetched(self, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
+        if self._only_offsets:
+            return wanted, []
         blocks = [wanted.block(n) for n in wanted.needed]
         with _holding(int(self._rows_of(wanted)[0]), int(wanted.extents["base"][0])):
             return wanted, fetch(self._cluster.store, wanted.key, [(b.start, b.length) for b in blocks])
@@ -303,7 +322,7 @@ class OffsetReader:
         wanted, bodies = fetched
         extents = wanted.extents
         found: list[pa.RecordBatch] = []
-        for number, body in zip(wanted.needed, bodies, strict=True):
+        for number, body in zip(wanted.needed if bodies else (), bodies, strict=True):
             mine = extents[extents["block"] == number]
             at_least = int((mine["row"].astype(np.int64) + mine["records"]).max())
             found.append(select(decode_block(body, wanted.key, wanted.block(number), at_least), mine))

@@ -74,7 +74,6 @@ GIVEN_UP_METADATA: Final = "l0gc.given_up"
 """In the footer of a hole, an object without rows: who gave up its records, when and why, as JSON; see `give_up.py`."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
-_OFFSETS: Final = ["offset"]
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
@@ -304,11 +303,8 @@ def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
 
 
 def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
-    """Fetch what these columns take of a chunk, on any thread; nothing for offsets alone, which its footer says. Raises
-    `ObjectNotFoundError`, `CorruptObjectError`."""
+    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
     opened = chunk.opened
-    if list(names) == _OFFSETS:
-        return chunk
     if opened.body is not None:
         chunk.pieces = [(0, opened.body)]
         return chunk
@@ -345,10 +341,6 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
     """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
     column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
-    if list(names) == _OFFSETS:
-        for g in chunk.groups:
-            yield g.base, pa.record_batch([columns.numbers(np.arange(g.base, g.end))], names=_OFFSETS)
-        return
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
         file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from l0gc.integrations.spark.plan import Slice
 from l0gc.integrations.spark.source import SCHEMA
 from l0gc.spark import handles
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
@@ -254,25 +256,62 @@ def test_a_process_of_sparks_leaves_what_it_has_loaded_out_of_garbage_collection
     assert frozen == ["frozen"]
 
 
-def test_offsets_alone_are_what_footers_and_the_journal_say_and_no_page_is_fetched() -> None:
-    cluster = filled(1, 1, 2000, 0)
-    wanted = StructType().add("offset", "long", False)
-    key, _ = (k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
-    o = store_of(cluster).objects[key]
+OFFSETS = StructType().add("partition", "integer", False).add("offset", "long", False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_offsets_alone_come_from_the_journal_and_are_those_that_reading_gives(seed: int) -> None:
+    """Whatever was uploaded (p), reconciled (r), merged (m), deleted (d) and given up (g), before and after the plan."""
+    chance = random.Random(seed)
+    history = [(chance.choice("ppprrmdg"), chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
+    cluster = topic_in_memory(3, 2)
+    put(cluster, "events", {p: values(p, 0, 4 + p) for p in range(3)})
+    touched = []
     with on(cluster):
-        reader = batch_reader(wanted, topic="events", startingOffsets='{"events":{"0":700}}')
-        tasks = reader.partitions()
-        assert table(reader, tasks).column("offset").to_pylist() == list(range(700, 2000))
-        o.body = bytes(len(o.body) // 4) + o.body[len(o.body) // 4 :]
-        assert table(reader, tasks).num_rows == 1300
-        with pytest.raises(CorruptObjectError):
-            read(cluster, topic="events")
-        o.body = o.body[:-9] + bytes([o.body[-9] ^ 1]) + o.body[-8:]
-        with pytest.raises(CorruptObjectError, match="footer whose checksum is wrong"):
-            table(reader, tasks)
-        del store_of(cluster).objects[key]
-        with pytest.raises(CorruptObjectError, match=r"does not exist, though topic 'events' needs it"):
-            table(reader, tasks)
+        count, full = (batch_reader(s, topic="events", failOnDataLoss="false") for s in (OFFSETS, SCHEMA))
+        planned = full.partitions()
+        for number, step in enumerate(history):
+            change(cluster, *step)
+            if number == 3 + seed:
+                planned = full.partitions()
+        found = table(full, planned)
+        store_of(cluster).fault = lambda call: touched.append(call.key) if "/data/" in call.key else None
+        offsets = table(count, planned)
+    wanted = found.select(OFFSETS.names).to_pylist()
+    assert sorted(offsets.to_pylist(), key=lambda r: (*r.values(),)) == sorted(wanted, key=lambda r: (*r.values(),))
+    assert touched == []
+
+
+def change(cluster: Handles, what: str, partition: int, n: int) -> None:
+    """Do one of the things that change which records there are, or where they lie."""
+    topic = cluster.controller.snapshot().topic("events")
+    state = cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision)
+    view, extents = state.view(partition), state.extents(partition)
+    if what == "p":
+        put(cluster, "events", {p: values(p, 0, n) for p in range(partition + 1)})
+    elif what == "r":
+        while has_work(cluster):
+            reconcile(cluster)
+    elif what == "m":
+        merge(cluster, None, MergeRule(fan_in=2))
+    elif what == "d":
+        delete_records(cluster, "events", partition, before_offset=min(view.log_start_offset + n, view.next_offset))
+    elif extents:
+        lost = (max(extents[0].base_offset, view.log_start_offset), extents[0].last_offset)
+        give_up(cluster, "ann", topic="events", partition=partition, offsets=lost, force_readable=True)
+
+
+def test_offsets_alone_keep_the_error_about_what_was_given_up_or_deleted() -> None:
+    cluster = filled(1)
+    change(cluster, "g", 0, 3)
+    with on(cluster):
+        reader = batch_reader(OFFSETS, topic="events")
+        planned = reader.partitions()
+        with pytest.raises(RecordsLostError, match="records 20 to 24 of partition events/0 were given up"):
+            table(reader, planned)
+        change(cluster, "d", 0, 5)
+        with pytest.raises(OffsetOutOfRangeError, match="records 0 to 4 of partition events/0 were deleted"):
+            table(reader, planned)
 
 
 # -- where it begins and ends ---------------------------------------------------------------------------------------------
