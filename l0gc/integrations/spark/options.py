@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -238,7 +239,7 @@ class _Options:
         endpoint, profile = self.text("endpointUrl"), self.text("profile")
         region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
         config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=profile)
-        return ClusterAddress(S3Store(config).access.settled(), self.text("clusterId"))
+        return ClusterAddress(_settled(config, frozenset(os.environ.items())), self.text("clusterId"))
 
     def pin_ms(self) -> int | None:
         """How long a pin lives that keeps what is read; None without one."""
@@ -309,6 +310,13 @@ class _Options:
         if not topics or (named == ["topic"] and len(topics) > 1):
             raise UsageError(f"option {named[0]} is {text!r}: several topics go into option subscribe")
         return topics, None, {}
+
+
+@lru_cache(maxsize=2)
+def _settled(config: StoreConfig, environment: frozenset[tuple[str, str]]) -> StoreConfig:
+    """Where the bucket is, by this environment. boto3 takes 25 ms of CPU to find out, and Spark asks the same process again
+    for each `load()`, and another one for each plan."""
+    return S3Store(config).access.settled()
 
 
 def columns_wanted(given: Mapping[str, str], known: Sequence[str], default: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ only what is here, so what the others do (`readers.py`, `sink.py`) is imported w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
 
 from l0gc.errors import L0gcError, UsageError
 from l0gc.integrations.spark.options import WriteOptions, columns_wanted, read_options, write_options
+from l0gc.spark.handles import CORES, leave_out_of_collections
 
 if TYPE_CHECKING:
     from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
@@ -71,6 +73,8 @@ class L0gcDataSource(DataSource):
         """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
         options = read_options(self.options, streaming=None)
         default = (_ALL if options.include_headers else SCHEMA).names
+        if CORES in os.environ:  # a process of Spark's, which it asks again
+            leave_out_of_collections()
         return StructType([_ALL[name] for name in columns_wanted(self.options, _ALL.names, default)])
 
     def reader(self, schema: StructType) -> BatchReader:

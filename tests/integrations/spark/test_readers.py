@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,10 +17,11 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, RecordsLostError, UsageError
-from l0gc.integrations.spark import plan
+from l0gc.integrations.spark import options, plan
 from l0gc.integrations.spark.plan import Slice
 from l0gc.integrations.spark.source import SCHEMA
 from l0gc.spark import handles
+from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.level_one.give_up import give_up
@@ -253,6 +255,35 @@ def test_a_process_of_sparks_leaves_what_it_has_loaded_out_of_garbage_collection
         monkeypatch.setattr(TaskContext, "get", object)
     read(cluster, topic="events")
     read(cluster, topic="events")
+    assert frozen == ["frozen"]
+
+
+def test_a_process_of_sparks_finds_out_once_where_the_bucket_is_and_again_in_another_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = mock.Mock(wraps=S3Store)
+    monkeypatch.setattr(options, "S3Store", asked)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    for _ in range(3):
+        source = data_source(topic="events")
+        source.schema()
+        assert source.reader(SCHEMA)._options.place.config.endpoint_url == "http://127.0.0.1:1"
+    assert asked.call_count == 1
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
+    assert data_source(topic="events").reader(SCHEMA)._options.place.config.endpoint_url == "http://127.0.0.1:2"
+
+
+def test_a_process_that_only_describes_the_columns_leaves_them_out_of_collections_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append("frozen"))
+    handles.leave_out_of_collections.cache_clear()
+    data_source(topic="events").schema()
+    assert not frozen, "this process is not one of Spark's"
+    monkeypatch.setenv(handles.CORES, "2")
+    data_source(topic="events").schema()
+    data_source(topic="events").schema()
     assert frozen == ["frozen"]
 
 
