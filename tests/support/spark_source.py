@@ -17,7 +17,7 @@ from l0gc.integrations.spark.options import write_options
 from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
 from l0gc.integrations.spark.sink import Staged
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
-from l0gc.storage.parallel import InlineExecutor
+from l0gc.storage.parallel import InlineExecutor, Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -46,7 +46,7 @@ def on(cluster: Handles) -> Iterator[None]:
     with (
         mock.patch.object(readers, "cluster_at", return_value=cluster),
         mock.patch.object(sink, "cluster_at", return_value=cluster),
-        mock.patch.object(readers, "ThreadPoolExecutor", _Pool),
+        mock.patch.object(readers, "Parallel", return_value=Parallel()),
         mock.patch.object(sink, "ThreadPoolExecutor", _Pool),
     ):
         yield
