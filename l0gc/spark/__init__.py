@@ -39,11 +39,12 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
                 "environment, and name a profile of theirs with option profile"
             )
     else:
+        from l0gc.spark.executors import cores_of
         from l0gc.spark.handles import CORES
         from l0gc.spark.ship import make_ready
         from l0gc.storage.config import StoreConfig
 
         make_ready(spark, StoreConfig("", profile=profile), send_credentials)
-        # Known once executors are there.
-        spark.sparkContext.environment[CORES] = str(spark.sparkContext.defaultParallelism)
+        # Known once executors are there, or by what may be there.
+        spark.sparkContext.environment[CORES] = str(cores_of(spark.sparkContext))
     spark.dataSource.register(L0gcDataSource)

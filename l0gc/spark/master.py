@@ -18,6 +18,8 @@ from l0gc.errors import L0gcError, UsageError
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 STANDALONE: Final = "spark://"
 """How the URL of a master of Spark's own begins."""
+_CONNECT: Final = "sc://"
+CONNECT_CANNOT: Final = "a Spark Connect server cannot run l0gc's jobs"
 _CONNECT_SECONDS: Final = 5.0
 
 
@@ -44,9 +46,11 @@ def check_master(master: str) -> None:
     """Connect to a standalone master; of several (`spark://a:7077,b:7077`) one is enough. Other masters pass.
 
     Raises:
-        UsageError: a standalone master's URL without host and port.
+        UsageError: a standalone master's URL without host and port, or a server of Spark Connect.
         L0gcError: none of them takes connections.
     """
+    if master.startswith(_CONNECT):  # it may have a token
+        raise UsageError(f"{CONNECT_CANNOT} (--master {_CONNECT}…): name the cluster itself, or use --engine local")
     if not master.startswith(STANDALONE):
         return
     problem = ""

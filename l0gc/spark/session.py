@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -20,8 +21,11 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from l0gc.errors import L0gcError, UsageError
+from l0gc.events import event
 from l0gc.spark.gateway import PYTHON, start_java, without_zips
-from l0gc.spark.master import STANDALONE, check_master, has_java, has_user, is_local
+from l0gc.spark.master import CONNECT_CANNOT, STANDALONE, check_master, has_java, has_user, is_local
+
+_log: Final = logging.getLogger(__name__)
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
@@ -68,7 +72,7 @@ def get_session(
     if master is not None:
         settings["spark.master"] = master
     settings.setdefault("spark.master", "local[*]")
-    check_master(settings["spark.master"])
+    check_master(settings.pop("spark.remote", settings["spark.master"]))
     local = is_local(settings["spark.master"])
     python = settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or (without_zips() if local else sys.executable)
     if shutil.which(python) is None:
@@ -81,7 +85,7 @@ def get_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _own_ctrl_c(), _no_word_of_javas_end():
+        with _own_ctrl_c(), _no_word_of_javas_end(), _without_connect(settings["spark.master"], said=master is None):
             is_new = SparkContext._active_spark_context is None
             start_java(settings, python, verbose=verbose)
             spark = builder.getOrCreate()
@@ -125,6 +129,20 @@ def _no_word_of_javas_end() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         yield
+
+
+@contextmanager
+def _without_connect(master: str, *, said: bool) -> Iterator[None]:
+    """Hide from pyspark and Java that the user's own programs use Spark Connect; a warning says so if `said`."""
+    hidden = {name: os.environ.pop(name) for name in ("SPARK_REMOTE", "SPARK_API_MODE") if name in os.environ}
+    if "SPARK_REMOTE" in hidden and said:
+        _log.warning(
+            "%s, so SPARK_REMOTE is ignored and they run on %s", CONNECT_CANNOT, master, extra=event("no_connect")
+        )
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 @contextmanager

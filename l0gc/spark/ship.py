@@ -8,12 +8,14 @@ one sentence names what is missing before any work begins.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import re
 import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,11 +25,16 @@ from pyspark.sql import SparkSession
 
 import l0gc
 from l0gc.errors import L0gcError
+from l0gc.events import event
+from l0gc.spark.executors import asked_and_offered
 from l0gc.spark.gateway import PYTHON, own_folder, without_zips
 from l0gc.spark.handles import for_executors
+from l0gc.spark.jobs import JOB_ERRORS, Jobs
 from l0gc.spark.master import is_local
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+
+_log: Final = logging.getLogger(__name__)
 
 MODULES: Final = {
     "arro3-core": "arro3.core",
@@ -44,9 +51,10 @@ MODULES: Final = {
 
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
+SILENCE_S: Final = 20.0
+"""After so long without an executor, a warning says what it waits for."""
 
 _ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweep")
-_TAG: Final = "l0gc-look"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _REMEDY: Final = (
     "install l0gc's requirements there, or name a Python that has them with --conf spark.pyspark.python=PATH"
@@ -131,33 +139,38 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     """What the workers have that take these tasks; a cluster's executors have one Python, as a rule."""
     sc = spark.sparkContext
     slots = sc.defaultParallelism
-    late = threading.Event()
+    jobs, ended, late = Jobs(sc), threading.Event(), threading.Event()
 
-    def give_up() -> None:
-        tracker = sc.statusTracker()
-        stages = [tracker.getStageInfo(s) for s in tracker.getActiveStageIds()]
-        if not any(s is not None and (s.numActiveTasks or s.numCompletedTasks) for s in stages):
+    def has_begun() -> bool:
+        return any(s.numActiveTasks or s.numCompletedTasks for s in jobs.active_stages())
+
+    def watch() -> None:
+        """Say that no executor is there, and later give up."""
+        with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
+            if ended.wait(SILENCE_S) or has_begun():
+                return
+            text = f"the Spark cluster {sc.master} has given no executor for {SILENCE_S:g} s: {asked_and_offered(sc)}"
+            _log.warning("%s", text, extra=event("no_executor", seconds=SILENCE_S))
+            if ended.wait(PATIENCE_S - SILENCE_S) or has_begun():
+                return
             late.set()
-            sc.cancelJobsWithTag(_TAG)
+            jobs.cancel()
 
-    timer = threading.Timer(PATIENCE_S, give_up)
-    timer.daemon = True
-    sc.addJobTag(_TAG)
-    timer.start()
+    thread = threading.Thread(target=watch, name="l0gc-executors", daemon=True)
+    thread.start()
     try:
         # As the jobs do it, so that they find these workers warm.
-        found = sc.parallelize(range(slots), slots).map(_look()).collect()
+        with jobs.tagged():
+            found = sc.parallelize(range(slots), slots).map(_look()).collect()
     except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
         if late.is_set():
             raise L0gcError(
-                f"the Spark cluster {sc.master} gave no executor within {PATIENCE_S:g} s: it is busy, has no workers, or "
-                "none as large as spark.executor.memory and spark.executor.cores ask for"
+                f"the Spark cluster {sc.master} gave no executor within {PATIENCE_S:g} s: {asked_and_offered(sc)}"
             ) from e
         said = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else e
         raise L0gcError(why(str(said))) from e
     finally:
-        timer.cancel()
-        sc.removeJobTag(_TAG)
+        ended.set()
     return [WorkerCheck(*look) for look in found]
 
 

@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from l0gc import errors
 from l0gc.events import Progress, quiet
+from l0gc.spark.executors import cores_of
 from l0gc.spark.handles import ClusterAddress, cluster_at
+from l0gc.spark.jobs import JOB_ERRORS, Jobs
 from l0gc.storage.workers import SPARK, Stage
 from l0gc.streamlog.cluster import Handles
 
@@ -35,8 +37,6 @@ TASKS_PER_CORE: Final = 4
 _FEW: Final = 16
 """Of so many results, the driver merges all: a shuffle takes longer on a small bucket than the rest of the job."""
 _LOOK_EVERY_S: Final = 1.0
-JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
-"""What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
 _FULL: Final = os.strerror(errno.ENOSPC)
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
@@ -53,9 +53,10 @@ class SparkWorkers:
 
     def __init__(self, spark: SparkSession, address: ClusterAddress, progress: Progress = quiet) -> None:
         self._context, self._address, self._progress = spark.sparkContext, address, progress
+        self._jobs = Jobs(self._context)
         self._said = ""
         self._cancelled = threading.Event()
-        self.cores = self._context.defaultParallelism
+        self.cores = cores_of(self._context)
         self.slots = self.cores * TASKS_PER_CORE
 
     def map(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> list[B]:
@@ -87,7 +88,7 @@ class SparkWorkers:
 
     def cancel(self) -> None:
         self._cancelled.set()
-        self._context.cancelAllJobs()
+        self._jobs.cancel()
 
     def _sent(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> RDD[B]:
         sent = self._context.parallelize(parts, min(len(parts), self.slots))
@@ -99,13 +100,11 @@ class SparkWorkers:
         ended = threading.Event()
 
         def follow() -> None:
-            tracker = self._context.statusTracker()
             while not ended.wait(_LOOK_EVERY_S):
                 with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
                     if self._cancelled.is_set():
-                        self._context.cancelAllJobs()  # again: the job may have begun after the first time
-                    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                    active = [s for s in stages if s is not None]
+                        self._jobs.cancel()  # again: the job may have begun after the first time
+                    active = self._jobs.active_stages()
                     if active and not ended.is_set():
                         done, total = sum(s.numCompletedTasks for s in active), sum(s.numTasks for s in active)
                         self._progress(self._said, done=done, total=total)
@@ -113,7 +112,7 @@ class SparkWorkers:
         thread = threading.Thread(target=follow, name="l0gc-tasks", daemon=True)
         thread.start()
         try:
-            with raising_causes():
+            with raising_causes(), self._jobs.tagged():
                 yield
         finally:
             ended.set()

@@ -62,6 +62,12 @@ def test_the_wish_about_credentials_is_kept(
             L0gcError,
             r"no Spark master takes connections at spark://127\.0\.0\.1:1 ",
         ),
+        (
+            ["--master", "sc://host/;token=secret"],
+            UsageError,
+            r"^a Spark Connect server cannot run l0gc's jobs \(--master sc://…\): name the cluster itself, or use --engine",
+        ),
+        (["--conf", "spark.remote=sc://host"], UsageError, "^a Spark Connect server cannot run l0gc's jobs"),
         (["--conf", "spark.pyspark.python=/nowhere/python"], UsageError, "Python /nowhere/python is not here"),
     ],
 )

@@ -15,6 +15,9 @@ import pytest
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import AccessDeniedError, L0gcError
 from l0gc.spark import ship
+from l0gc.spark.executors import cores_of
+from l0gc.spark.gateway import end_java
+from l0gc.spark.session import get_session, stop
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import founded, l0gc, l0gc_process
 from tests.support.spark_cluster import HIDDEN, SparkCluster, spark_cluster
@@ -119,7 +122,7 @@ def test_spark_submit_ends_with_the_commands_exit_code(records: int) -> None:
 
 
 def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_is_having_none(
-    spark_workers: SparkCluster, records: int, monkeypatch: pytest.MonkeyPatch
+    spark_workers: SparkCluster, records: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*conf: str) -> str:
         with pytest.raises(L0gcError) as e:
@@ -131,8 +134,39 @@ def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_
         assert "cannot import l0gc (No module named 'l0gc')" in refused()
     message = refused(f"spark.executorEnv.{HIDDEN}=crc32c obstore")
     assert message.startswith("the Spark executors' Python lacks crc32c, obstore: ")
+    monkeypatch.setattr(ship, "SILENCE_S", 1.0)
     monkeypatch.setattr(ship, "PATIENCE_S", 2.0)
-    assert "gave no executor within 2 s" in refused("spark.executor.memory=100g")
+    reason = (
+        "it asks for an executor of 100g (spark.executor.memory) and 1 core (spark.executor.cores), and the largest of 2 "
+        "workers has 640m and 1 core, of which 640m and 1 core are free"
+    )
+    assert refused("spark.executor.memory=100g").endswith(f"gave no executor within 2 s: {reason}")
+    said = [r.getMessage() for r in caplog.records if r.name == "l0gc.spark.ship"]
+    assert [s.endswith(f"has given no executor for 1 s: {reason}") for s in said] == [True]
+
+
+def test_spark_remote_is_ignored_which_a_warning_says_and_dynamic_executors_count_before_they_start(
+    records: int, tmp_path: Path
+) -> None:
+    dynamic = {"enabled": "true", "shuffleTracking.enabled": "true", "maxExecutors": "1000"}
+    with spark_cluster(tmp_path, cores=2) as cluster:
+        conf = cluster.conf | {f"spark.dynamicAllocation.{k}": v for k, v in dynamic.items()}
+        place = ["--master", cluster.url, *options(conf)]
+        remote = {"SPARK_REMOTE": "sc://127.0.0.1:1/;token=secret", "SPARK_API_MODE": "connect"}
+        computed = l0gc_process("compute-watermark", "--json", *place, environment=remote)
+        assert (computed.code, computed.data["partitions"]) == (0, 4), computed.stderr
+        assert "SPARK_REMOTE" not in computed.stderr
+        spark = get_session("test", master=cluster.url, conf=conf)
+        try:
+            assert (spark.sparkContext.defaultParallelism, cores_of(spark.sparkContext)) == (2, 4)
+        finally:
+            stop(spark)
+            end_java()
+    lifted = l0gc_process("reconcile", "--json", "--engine", "spark", environment=remote)
+    assert (lifted.code, lifted.data["records"]) == (0, records), lifted.stderr
+    said = "a Spark Connect server cannot run l0gc's jobs, so SPARK_REMOTE is ignored and they run on local[*]"
+    assert said in lifted.stderr
+    assert "secret" not in lifted.stderr
 
 
 def test_executors_left_to_their_own_credentials_have_none(spark_workers: SparkCluster, records: int) -> None:

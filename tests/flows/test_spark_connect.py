@@ -53,6 +53,8 @@ def test_a_client_of_spark_connect_reads_and_writes_batches_and_streams(
         with pytest.raises(UsageError, match="Spark Connect cannot send credentials"):
             l0gc.spark.register(client, send_credentials=True)
         l0gc.spark.register(client)
+        with pytest.raises(UsageError, match="a Spark Connect server cannot run l0gc's jobs"):
+            cluster.sweep(spark=client)
         events = client.read.format("l0gc").options(**place, topic="events").load()
         found = events.selectExpr("value", "offset").collect()
         assert [(bytes(r["value"]), r["offset"]) for r in found] == [(b"a", 0), (b"b", 1)]

@@ -27,7 +27,11 @@ def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def workers(context: SimpleNamespace, **options: Any) -> SparkWorkers:
-    context.defaultParallelism = 1
+    context.defaultParallelism, context.master = 1, "local"
+    context.getConf = dict
+    context.addJobTag = context.removeJobTag = lambda tag: None
+    jobs = SimpleNamespace(getJobIdsForTag=lambda tag: [0])
+    context._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: jobs))
     rdd = SimpleNamespace(map=lambda work: SimpleNamespace(collect=context.collect))
     context.parallelize = lambda parts, slices: rdd
     spark: Any = SimpleNamespace(sparkContext=context)
@@ -48,7 +52,10 @@ def test_the_tasks_that_have_ended_are_told_until_the_job_has() -> None:
             raise Py4JError("Java did not answer; if it has gone, the job says so")
         return list(stages)
 
-    tracker = SimpleNamespace(getActiveStageIds=active, getStageInfo=stages.get)
+    jobs = {0: SimpleNamespace(stageIds=list(stages))}
+    tracker = SimpleNamespace(
+        getActiveStageIds=active, getStageInfo=stages.get, getActiveJobsIds=lambda: [0], getJobInfo=jobs.get
+    )
     told: list[tuple[str, object, object]] = []
     heard = threading.Event()
 
@@ -75,7 +82,7 @@ def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
     running, cancelled, stop = threading.Event(), threading.Event(), threading.Event()
     asked = threading.Semaphore(0)
 
-    def cancel() -> None:
+    def cancel(tag: str) -> None:
         asked.release()
         if running.is_set():
             cancelled.set()
@@ -88,8 +95,8 @@ def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
             raise AssertionError("nobody has cancelled the job")
         raise Py4JError("cancelled")
 
-    tracker = SimpleNamespace(getActiveStageIds=list)
-    context = SimpleNamespace(statusTracker=lambda: tracker, cancelAllJobs=cancel, collect=collect)
+    tracker = SimpleNamespace(getActiveStageIds=list, getActiveJobsIds=list)
+    context = SimpleNamespace(statusTracker=lambda: tracker, cancelJobsWithTag=cancel, collect=collect)
     result = SweepRun(a_cluster(), workers=workers(context), stop=stop).run()
     assert (result.stopped, result.engine) == (True, "spark")
     assert not any(t.name == "l0gc-stop" for t in threading.enumerate())
@@ -110,7 +117,7 @@ def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monk
         polled.acquire(timeout=1)
         raise Py4JError("no connection")
 
-    tracker = SimpleNamespace(getActiveStageIds=gone)
+    tracker = SimpleNamespace(getActiveJobsIds=gone)
     with pytest.raises(L0gcError, match="Java has gone"):
         workers(SimpleNamespace(statusTracker=lambda: tracker, collect=collect)).map(lambda place, part: part, [1])
     assert lost == []

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 import l0gc.spark
+from l0gc.api.engine import Engine
 from l0gc.errors import UsageError
 
 
@@ -28,3 +29,11 @@ def test_a_client_of_spark_connect_registers_the_format_and_sends_nothing() -> N
     assert not spark.dataSource.register.called
     l0gc.spark.register(spark)
     assert [c.args[0].name() for c in spark.dataSource.register.call_args_list] == ["l0gc"]
+
+
+def test_l0gcs_own_jobs_refuse_a_client_of_spark_connect() -> None:
+    kind = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(
+        UsageError, match=r"^a Spark Connect server cannot run l0gc's jobs: give a session of a master, or"
+    ):
+        Engine.of(kind())

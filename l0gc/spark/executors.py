@@ -1,0 +1,74 @@
+"""What executors a session asks for, what a standalone master has for them, and how many tasks they may do at once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from l0gc.formatting import count
+from l0gc.spark.master import STANDALONE, is_local
+
+_DYNAMIC: Final = "spark.dynamicAllocation"
+
+
+class Worker(NamedTuple):
+    """What a worker has for executors."""
+
+    cores: int
+    memory_mb: int
+    free_cores: int
+    free_mb: int
+
+
+def workers_of(context: SparkContext) -> list[Worker]:
+    """Return the workers that are alive, as a standalone master lists them; none if another kind of master was given, or it
+    does not answer."""
+    url, jvm = context.master or "", context._jvm
+    found: list[Worker] = []
+    if not url.startswith(STANDALONE) or jvm is None:
+        return found
+    with suppress(Py4JError):
+        environment: Any = context._jsc.sc().env()
+        # By its field, since the class has methods with types that are not installed.
+        field = environment.getClass().getDeclaredField("rpcEnv")
+        field.setAccessible(True)
+        address = jvm.org.apache.spark.rpc.RpcAddress.fromSparkURL(url.partition(",")[0])
+        request = getattr(getattr(jvm, "org.apache.spark.deploy.DeployMessages$RequestMasterState$"), "MODULE$")
+        kind = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
+        state = field.get(environment).setupEndpointRef(address, "Master").askSync(request, kind)
+        found += [Worker(w.cores(), w.memory(), w.coresFree(), w.memoryFree()) for w in state.workers() if w.isAlive()]
+    return found
+
+
+def asked_and_offered(context: SparkContext) -> str:
+    """Return what the session asks for in an executor, and what its cluster's workers have, for a sentence."""
+    conf, workers = context.getConf(), workers_of(context)
+    cores = conf.get("spark.executor.cores")
+    asked = f"an executor of {conf.get('spark.executor.memory', '1g')} (spark.executor.memory)"
+    if cores is not None:
+        asked += f" and {count(int(cores), 'core')} (spark.executor.cores)"
+    if not workers:
+        return f"it asks for {asked}"
+    memory, cores_there, free_cores, free = max((w.memory_mb, w.cores, w.free_cores, w.free_mb) for w in workers)
+    return (
+        f"it asks for {asked}, and the largest of {count(len(workers), 'worker')} has {memory}m and "
+        f"{count(cores_there, 'core')}, of which {free}m and {count(free_cores, 'core')} are free"
+    )
+
+
+def cores_of(context: SparkContext) -> int:
+    """Return how many tasks may run at once: with dynamic allocation, on the executors that the session may still get."""
+    conf, now = context.getConf(), context.defaultParallelism
+    dynamic = conf.get(f"{_DYNAMIC}.enabled", "false") == "true"
+    if not dynamic or is_local(context.master or "") or conf.get("spark.default.parallelism") is not None:
+        return now
+    per_executor, most = conf.get("spark.executor.cores"), conf.get(f"{_DYNAMIC}.maxExecutors")
+    limits = [int(limit) for limit in (conf.get("spark.cores.max"),) if limit is not None]
+    if most is not None and per_executor is not None:
+        limits.append(int(most) * int(per_executor))
+    if workers := workers_of(context):
+        limits.append(sum(w.cores for w in workers))
+    return max(now, min(limits, default=now))

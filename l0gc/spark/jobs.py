@@ -1,0 +1,57 @@
+"""The jobs that l0gc starts in a session, which a tag separates from the program's own.
+
+A session may be the user's, with other jobs in it. Only what has l0gc's tag is counted, shown and cancelled. Spark keeps
+tags for each thread: with pyspark's pinned threads, the default, just the jobs that a thread starts have its tags.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext, SparkStageInfo
+from pyspark.errors import PySparkException
+
+JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
+"""What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
+_NUMBERS: Final = itertools.count()
+
+
+class Jobs:
+    """Some of l0gc's jobs: those that are started inside `tagged`."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context: Any = context
+        self._tag = f"l0gc-{os.getpid()}-{next(_NUMBERS)}"
+
+    @contextmanager
+    def tagged(self) -> Iterator[None]:
+        """Tag the jobs that this thread starts in the block."""
+        self._context.addJobTag(self._tag)
+        interrupted = False
+        try:
+            yield
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+        finally:
+            if not interrupted:  # else the thread's connection to Java waits for the job's answer
+                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
+                    self._context.removeJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """Cancel those that run, and no other job of the session."""
+        self._context.cancelJobsWithTag(self._tag)
+
+    def active_stages(self) -> list[SparkStageInfo]:
+        """Return the stages that run now; a stage that has just ended is left out."""
+        tracker = self._context.statusTracker()
+        tagged = set(self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag))
+        jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds() if job in tagged]
+        wanted = {stage for job in jobs if job is not None for stage in job.stageIds}
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if stage in wanted]
+        return [stage for stage in stages if stage is not None]
