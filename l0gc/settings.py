@@ -33,6 +33,7 @@ class Settings:
     cluster_id: str | None = None
     epoch_interval: NotNegative = 600.0
     json: bool = False
+    json_file: str | None = None
     quiet: bool = False
     verbose: int = 0
     log_format: str = "text"

@@ -86,7 +86,7 @@ HOMES: dict[str, set[str]] = {
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},
     "pyspark": {"spark/", "api/", "integrations/spark/"},
-    "py4j": {"spark/session.py", "spark/ship.py", "spark/workers.py"},
+    "py4j": {"spark/jobs.py", "spark/session.py", "spark/ship.py", "spark/workers.py"},
     "click": {"cli/"},
     "rich": {"cli/output.py", "cli/progress.py"},
     "prometheus_client": {"cli/metrics_options.py"},

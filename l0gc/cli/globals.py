@@ -58,6 +58,10 @@ GLOBAL_OPTIONS: Final = [
     ),
     _option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
     _option(
+        "--json-file", envvar="L0GC_JSON_FILE", type=FILE, metavar="FILE",
+        help="Write the result's JSON object into this file, too.",
+    ),
+    _option(
         "--quiet", is_flag=True, default=None, envvar="L0GC_QUIET",
         help="Print nothing unless something needs a person: for cron.",
     ),

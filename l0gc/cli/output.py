@@ -108,6 +108,7 @@ class Output:
 
     def __init__(self, settings: Settings) -> None:
         self.json = settings.json
+        self._json_file = None if settings.json_file is None else _new_file(settings.json_file)
         self.verbose = settings.verbose
         self._log_format = settings.log_format
         self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty() and not settings.quiet
@@ -192,6 +193,7 @@ class Output:
         if taken is not None:
             taken.append(Result(msgspec.json.decode(json_bytes(data)), list(text)))
             return
+        self._write_file(data)
         if self._log_format == logs.JSON:
             _log.info("%s", text[0] if text else "", extra=event("result", **scalars(data)))
         if self._quiet and not needed:
@@ -226,9 +228,22 @@ class Output:
         from rich.text import Text
 
         with Live(auto_refresh=False, vertical_overflow="crop") as live:
-            yield lambda data, text: live.update(
-                Text.from_ansi("\n".join(_fitting(text, live.console.size.height))), refresh=True
-            )
+
+            def update(data: dict[str, Any], text: Sequence[str]) -> None:
+                self._write_file(data)
+                live.update(Text.from_ansi("\n".join(_fitting(text, live.console.size.height))), refresh=True)
+
+            yield update
+
+    def refuse_file(self, instead: str) -> None:
+        """Raise `UsageError` if --json-file is given to a command that prints as it goes, and has no result."""
+        if self._json_file is not None:
+            raise UsageError(f"--json-file takes a command's result, and this one prints as it goes: use {instead}")
+
+    def _write_file(self, data: dict[str, Any]) -> None:
+        if self._json_file is not None:
+            with atomic_file(self._json_file) as write:
+                write(json_bytes(data) + b"\n")
 
     def measure(self, data: dict[str, Any]) -> None:
         """Numbers for the metrics that are not in the result, or of a run that has none."""
@@ -277,6 +292,16 @@ class Output:
         """Shows how far the work is: a line on a terminal, or a note once a minute if stderr is redirected or a log."""
         with following(title) if self.follows else noting(title, self.note) as show:
             yield show
+
+
+def _new_file(name: str) -> Path:
+    """Return a file that can be written once the work is done, as far as its folder shows."""
+    path = Path(name)
+    if name == "-":
+        raise UsageError("--json-file writes a file: --json prints to stdout")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--json-file {name} cannot be written: name a file in a folder that is there and writable")
+    return path
 
 
 def _fitting(text: Sequence[str], height: int) -> list[str]:

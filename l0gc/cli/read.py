@@ -64,6 +64,7 @@ def read_command(
         lines = partial(cluster.read_lines, topic, partition, start, skip_holes=skip_holes, pin=pin)
         _write_file(out, topic, lines, Path(output))
         return
+    out.refuse_file("-o FILE")
     with writing_stdout():
         if out.json:
             _print_json(topic, cluster.read(topic, partition, start, skip_holes=skip_holes, pin=pin))
@@ -145,6 +146,7 @@ def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, s
     """
     if controller and journal is not None:
         raise UsageError("show one log: --controller or --journal N")
+    out.refuse_file("--json")
     lines = damaged = 0
     with writing_stdout():
         stdout = sys.stdout.buffer

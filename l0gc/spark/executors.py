@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from l0gc.formatting import count
+from l0gc.spark.jobs import JOB_ERRORS
 from l0gc.spark.master import STANDALONE, is_local
 
 _DYNAMIC: Final = "spark.dynamicAllocation"
@@ -30,10 +30,10 @@ def workers_of(context: SparkContext) -> list[Worker]:
     found: list[Worker] = []
     if not url.startswith(STANDALONE) or jvm is None:
         return found
-    with suppress(Py4JError):
+    with suppress(*JOB_ERRORS):
         environment: Any = context._jsc.sc().env()
-        # By its field, since the class has methods with types that are not installed.
-        field = environment.getClass().getDeclaredField("rpcEnv")
+        # By its field: to call a method, py4j looks at all of them, and some have types that Spark leaves out.
+        field = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("rpcEnv")
         field.setAccessible(True)
         address = jvm.org.apache.spark.rpc.RpcAddress.fromSparkURL(url.partition(",")[0])
         request = getattr(getattr(jvm, "org.apache.spark.deploy.DeployMessages$RequestMasterState$"), "MODULE$")

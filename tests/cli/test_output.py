@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +68,39 @@ def test_lines_are_cut_between_words_on_a_terminal_alone(monkeypatch: pytest.Mon
     lines = fitted(text, 2, stream)
     assert " ".join(line.strip() for line in lines) == text[0]
     assert [line for line in lines if len(line) > 40] == ["  " + "a-long-key-" * 5]
+
+
+def test_a_json_file_has_the_result_next_to_what_is_printed(cluster: Handles, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    assert said("topic", "list", "--json-file", str(file)) == said("topic", "list")
+    assert json.loads(file.read_bytes()) == json.loads(said("topic", "list", "--json"))
+    assert said("gc", "--quiet", "--json-file", str(file)) == ""
+    assert "sweep" in json.loads(file.read_bytes())
+    before = file.read_bytes()
+    assert ended_here("topic", "describe", "evenst", "--json-file", str(file)).code == 5
+    assert file.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["topic", "list", "--json-file", "-"], "--json-file writes a file: --json prints to stdout"),
+        (["housekeep", "--json-file", "/nowhere/file"], "--json-file /nowhere/file cannot be written: "),
+        (
+            ["read", "events", "--json-file", "{}"],
+            "--json-file takes a command's result, and this one prints as it goes: ",
+        ),
+        (
+            ["log", "show", "--json-file", "{}"],
+            "--json-file takes a command's result, and this one prints as it goes: ",
+        ),
+    ],
+)
+def test_a_json_file_that_cannot_be_is_refused_before_the_work(
+    words: list[str], error: str, cluster: Handles, tmp_path: Path
+) -> None:
+    ended = ended_here(*(word.format(tmp_path / "file") for word in words))
+    assert (ended.code, ended.stdout) == (2, b"")
+    assert ended.stderr.startswith(f"l0gc: {error}")
+    assert list(tmp_path.iterdir()) == []

@@ -96,10 +96,12 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     assert (lifted.code, lifted.data["records"]) == (0, records), lifted.stderr[-3000:]
     # Under spark-submit, its own options name the master and the settings.
     place = ["--master", spark_workers.url, *options(spark_workers.conf)]
-    computed = submit(*place, *conf, str(SUBMIT), "compute-watermark", "--json")
+    file = tmp_path / "result.json"
+    computed = submit(*place, *conf, str(SUBMIT), "compute-watermark", "-vv", "--json", "--json-file", str(file))
     assert computed.returncode == 0, computed.stderr[-3000:]
-    # spark-submit joins stderr to stdout, and so a slow run's progress to its result.
-    result = next(json.loads(line) for line in computed.stdout.splitlines() if line.startswith("{"))
+    # spark-submit joins stderr to stdout, and so what is logged to the result.
+    assert not computed.stdout.startswith("{")
+    result = json.loads(file.read_bytes())
     assert (result["partitions"], result["listing"]["objects"]) == (4, 1)
 
     (tmp_path / "driver.log").write_text(lifted.stderr + computed.stderr)
