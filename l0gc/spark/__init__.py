@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["own_errors", "register"]
 
 
 def register(spark: SparkSession, *, profile: str | None = None, send_credentials: bool | None = None) -> None:
@@ -48,3 +50,14 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
         # Known once executors are there, or by what may be there.
         spark.sparkContext.environment[CORES] = str(cores_of(spark.sparkContext))
     spark.dataSource.register(L0gcDataSource)
+
+
+def own_errors() -> AbstractContextManager[None]:
+    """Raise what l0gc raised in a query of Spark as that error, so that a traceback ends with its sentence.
+
+    Spark puts a Python error in the middle of its own, before the query's plan: `with own_errors():
+    query.awaitTermination()` raises for example a `NotFoundError` that names the topic.
+    """
+    from l0gc.spark.workers import raising_causes
+
+    return raising_causes()

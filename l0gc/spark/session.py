@@ -82,12 +82,12 @@ def get_session(
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings[_JAVA_OPTIONS] = f"{_SHORT_JOBS} {settings.get(_JAVA_OPTIONS, '')}".strip()
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     try:
         with _own_ctrl_c(), _no_word_of_javas_end(), _without_connect(settings["spark.master"], said=master is None):
             is_new = SparkContext._active_spark_context is None
             start_java(settings, python, verbose=verbose)
+            for key, value in settings.items():
+                builder = builder.config(key, value)
             spark = builder.getOrCreate()
             if is_new:
                 spark.sparkContext.pythonExec = python

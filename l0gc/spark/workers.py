@@ -38,6 +38,8 @@ _FEW: Final = 16
 """Of so many results, the driver merges all: a shuffle takes longer on a small bucket than the rest of the job."""
 _LOOK_EVERY_S: Final = 1.0
 _FULL: Final = os.strerror(errno.ENOSPC)
+_OF_A_QUERY: Final = "\n=== Streaming Query ==="
+"""What Spark puts behind the error of a stream."""
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
@@ -138,9 +140,9 @@ def cause_of(error: BaseException) -> errors.L0gcError:
     if isinstance(error, UnboundLocalError) and error.__context__ is not None:
         error = error.__context__
     first = ""
-    for line in reversed(str(error).splitlines()):
+    for line in reversed(str(error).partition(_OF_A_QUERY)[0].splitlines()):
         m = _ERROR_LINE.fullmatch(line.strip())
-        if m is None:
+        if m is None or m[2] == "SQLSTATE":
             continue
         kind = getattr(errors, m[2], None) if m[1] == errors.__name__ else None
         if isinstance(kind, type) and issubclass(kind, errors.L0gcError):
@@ -157,9 +159,8 @@ def cause_of(error: BaseException) -> errors.L0gcError:
         return errors.L0gcError(
             "the Spark job failed: its Java has gone, killed or out of memory (spark.driver.memory); run it again"
         )
-    return errors.L0gcError(
-        f"the Spark job failed: {first or 'Spark gave no reason'} (run it with -v for the traceback)"
-    )
+    reason = first or str(error).strip().partition("\n")[0] or "Spark gave no reason"
+    return errors.L0gcError(f"the Spark job failed: {reason} (run it with -v for the traceback)")
 
 
 @contextmanager

@@ -297,3 +297,11 @@ def test_every_document_is_linked_from_the_readme() -> None:
     linked = set(LINK.findall((ROOT / "README.md").read_text()))
     names = {_name(d) for d in DOCUMENTS}
     assert {n for n in names if not n.startswith("examples/")} - {"README.md"} <= linked
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+def test_no_table_of_a_document_is_broken_by_an_empty_line(document: Path) -> None:
+    """Rows need a head above them: behind an empty line they are text with bars."""
+    blocks = re.split(r"\n\s*\n", re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL))
+    rows = [block for block in blocks if block.lstrip().startswith("|")]
+    assert [block for block in rows if not re.match(r"\s*\|.*\|\n *\|[ :|-]+\|(\n|$)", block)] == []

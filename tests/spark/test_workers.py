@@ -133,6 +133,14 @@ def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
     assert str(cause) == "a/key is damaged"
 
 
+def test_what_a_stream_raised_is_found_before_the_plan_that_spark_adds() -> None:
+    stream = " SQLSTATE: 38000\n=== Streaming Query ===\nIdentifier: [id = a]\nCurrent State: ACTIVE\nPlan: none"
+    cause = cause_of(PySparkException(f"[STREAM_FAILED]\nl0gc.errors.CorruptObjectError: a/key is damaged\n{stream}"))
+    assert (type(cause), str(cause)) == (CorruptObjectError, "a/key is damaged")
+    other = cause_of(PySparkException(f"[STREAM_FAILED]\nValueError: not ours\n{stream}"))
+    assert str(other).startswith("the Spark job failed: ValueError: not ours (")
+
+
 @pytest.mark.parametrize(
     "lost", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")]
 )

@@ -60,8 +60,14 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """What the JSON form of offsets says for the two ends of a partition."""
 
-_SPARKS: Final = {"checkpointlocation", "queryname", "owner", "provider"}
-"""What Spark adds by itself: to a stream's sink, and where a table is created."""
+_SPARKS: Final = {"checkpointlocation", "queryname"}
+"""What Spark adds to a stream's sink."""
+_OF_A_TABLE: Final = "provider"
+"""What Spark adds where a table is created."""
+_NO_TABLE: Final = (
+    "a table of Spark's catalog keeps no options for format l0gc: name them in each query, as in SELECT … FROM NAME WITH "
+    "(url = '…', topic = '…'), or make a view of them, with CREATE TEMPORARY VIEW NAME USING l0gc OPTIONS (…)"
+)
 _WITHOUT_EFFECT: Final = {
     "groupidprefix",
     "kafkaconsumer.polltimeoutms",
@@ -174,8 +180,6 @@ class _Options:
         self._given = {name.lower(): value for name, value in given.items()}
         by_lower = {name.lower(): name for name in known}
         for name in sorted(self._given.keys() - by_lower.keys() - _SPARKS - _WITHOUT_EFFECT):
-            if name.startswith("option."):
-                continue
             if name in _INSTEAD or name.startswith(_KAFKAS):
                 raise UsageError(f"option {name} is not supported: {_INSTEAD.get(name, _KAFKA_CLIENT)}")
             near = difflib.get_close_matches(name, by_lower, 1, _NEAR)
@@ -234,6 +238,8 @@ class _Options:
 
     def place(self) -> ClusterAddress:
         url = self.text("url") or os.environ.get("L0GC_URL")
+        if not url and not self._given:
+            raise UsageError(_NO_TABLE)
         if not url:
             raise UsageError("option url is missing: say where the cluster is, as s3://bucket/prefix")
         endpoint, profile = self.text("endpointUrl"), self.text("profile")
@@ -284,6 +290,8 @@ class _Options:
     def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
         """The topics or the pattern of their names, and of some of them the only partitions that are meant."""
         named = [name for name in _TOPICS if self.text(name)]
+        if not self._given:
+            raise UsageError(_NO_TABLE)
         if len(named) != 1:
             raise UsageError(
                 "name what to read with one of the options topic, subscribe (topics with commas between), subscribePattern "
@@ -317,6 +325,18 @@ def _settled(config: StoreConfig, environment: frozenset[tuple[str, str]]) -> St
     """Where the bucket is, by this environment. boto3 takes 25 ms of CPU to find out, and Spark asks the same process again
     for each `load()`, and another one for each plan."""
     return S3Store(config).access.settled()
+
+
+def creates_table(given: Mapping[str, str]) -> bool:
+    """Return whether Spark asks for the columns of a table that it creates.
+
+    Raises:
+        UsageError: it is created with options, which Spark would lose.
+    """
+    names = {name.lower() for name in given}
+    if _OF_A_TABLE in names and any(name.startswith("option.") for name in names):
+        raise UsageError(_NO_TABLE)
+    return _OF_A_TABLE in names
 
 
 def columns_wanted(given: Mapping[str, str], known: Sequence[str], default: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from l0gc.errors import L0gcError, UsageError
-from l0gc.integrations.spark.options import WriteOptions, columns_wanted, read_options, write_options
+from l0gc.integrations.spark.options import WriteOptions, columns_wanted, creates_table, read_options, write_options
 from l0gc.spark.handles import CORES, leave_out_of_collections
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class L0gcDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
+        if creates_table(self.options):
+            return SCHEMA
         options = read_options(self.options, streaming=None)
         default = (_ALL if options.include_headers else SCHEMA).names
         if CORES in os.environ:  # a process of Spark's, which it asks again

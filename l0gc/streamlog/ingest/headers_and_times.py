@@ -109,7 +109,7 @@ def as_headers(column: pa.Array) -> pa.Array:
     counts, keys, values = headers_of(column)
     if keys.null_count:
         raise ValueError("a header has no key")
-    return _listed(counts, keys, values)
+    return _listed(counts, keys.cast(pa.string()), values.cast(pa.binary()))  # Spark's may be of the large types
 
 
 def headers_list(column: pa.Array) -> list[Headers]:

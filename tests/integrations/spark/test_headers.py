@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from l0gc.errors import BatchMismatchError, UsageError
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN
 from l0gc.integrations.spark.stage import digest_of
-from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, as_headers, headers_column
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import reconcile
@@ -102,6 +102,13 @@ def test_a_sink_takes_the_timestamp_of_kafka_as_the_create_time_unless_there_is_
 def test_a_row_with_a_header_or_time_that_cannot_be_stored_stops_its_task(changed: Rows, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         written(**changed)
+
+
+def test_headers_in_arrows_large_types_are_the_same_headers() -> None:
+    """`spark.sql.execution.arrow.useLargeVarTypes` has Spark send them."""
+    pair = pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
+    found = as_headers(pa.array([HEADERS, None], pa.list_(pair)))
+    assert found.equals(as_headers(pa.array([HEADERS, None], headers_column([]).type)))
 
 
 def test_a_batch_that_comes_again_with_other_headers_or_times_is_refused() -> None:

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMinRows
 
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.options import read_options
+from l0gc.integrations.spark.source import SCHEMA, L0gcDataSource
 from l0gc.integrations.spark.stream import Stream
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.reader import read_topic
@@ -142,7 +143,7 @@ def test_an_option_that_would_be_ignored_is_refused_by_name_next_to_right_ones(o
 
 def test_options_that_spark_adds_or_that_say_how_kafka_is_talked_to_change_nothing() -> None:
     cluster, _ = timed()
-    added = {"checkpointlocation": "/a", "queryname": "a", "owner": "a", "provider": "l0gc", "option.topic": "events"}
+    added = {"checkpointlocation": "/a", "queryname": "a"}
     idle = {"groupIdPrefix": "a", "kafkaConsumer.pollTimeoutMs": "1", "fetchOffset.numRetries": "1"}
     assert found(cluster, **added, **idle, includeHeaders="false") == found(cluster) == {0: [0, 1, 2], 1: [0, 1, 2, 3]}
 
@@ -195,3 +196,16 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay() -> None:
         assert stream.next_end(start, everything=True)["events"]["0"] == 10
         stream.stop_at_newest()
         assert stream.next_end(start, everything=False)["events"]["0"] == 10
+
+
+def test_a_table_of_sparks_catalog_has_the_columns_but_no_options_to_lose() -> None:
+    """A table's reader gets no option but those that a query names with WITH."""
+    created = {"provider": "l0gc", "owner": "a"}
+    assert L0gcDataSource(created).schema() == SCHEMA
+    with pytest.raises(
+        UsageError, match=r"^a table of Spark's catalog keeps no options .* WITH .* CREATE TEMPORARY VIEW"
+    ):
+        L0gcDataSource({**created, "option.topic": "events", "topic": "events"}).schema()
+    for refused in (lambda: L0gcDataSource({}).reader(SCHEMA), lambda: L0gcDataSource({}).writer(SCHEMA, False)):
+        with pytest.raises(UsageError, match=r"^a table of Spark's catalog keeps no options"):
+            refused()

@@ -1,0 +1,89 @@
+"""Topics in Spark's SQL, and what a program of Spark's sees of an error: the examples of docs/spark.md, with `one_spark`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import l0gc
+import l0gc.spark
+from l0gc.errors import NotFoundError
+from l0gc.storage.config import StoreConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+NO_TABLE = "a table of Spark's catalog keeps no options for format l0gc"
+
+
+@pytest.fixture
+def topics(cluster: l0gc.Cluster) -> l0gc.Cluster:
+    for topic in ("flights", "copy"):
+        cluster.topics.create(topic, partitions=1)
+    cluster.upload("flights", [b"a", b"b"])
+    return cluster
+
+
+def test_the_documents_sql_reads_and_writes_topics(
+    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster
+) -> None:
+    section = DOCUMENT.read_text().partition("\n## SQL\n")[2].partition("\n## ")[0]
+    statements = [
+        s for block in re.findall(r"```sql\n(.*?)```", section, re.DOTALL) for s in block.split(";") if s.strip()
+    ]
+    place = f"{bucket.url}', endpointUrl = '{bucket.endpoint_url}"
+    try:
+        found = [spark.sql(s.replace("s3://bucket/prefix", place)).collect() for s in statements]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS l0gc")
+        spark.sql("DROP VIEW IF EXISTS flights")
+    assert [[tuple(row) for row in rows] for rows in found if rows] == [[(0, 1), (0, 0)], [(2,)]]
+    assert [r.value for r in topics.read("copy")] == [b"a", b"b"]
+
+
+def test_a_table_with_options_is_refused_and_what_saved_one_can_be_read_as_the_topic_it_is(
+    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster
+) -> None:
+    options = f"url '{bucket.url}', endpointUrl '{bucket.endpoint_url}', topic 'copy'"
+    with pytest.raises(Exception, match=NO_TABLE):
+        spark.sql(f"CREATE TABLE kept USING l0gc OPTIONS ({options})")
+    with pytest.raises(Exception, match=NO_TABLE):
+        spark.sql(f"CREATE TABLE kept USING l0gc OPTIONS ({options}) AS SELECT X'00' AS value")
+    assert not spark.catalog.tableExists("kept")
+    spark.sql("CREATE TABLE bare (value BINARY) USING l0gc")
+    try:
+        with pytest.raises(Exception, match=NO_TABLE):
+            spark.table("bare").collect()
+    finally:
+        spark.sql("DROP TABLE bare")
+    assert list(topics.read("copy")) == []
+
+
+def test_headers_in_large_types_are_written_and_read(
+    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster
+) -> None:
+    place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or "", "topic": "copy"}
+    rows = spark.sql("SELECT X'61' AS key, X'62' AS value, array(named_struct('key', 'h', 'value', X'63')) AS headers")
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        rows.write.format("l0gc").options(**place).mode("append").save()
+        found = spark.read.format("l0gc").options(**place, includeHeaders="true").load().select(*rows.columns)
+        assert found.collect() == rows.collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+def test_the_error_of_a_stream_ends_with_l0gcs_sentence(
+    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster, tmp_path: Path
+) -> None:
+    place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
+    stream = spark.readStream.format("l0gc").options(**place, topic="flihgts").load().writeStream
+    query = stream.format("l0gc").options(**place, topic="copy", checkpointLocation=str(tmp_path)).start()
+    with pytest.raises(NotFoundError, match=r"^topic 'flihgts' does not exist; [^\n]*$"), l0gc.spark.own_errors():
+        query.awaitTermination()
