@@ -505,7 +505,7 @@ SMALL = {
     "embedded/bound_exec.py": "a program of its own, run without l0gc",
     "epoch.py": "what every part needs",
     "events.py": "what every part that takes long needs",
-    "spark/__init__.py": "what a Spark program registers with",
+    "spark/jobs.py": "what both those who start jobs and those who wait for executors need",
 }
 """Files under 60 lines, and why each is a thought of its own."""
 
