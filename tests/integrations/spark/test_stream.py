@@ -114,6 +114,32 @@ def test_planning_a_micro_batch_looks_at_each_log_once(monkeypatch: pytest.Monke
         assert len(set(looks)) < len(looks)  # a micro-batch that is planned again is looked up again
 
 
+def test_a_micro_batch_takes_a_request_for_each_log_and_task_and_two_for_each_object() -> None:
+    """The planner asks the controller's log and each journal, and each task its journal; of an object a footer, and rows."""
+    cluster = topic_in_memory(4, 2)
+    for n in range(4):
+        add(cluster, 10 * n, 10 * n + 10, 4)
+        reconcile(cluster)
+    asked: list[str] = []
+    with on(cluster):
+        reader = stream_reader(topic="events", startingOffsets="earliest", maxOffsetsPerTrigger="40")
+        at, found = reader.initialOffset(), []
+        store_of(cluster).fault = lambda call: asked.append(call.key) if call.when == "before" else None
+        for _ in range(4):
+            asked.clear()
+            end = reader.latestOffset(stored(at), reader.getDefaultReadLimit())
+            reader.reportLatestOffset()
+            tasks = reader.partitions(stored(at), stored(end))
+            found += rows_of(table(reader, tasks))
+            reader.commit(stored(end))
+            objects = {key for key in asked if "/data/" in key}
+            assert len(objects) == 4
+            assert sum("/data/" in key for key in asked) <= 2 * len(objects)
+            assert sum("/data/" not in key for key in asked) <= 1 + 2 + len(tasks)
+            at = end
+    assert sorted(found) == rows(0, 40, 4)
+
+
 def test_a_micro_batch_that_was_not_just_planned_is_checked_against_the_logs_as_they_are() -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
