@@ -42,7 +42,7 @@ def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "
     records = Records(
         np.repeat(np.array([c.partition for c in chunks], NUMBER), [len(c.values) for c in chunks]),
         np.array([len(v) for v in values]),
-        values,
+        b"".join(values),
         list(chain.from_iterable(c.keys for c in chunks)),
         None
         if all(c.create_times is None for c in chunks)

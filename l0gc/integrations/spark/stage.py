@@ -202,9 +202,9 @@ class Stager:
         order = np.argsort(_numbers(rows, "partition"), kind="stable")
         rows = rows.take(columns.numbers(order))
         partitions = _numbers(rows, "partition")
-        values, keys = rows.column("value").to_pylist(), rows.column("key").to_pylist()
+        sizes, values = columns.uncut(rows.column("value"))
+        keys = rows.column("key").to_pylist()
         times, headers = _times(rows), _column(rows, "headers")
-        sizes = _lengths(rows.column("value"))
         packed = pack_records(topic, Records(partitions, sizes, values, keys, times, headers))
         o = write_object(self._cluster, topic, packed)
         digests: dict[int, int] = {}

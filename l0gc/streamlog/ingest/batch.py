@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
+from l0gc import columns
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
 from l0gc.streamlog.ingest.placement import PlacedRecords
 from l0gc.streamlog.journal.producers import InputSpan
@@ -93,10 +95,11 @@ class Batch:
         """The records in order of partition, and of the input within one."""
         partitions = np.concatenate(self.partitions)
         order = np.argsort(partitions, kind="stable")
-        at: list[int] = order.tolist()
-        values, keys = map(self.values.__getitem__, at), map(self.keys.__getitem__, at)
+        in_order = columns.cut(np.concatenate(self.sizes), pa.py_buffer(b"".join(self.values)))
+        sizes, values = columns.uncut(in_order.take(columns.numbers(order)))
+        keys = [*map(self.keys.__getitem__, order.tolist())]
         times = np.concatenate(self.times)[order] if self.times else None
-        return Records(partitions[order], np.concatenate(self.sizes)[order], list(values), list(keys), times)
+        return Records(partitions[order], sizes, values, keys, times)
 
 
 class BatchBuilder:

@@ -52,12 +52,12 @@ _LEVEL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as columns, in order of partition; `sizes` has the bytes of each value. The last two are None where no record
-    has any."""
+    """Records as columns, in order of partition; `sizes` has the bytes of each value, and `values` one after another. The
+    last two are None where no record has any."""
 
     partitions: Rows
     sizes: Rows
-    values: Sequence[bytes]
+    values: bytes | memoryview
     keys: Sequence[bytes | None]
     create_times: Rows | None = None
     headers: pa.Array | None = None
@@ -145,7 +145,8 @@ def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes,
         end - first,
     )
     count = (first - end if more else end - first).to_bytes(NUMBER.itemsize, "little", signed=True)
-    content = b"".join([count, sizes.tobytes(), *filter(None, keys), *records.values[first:end], *more])
+    values = memoryview(records.values)[int(begins[first]) : int(begins[end])]
+    content = b"".join([count, sizes.tobytes(), *filter(None, keys), values, *more])
     return compressed(content, _LEVEL), len(content)
 
 

@@ -221,8 +221,8 @@ class _Places(dict[Any, tuple[int, bytes]]):
     def place(self, values: Sequence[Any]) -> PlacedRecords:
         if not values:
             return PlacedRecords(np.empty(0, NUMBER), [])
-        partitions, keys = zip(*map(self.__getitem__, values), strict=True)
-        return PlacedRecords(np.array(partitions, NUMBER), keys)
+        placed = [*map(self.__getitem__, values)]
+        return PlacedRecords(np.fromiter((p for p, _ in placed), NUMBER, len(placed)), [key for _, key in placed])
 
 
 def _key_of_text(value: str | None) -> bytes:

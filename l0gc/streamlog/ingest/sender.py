@@ -183,4 +183,5 @@ def _columns(records: Sequence[NewRecord]) -> Records:
             f"a record is longer than {MAX_RECORD_BYTES} bytes with its headers, the most that one may have"
         )
     partitions = np.array([r.partition for r in in_order], NUMBER)
-    return Records(partitions, sizes, [r.value for r in in_order], [r.key for r in in_order], times, headers)
+    values = b"".join(r.value for r in in_order)
+    return Records(partitions, sizes, values, [r.key for r in in_order], times, headers)
