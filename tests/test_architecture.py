@@ -104,6 +104,7 @@ HOMES: dict[str, set[str]] = {
         "streamlog/",
         "inspect/",
         "integrations/",
+        "watermark/external_rows.py",
     },
     "pyarrow": {
         "columns.py",

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -46,13 +45,13 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import LocalFolder
 from l0gc.storage.parallel import CLOSED
 from l0gc.storage.s3 import S3Store
-from l0gc.storage.workers import SPARK, Workers
+from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles, open_cluster
 from l0gc.streamlog.pins import PIN_TTL_S, PinView
 from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from l0gc.api.keywords import *
     from l0gc.api.results import *
@@ -61,6 +60,9 @@ if TYPE_CHECKING:
     from l0gc.streamlog.controller.state import Topic
 
 A = TypeVar("A")
+
+FILES_FOR_SPARK: Final = 16
+"""So many files of an external log are read on a Spark cluster; one process reads that many as fast as Spark starts."""
 
 BYTES_FOR_SPARK: Final = 1 << 30
 """From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
@@ -247,7 +249,7 @@ class Cluster:
         place = str(checkpoint)
         scheme, _, rest = place.rpartition("://")
         if scheme in ("s3", "s3a", "s3n"):
-            return query_lag(self.handles(), self._store_at(f"s3://{rest}"), place)
+            return query_lag(self.handles(), S3Store(self._config).at(f"s3://{rest}"), place)
         if scheme not in ("", "file"):
             raise UsageError(
                 f"checkpoint {place} cannot be read here: name a folder of this machine, or of a bucket as s3://bucket/folder"
@@ -430,7 +432,9 @@ class Cluster:
         self,
         spark: SparkSession | Engine | None = None,
         *,
-        external: ExternalEpochs | ExternalFiles | None = None,
+        external: ExternalEpochs | ExternalFiles | ExternalFrames | None = None,
+        reports: DataFrame | None = None,
+        partitions: DataFrame | None = None,
         progress: Progress = quiet,
         **options: Unpack[ComputeWatermarkKeywords],
     ) -> WatermarkResult:
@@ -438,33 +442,46 @@ class Cluster:
 
         Args:
             spark: see `reconcile`.
-            external: what a system with an external log exports, as files or as numbers; None for l0gc's own journals.
+            external: what a system with an external log exports, as files, as data frames or as numbers; None for l0gc's own
+                journals.
+            reports: with `partitions`, short for `external=ExternalFrames(reports, partitions)`.
+            partitions: see `reports`.
             progress: called with what is done next.
         """
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
-        from l0gc.watermark.external_log import ExternalLogSource
         from l0gc.watermark.histogram import read_listing
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
 
         handles, wanted = self.handles(), ComputeWatermark(**options)
+        if reports is not None or partitions is not None:
+            from l0gc.spark.frames import ExternalFrames
+
+            if external is not None or reports is None or partitions is None:
+                raise UsageError("reports and partitions belong together, and without external")
+            external = ExternalFrames(reports, partitions)
+        if spark is None:
+            spark = getattr(external, "session", None)
         with recorded_attempt(handles, "compute-watermark", dry_run=wanted.dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
-            theirs = None if external is None else external.read(self._store_at, handles.parallel)
-            work = Work(
-                self._counted,
-                "objects counted by the last scan",
-                here=OBJECTS_FOR_SPARK if wanted.scan else None,
-                needed=lambda: theirs is None or wanted.scan,
-            )
+            theirs = None if external is None else external.find(handles.store, S3Store.at)
+            if theirs is None or wanted.scan:
+                here = OBJECTS_FOR_SPARK if wanted.scan else None
+                work = Work(self._counted, "objects counted by the last scan", here=here)
+            else:
+                files = theirs.files
+                work = Work(lambda: files, "files in S3", on_cluster=FILES_FOR_SPARK, needed=lambda: files > 0)
             began = time.monotonic()
             with self._workers(spark, work, progress) as (workers, _):
                 started = time.monotonic() - began
                 workers.say("reading the journals and the listing" if wanted.scan else "reading the journals")
                 source: EpochSource = JournalSource(handles, workers, readers=READERS)
                 if theirs is not None:
-                    source = ExternalLogSource(handles, theirs)
+                    from l0gc.watermark.external_log import ExternalLogSource
+
+                    local = theirs.files == 0 or workers.engine == LOCAL
+                    source = ExternalLogSource(handles, theirs.read(LocalWorkers(handles) if local else workers))
                 result = run_pipeline(
                     handles, source, partial(read_listing, workers) if wanted.scan else None, dry_run=wanted.dry_run
                 )
@@ -748,7 +765,7 @@ class Cluster:
             progress("reading the records of shadow runs and the journals")
             logs = None
             if (place := wanted.access_logs) is not None:
-                source = self._store_at(place) if place.startswith("s3://") else LocalFolder(Path(place))
+                source = S3Store(self._config).at(place) if place.startswith("s3://") else LocalFolder(Path(place))
                 logs = AccessLogs(source, place, self._config.bucket, self._config.prefix)
             return verify_shadow(cluster, logs)
         work = Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK)
@@ -795,12 +812,6 @@ class Cluster:
             with suppress(L0gcError):  # it ends by itself
                 self.handles()  # a forked child leaves it to its parent
                 cluster.controller.delete_pin(pin.name, pin.revision)
-
-    def _store_at(self, url: str) -> S3Store:
-        """The store of another bucket, with this one's credentials."""
-        c = self._config
-        named = StoreConfig.from_url(url)
-        return S3Store(replace(c, bucket=named.bucket, prefix=named.prefix))
 
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress

@@ -28,6 +28,7 @@ from l0gc.operations import Reconcile as Reconcile
 from l0gc.operations import Sweep as Sweep
 from l0gc.operations import TableSync as TableSync
 from l0gc.operations import Vacuum as Vacuum
+from l0gc.spark.frames import ExternalFrames as ExternalFrames
 from l0gc.streamlog.controller.state import Topic as Topic
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
 from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult

@@ -95,6 +95,11 @@ class S3Store:
     def url(self) -> str:
         return self.config.url
 
+    def at(self, url: str) -> S3Store:
+        """Return the store of another bucket or prefix, with this one's credentials."""
+        named = StoreConfig.from_url(url)
+        return S3Store(replace(self.config, bucket=named.bucket, prefix=named.prefix))
+
     # -- clients ------------------------------------------------------------------------------------------------------
 
     @property

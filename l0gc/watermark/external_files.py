@@ -13,39 +13,48 @@ import io
 import posixpath
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, SafetyError, UsageError
-from l0gc.formatting import count
+from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
-from l0gc.storage.parallel import Parallel
-from l0gc.watermark.external_log import ExternalLog, ListedPartition, OpenStore, PartitionReport, SnapshotLimits
+from l0gc.storage.workers import Place, Stage, Workers
+from l0gc.watermark.external_log import ExternalExport, ExternalLog, SnapshotLimits, StoreAt
+from l0gc.watermark.external_rows import (
+    PARTITIONS,
+    REPORTS,
+    TYPES,
+    ExternalSummary,
+    add_up,
+    known_columns,
+    merged,
+    spread,
+)
 
-_TYPES: Final = {
-    "cluster_id": pa.string(),
-    "topic": pa.string(),
-    "revision": pa.int64(),
-    "partition": pa.int64(),
-    "gc_epoch": pa.int64(),
-    "max_applied_epoch": pa.int64(),
-    "cluster_epoch": pa.int64(),
-}
-_SUFFIX: Final = re.compile(r"\.(parquet|csv|ndjson|jsonl)(\.gz)?$")
+_SUFFIX: Final = re.compile(r"\.(parquet|csv|ndjson|jsonl|json)(\.gz)?$")
 _NULL: Final = re.compile(rb"^(?:\A\xef\xbb\xbf)?+[^\S\n]*+null", re.MULTILINE)
 """A line that begins with null, which pyarrow crashes on at the head of a block; a file may begin with a byte order mark."""
-_PARTITIONS: Final = ("topic", "partition")
-_REPORTS: Final = ("topic", "partition", "gc_epoch")
 _MARKER: Final = "_SUCCESS"
+_HIDDEN: Final = re.compile(r"/(?:\.|_(?![^/]*=)|/|$)")
+"""A name below a `_` or a `.` is a writer's own, but for a column's folder (`_day=7`); one that ends with a slash is the
+marker of a folder."""
+_FOLDER: Final = re.compile(r"([^/=]+)=([^/]*)/")
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_FORMATS: Final = {
+    "a Delta": re.compile(r"_delta_log/"),
+    "a Hudi": re.compile(r"\.hoodie/"),
+    "an Iceberg": re.compile(r"metadata/[^/]+\.metadata\.json$"),
+}
 _UNPACKED_BYTES: Final = 1 << 30
 """The most that a .gz file unpacks to: the rows of some ten million partitions. A small file could fill the memory."""
 
@@ -67,89 +76,111 @@ class ExternalFiles(SnapshotLimits):
     cluster_epoch: int | None = None
     expect_partitions: int | None = None
 
-    def read(self, open_store: OpenStore, parallel: Parallel) -> ExternalLog:
-        """What the other system exports.
+    def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
+        """Find the files, which have to be finished.
 
         Raises:
             NotFoundError: there is no such file.
-            SafetyError: a folder is not finished, or there are more or fewer partitions than expected.
-            CorruptObjectError, UsageError: a file cannot be what it is given as.
+            SafetyError: a folder is not finished.
+            UsageError: a folder holds a table of another format.
         """
         finished = self.expect_partitions is None
         # The reports first: one that was made after the snapshot may be above its epoch.
-        reported = _read(self.reports, _REPORTS, open_store, parallel, finished=finished)
-        listed = _read(self.partitions, _PARTITIONS, open_store, parallel, finished=finished)
-        partitions = {ListedPartition(*row) for row in _rows(listed, "topic", "revision", "partition")}
-        if self.expect_partitions is not None and len(partitions) != self.expect_partitions:
-            raise SafetyError(
-                f"{self.partitions} lists {count(len(partitions), 'partition')}, and --expect-partitions says "
-                f"{self.expect_partitions:,}: wait until it is whole, or correct the number"
-            )
-        applied = pc.coalesce(reported["max_applied_epoch"], reported["gc_epoch"])
-        reported = reported.drop_columns(["max_applied_epoch"]).append_column("max_applied_epoch", applied)
-        return ExternalLog(
-            _epoch(self.partitions, listed, self.cluster_epoch),
-            partitions,
-            [PartitionReport(*row) for row in _rows(reported, *PartitionReport._fields)],
-            self,
-            frozenset(c for t in (reported, listed) for c in pc.unique(t["cluster_id"]).to_pylist() if c is not None),
-        )
+        reports = _Found(store, store_at, self.reports, finished=finished)
+        return _FoundFiles(self, reports, _Found(store, store_at, self.partitions, finished=finished), store_at)
 
 
-def _epoch(source: str, listed: pa.Table, given: int | None) -> int:
-    epochs = [e for e in pc.unique(listed["cluster_epoch"]).to_pylist() if e is not None]
-    if len(epochs) > 1:
-        raise UsageError(
-            f"{source} has several cluster epochs ({min(epochs)} to {max(epochs)}): it is not of one snapshot"
-        )
-    if given is not None and epochs and epochs[0] != given:
-        raise UsageError(
-            f"{source} is of cluster epoch {epochs[0]}, and --cluster-epoch says {given}: give one of the two"
-        )
-    if given is None and not epochs:
-        raise UsageError(f"the cluster epoch of {source} is not known: give --cluster-epoch, or a column cluster_epoch")
-    return given if given is not None else int(epochs[0])
+class _Part(NamedTuple):
+    """A file: below which place it is, its key there, and whether it holds reports or a list of partitions."""
+
+    place: str
+    key: str
+    reports: bool
+
+    def read(self, store: ObjectStore, store_at: StoreAt) -> pa.Table:
+        body = _opened(store, store_at, self.place).get(self.key).body
+        folders = dict(_FOLDER.findall(self.key))
+        return read_table(f"{self.place}/{self.key}", body, REPORTS if self.reports else PARTITIONS, folders)
 
 
-def _rows(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    return zip(*(table[name].to_pylist() for name in names), strict=True)
-
-
-def _read(path: str, needed: tuple[str, ...], open_store: OpenStore, parallel: Parallel, *, finished: bool) -> pa.Table:
-    """The rows of a file, or of all files in a folder, which has to stay finished while it is read.
+class _Found:
+    """A file, or all files in a folder, which has to stay finished while it is read.
 
     In a bucket, a name is a folder's if there are keys below it.
     """
-    place = path.rstrip("/")
-    store = _opened(place, open_store)
-    marker = _marker(store)
-    there = store.list("").modified_ms
-    if finished and there and marker is None:
-        raise SafetyError(
-            f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give the "
-            "number of partitions as --expect-partitions"
-        )
-    # A name below a `_` or a `.` is a writer's own, and one that ends with a slash the marker of a folder.
-    rows = (n for n in there if not any(part.startswith(("_", ".")) or not part for part in n.split("/")))
-    files = {f"{place}/{name}": partial(store.get, name) for name in rows}
-    folder, name = posixpath.split(place)
-    if not there and folder != "s3:":  # which is above a bucket that is empty
-        files = {place: partial(_opened(folder, open_store).get, name)}
-    try:
-        tables = parallel.map(lambda name: read_table(name, files[name]().body, needed), files)
-    except ObjectNotFoundError:
-        if there:
-            raise
-        tables = []
-    if not tables:
-        raise NotFoundError(f"no file {path} exists, and no folder of that name with a .parquet, .csv or .ndjson in it")
-    if finished and there and _marker(store) != marker:
-        raise SafetyError(f"the folder {path} was written anew while it was read; run it again when it is finished")
-    return pa.concat_tables(tables)
+
+    def __init__(self, store: ObjectStore, store_at: StoreAt, path: str, *, finished: bool) -> None:
+        self._path, place = path, path.rstrip("/")
+        self._store = _opened(store, store_at, place)
+        self._marker = _marker(self._store)
+        there = self._store.list("").modified_ms
+        self._finished = finished and bool(there)
+        if self._finished and self._marker is None:
+            raise SafetyError(
+                f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give "
+                "the number of partitions as --expect-partitions"
+            )
+        for name, its_own in _FORMATS.items():
+            if any(its_own.match(key) for key in there):
+                raise UsageError(
+                    f"the folder {path} is {name} table, which also holds files whose rows were deleted: export its rows as "
+                    "Parquet, or read it with Spark and give the data frame to compute_watermark(spark, reports=…, "
+                    "partitions=…)"
+                )
+        self.files = [(place, key) for key in there if not _HIDDEN.search(f"/{key}")]
+        folder, name = posixpath.split(place)
+        if not there and folder != "s3:" and if_there(_opened(store, store_at, folder).head, name) is not None:
+            self.files = [(folder, name)]  # an empty bucket has no folder above it
+        if not self.files:
+            raise NotFoundError(
+                f"no file {path} exists, and no folder of that name with a .parquet, .csv or .ndjson in it"
+            )
+
+    def check_finished(self) -> None:
+        """Raise `SafetyError` if it was written again since it was found."""
+        if self._finished and _marker(self._store) != self._marker:
+            raise SafetyError(
+                f"the folder {self._path} was written anew while it was read; run it again when it is finished"
+            )
 
 
-def _opened(place: str, open_store: OpenStore) -> ObjectStore | LocalFolder:
-    return open_store(place) if place.startswith("s3://") else LocalFolder(Path(place))
+class _FoundFiles:
+    def __init__(self, wanted: ExternalFiles, reports: _Found, partitions: _Found, store_at: StoreAt) -> None:
+        self._wanted, self._folders, self._store_at = wanted, (reports, partitions), store_at
+        self._parts = [_Part(*f, reports=found is reports) for found in self._folders for f in found.files]
+        self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0
+
+    def read(self, workers: Workers[Any]) -> ExternalLog:
+        """See `ExternalExport.read`: a file of this machine is read by workers of this process alone."""
+        tasks = workers.cores
+        stages = Stage(workers.slots, partial(_read_parts, self._store_at, tasks)), Stage(tasks, _sum_up)
+        found = merged(workers.flow(self._parts, *stages))
+        for folder in self._folders:
+            folder.check_finished()
+        w = self._wanted
+        return ExternalLog.of(found, w, w.partitions, epoch=w.cluster_epoch, expected=w.expect_partitions)
+
+
+def _read_parts(
+    store_at: StoreAt, tasks: int, place: Place, parts: Iterable[_Part]
+) -> Iterator[tuple[int, tuple[bool, pa.Table]]]:
+    """Read files, and send their rows to the tasks that sum them up."""
+    ordered = list(parts)
+    tables = place.parallel.map(lambda part: part.read(place.store, store_at), ordered)
+    for part, table in zip(ordered, tables, strict=True):
+        for task, rows in spread(table, tasks):
+            yield task, (part.reports, rows)
+
+
+def _sum_up(place: Place, items: Iterable[tuple[bool, pa.Table]]) -> Iterator[ExternalSummary]:
+    by_kind: dict[bool, list[pa.Table]] = {False: [], True: []}
+    for reports, rows in items:
+        by_kind[reports].append(rows)
+    yield add_up(by_kind[False], by_kind[True])
+
+
+def _opened(store: ObjectStore, store_at: StoreAt, place: str) -> ObjectStore | LocalFolder:
+    return store_at(store, place) if place.startswith("s3://") else LocalFolder(Path(place))
 
 
 def _marker(store: ObjectStore | LocalFolder) -> object | None:
@@ -158,8 +189,13 @@ def _marker(store: ObjectStore | LocalFolder) -> object | None:
     return None if marker is None else (marker.etag, marker.modified_ms)
 
 
-def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
-    """The columns that l0gc knows, null where the file has none; `needed` are there and nowhere empty.
+def read_table(
+    name: str, body: bytes, needed: Sequence[str], folders: Mapping[str, str] = MappingProxyType({})
+) -> pa.Table:
+    """Return `known_columns` of a file.
+
+    Args:
+        folders: columns whose values the names of its folders give, as Spark and Hive write them.
 
     Raises:
         UsageError, CorruptObjectError: see the module.
@@ -170,25 +206,12 @@ def read_table(name: str, body: bytes, needed: tuple[str, ...]) -> pa.Table:
     try:
         table = _parsed(kind[1], _unpacked(name, body) if kind[2] else body, name)
         table.validate(full=True)  # pyarrow accepts text that is not UTF-8, and fails over it later
-        missing = [c for c in needed if c not in table.schema.names]
-        if missing:
-            raise UsageError(f"{name} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
-        for column in (c for c in table.schema.names if c in _TYPES):
-            if table.schema.names.count(column) > 1:
-                raise UsageError(f"{name} has more than one column {column!r}")
-            column_type = table.schema.field(column).type  # a cast would turn these into numbers
-            if _TYPES[column] == pa.int64() and (pa.types.is_boolean(column_type) or pa.types.is_temporal(column_type)):
-                raise CorruptObjectError(
-                    f"{name} has {column_type} in the column {column!r}, which must hold whole numbers"
-                )
-        nothing = {c: pa.nulls(table.num_rows, t) for c, t in _TYPES.items()}
-        table = pa.table({c: table[c].cast(t) if c in table.schema.names else nothing[c] for c, t in _TYPES.items()})
+        for column, value in folders.items():
+            text = None if value == _HIVE_NULL else unquote(value, errors="strict")
+            table = table.append_column(column, pa.array([text] * table.num_rows, pa.string()))
+        return known_columns(name, table, needed)
     except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError, zlib.error) as e:
         raise CorruptObjectError(f"{name} cannot be read as {kind[1]}: {e}") from e
-    for column in needed:
-        if table[column].null_count:
-            raise CorruptObjectError(f"{name} has rows whose {column} is empty")
-    return table
 
 
 def _unpacked(name: str, body: bytes) -> bytes:
@@ -205,11 +228,11 @@ def _parsed(kind: str, body: bytes, name: str) -> pa.Table:
     if not body.endswith(b"\n"):
         raise CorruptObjectError(f"{name} does not end with a newline: it looks cut off")
     if kind == "csv":
-        options = pyarrow.csv.ConvertOptions(column_types=_TYPES, null_values=[""], strings_can_be_null=True)
+        options = pyarrow.csv.ConvertOptions(column_types=TYPES, null_values=[""], strings_can_be_null=True)
         return pyarrow.csv.read_csv(pa.BufferReader(body), convert_options=options)
     if (null := _NULL.search(body)) is not None:
         line = body.count(b"\n", 0, null.start()) + 1
         raise CorruptObjectError(f"line {line} of {name} is null, which is not a row")
-    schema = pa.schema(list(_TYPES.items()))
+    schema = pa.schema(list(TYPES.items()))
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     return pyarrow.json.read_json(pa.BufferReader(body), parse_options=options)

@@ -13,37 +13,26 @@ reports of partitions that are not listed are each refused unless they are allow
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from operator import index
-from typing import Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, UsageError
 from l0gc.formatting import count
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
+from l0gc.storage.workers import Workers
 from l0gc.watermark.compute import check_cluster_id
+from l0gc.watermark.external_rows import PARTITIONS, REPORTS, ExternalSummary, add_up, known_columns
 from l0gc.watermark.publication import PublishedWatermark
-from l0gc.watermark.source import (
-    HELD_BACK_SHOWN,
-    REPORTED,
-    UNREPORTED,
-    ClusterHandle,
-    ClusterIdentity,
-    Holder,
-    PinnedUnits,
-    UnitSummary,
-)
+from l0gc.watermark.source import ClusterHandle, ClusterIdentity, PinnedUnits, UnitSummary
 
-OpenStore = Callable[[str], ObjectStore]
-"""A store whose prefix is this `s3://bucket/prefix`."""
+StoreAt = Callable[[Any, str], ObjectStore]
+"""A store whose prefix is an `s3://bucket/prefix`, which is read as the given store is."""
 
-_LARGEST: Final = (1 << 31) - 1
-"""The highest number of a partition."""
 SNAPSHOT_AGE_MS: Final = 3_600_000
 """How old a snapshot may be by default when it is used."""
 
@@ -52,10 +41,6 @@ _REMEDY: Final = (
     "reports first, then the partitions and the epoch, and use them within --snapshot-age; if the log went back, stop "
     "sweeping and move its epoch up first"
 )
-_REASONS: Final = {
-    REPORTED: "its report says so; it moves when that system reports a higher gc epoch",
-    UNREPORTED: "no report: it counts with the epoch before its creation, or holds everything if that is not known",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,37 +60,66 @@ class SnapshotLimits:
     snapshot_age_ms: int = SNAPSHOT_AGE_MS
 
 
-class ListedPartition(NamedTuple):
-    """A partition of the other system; `revision` is None where it is not known when it was created."""
-
-    topic: str
-    revision: int | None
-    partition: int
-
-
-class PartitionReport(NamedTuple):
-    """What a partition reports; where `revision` is None, it counts for the partition of that name."""
-
-    topic: str
-    revision: int | None
-    partition: int
-    gc_epoch: int
-    max_applied_epoch: int = NO_WATERMARK
-
-
 class ExternalLog(NamedTuple):
     """What the other system exports, all of one snapshot.
 
     Attributes:
         cluster_epoch: its epoch; no partition admits data below what its report says, and none above this is in use yet.
-        cluster_ids: the clusters that the files name, if they name any.
+        found: what its partitions and reports add up to.
     """
 
     cluster_epoch: int
-    partitions: Collection[ListedPartition]
-    reports: Sequence[PartitionReport]
+    found: ExternalSummary
     limits: SnapshotLimits = SnapshotLimits()
-    cluster_ids: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        found: ExternalSummary,
+        limits: SnapshotLimits,
+        source: str,
+        *,
+        epoch: int | None = None,
+        expected: int | None = None,
+    ) -> ExternalLog:
+        """Return the log of a list of partitions, which messages call `source`.
+
+        Args:
+            epoch: the cluster epoch; None to take it from the list.
+            expected: how many partitions there have to be; None for any number.
+
+        Raises:
+            UsageError: it is not known whether the list is of one snapshot, and of which.
+            SafetyError: there are more or fewer partitions than expected.
+        """
+        if expected not in (None, found.partitions):
+            raise SafetyError(
+                f"{source} lists {count(found.partitions, 'partition')}, and --expect-partitions says "
+                f"{expected:,}: wait until it is whole, or correct the number"
+            )
+        lowest, highest = found.cluster_epochs or (epoch, epoch)
+        if lowest is None or highest is None:
+            raise UsageError(
+                f"the cluster epoch of {source} is not known: give --cluster-epoch, or a column cluster_epoch"
+            )
+        if lowest != highest:
+            raise UsageError(f"{source} has several cluster epochs ({lowest} to {highest}): it is not of one snapshot")
+        if epoch not in (None, lowest):
+            raise UsageError(
+                f"{source} is of cluster epoch {lowest}, and --cluster-epoch says {epoch}: give one of the two"
+            )
+        return cls(lowest, found, limits)
+
+
+class ExternalExport(Protocol):
+    """What another system exports, found but not read."""
+
+    @property
+    def files(self) -> int:
+        """In how many pieces any machine can read it; 0 if this process alone can."""
+
+    def read(self, workers: Workers[Any]) -> ExternalLog:
+        """Read it, where the workers are if these can. Raises `L0gcError` for what is not certain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +140,27 @@ class ExternalEpochs(SnapshotLimits):
     partitions: Mapping[tuple[str, int], int | None]
     gc_epochs: Mapping[tuple[str, int], int]
 
-    def read(self, open_store: OpenStore, parallel: Parallel) -> ExternalLog:
+    files: ClassVar[int] = 0
+
+    def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
+        """Return the numbers themselves, of which none is in a file."""
+        return self
+
+    def read(self, workers: Workers[Any]) -> ExternalLog:
         """The same as an export. Raises `UsageError` for what is not a whole number."""
         try:
-            return ExternalLog(
-                index(self.cluster_epoch),
-                [
-                    ListedPartition(t, None if r is None else index(r), index(n))
-                    for (t, n), r in self.partitions.items()
-                ],
-                [PartitionReport(topic, None, index(n), index(epoch)) for (topic, n), epoch in self.gc_epochs.items()],
-                self,
-            )
-        except TypeError as e:
-            raise UsageError(f"a partition or an epoch must be a whole number: {e}") from e
+            partitions = [(t, index(n), None if r is None else index(r)) for (t, n), r in self.partitions.items()]
+            reports = [(t, index(n), index(epoch)) for (t, n), epoch in self.gc_epochs.items()]
+            epoch = index(self.cluster_epoch)
+            listed = _table(partitions, *PARTITIONS, "revision")
+            found = add_up([listed], [_table(reports, *REPORTS)])
+        except (TypeError, OverflowError, pa.ArrowException) as e:
+            raise UsageError(f"a partition or an epoch must be a whole number of 64 bits, and a topic text: {e}") from e
+        return ExternalLog(epoch, found, self)
+
+
+def _table(rows: Sequence[tuple[Any, ...]], *columns: str) -> pa.Table:
+    return known_columns("the program", pa.table({c: [row[i] for row in rows] for i, c in enumerate(columns)}), ())
 
 
 class ExternalLogSource:
@@ -166,33 +187,43 @@ class ExternalLogSource:
             ClusterMismatchError: a file is of another cluster.
             SafetyError: partitions seem to be missing, and no option says that this is meant.
         """
-        theirs, limits = self._theirs, self._theirs.limits
-        for cluster_id in sorted(theirs.cluster_ids):
+        theirs, found, limits = self._theirs, self._theirs.found, self._theirs.limits
+        for cluster_id in found.cluster_ids:
             check_cluster_id(self._cluster_id, cluster_id, "what was given as --reports or --partitions")
-        for p in chain[ListedPartition | PartitionReport](theirs.partitions, theirs.reports):
-            if p.partition < 0 or (p.revision is not None and p.revision < 0):
-                raise UsageError(f"a {'partition' if p.partition < 0 else 'revision'} below 0 cannot be")
-            if p.partition > _LARGEST:
-                raise UsageError(f"a partition above {_LARGEST} cannot be: {p.topic}/{p.partition}")
-        if min((r.gc_epoch for r in theirs.reports), default=NO_WATERMARK) < NO_WATERMARK:
-            raise UsageError(
-                f"a gc_epoch below {NO_WATERMARK}, which is that of a partition that needs everything, cannot be"
-            )
-        partitions = set(theirs.partitions)
-        if not partitions and not limits.allow_no_partitions:
+        if found.impossible:
+            raise UsageError(found.impossible)
+        if not found.partitions and not limits.allow_no_partitions:
             raise SafetyError(
                 f"the list of partitions is empty, so M would be the cluster epoch {theirs.cluster_epoch} and everything up "
                 "to it could go; if that is meant, give --allow-no-partitions"
             )
         last = published.partitions if published is not None else -1
-        if 0 < len(partitions) < last and not limits.allow_fewer_partitions:
+        if 0 < found.partitions < last and not limits.allow_fewer_partitions:
             raise SafetyError(
-                f"{count(len(partitions), 'partition')} listed, where M was last published with {last:,}: the list looks "
+                f"{count(found.partitions, 'partition')} listed, where M was last published with {last:,}: the list looks "
                 "cut off, and M would be too high; if partitions were deleted, say --allow-fewer-partitions"
             )
-        if not limits.allow_unlisted_reports:
-            _check_listed(theirs)
-        return [_summary(partitions, theirs.reports)]
+        if found.first_unlisted is not None and not limits.allow_unlisted_reports:
+            raise SafetyError(
+                f"{count(found.unlisted, 'report')} of partitions that are not listed, the first of "
+                f"{_name(found.first_unlisted)}: the list of partitions looks cut off or older than the reports, and M "
+                "would be too high; if those partitions were deleted, say --allow-unlisted-reports"
+            )
+        if found.ambiguous is not None:
+            raise UsageError(
+                f"partition {_name(found.ambiguous)} is listed with two revisions; then each of its rows and reports must "
+                "have one"
+            )
+        top = found.highest
+        return [
+            UnitSummary(
+                unit="the external log",
+                gc_epochs=found.gc_epochs,
+                lowest=found.lowest,
+                highest_epoch=NO_WATERMARK if top is None else -top[0],
+                highest_in="" if top is None else f"the report of partition {_name(top[1:])}",
+            )
+        ]
 
     def epoch_now(self) -> int:
         return self._theirs.cluster_epoch
@@ -202,56 +233,5 @@ class ExternalLogSource:
         return PinnedUnits(-1)
 
 
-def _check_listed(theirs: ExternalLog) -> None:
-    """Refuse reports of partitions that are not listed: of a name that is not there, or of a newer incarnation of one."""
-    newest: dict[tuple[str, int], int | None] = {}
-    for topic, revision, number in theirs.partitions:
-        other = newest.get((topic, number), revision)
-        newest[topic, number] = None if revision is None or other is None else max(revision, other)
-
-    def is_listed(report: PartitionReport) -> bool:
-        if (report.topic, report.partition) not in newest:
-            return False
-        listed = newest[report.topic, report.partition]
-        return report.revision is None or listed is None or report.revision <= listed
-
-    unlisted = [r for r in theirs.reports if not is_listed(r)]
-    if unlisted:
-        raise SafetyError(
-            f"{count(len(unlisted), 'report')} of partitions that are not listed, the first of "
-            f"{unlisted[0].topic}/{unlisted[0].partition}: the list of partitions looks cut off or older than the reports, "
-            "and M would be too high; if those partitions were deleted, say --allow-unlisted-reports"
-        )
-
-
-def _summary(partitions: Collection[ListedPartition], reports: Sequence[PartitionReport]) -> UnitSummary:
-    """What the partitions may still need: of each, the highest M(p) reported. The highest epoch is that of all reports.
-
-    Where not all revisions are known, a report counts for the one partition of its name.
-    """
-    by_name: dict[tuple[str, int], ListedPartition] | None = None
-    if any(p.revision is None for p in chain[ListedPartition | PartitionReport](partitions, reports)):
-        by_name = {}
-        for p in partitions:
-            if by_name.setdefault((p.topic, p.partition), p) is not p:
-                raise UsageError(
-                    f"partition {p.topic}/{p.partition} is listed with two revisions; then every partition and every report "
-                    "must have one"
-                )
-    best: dict[ListedPartition, int] = {}
-    for topic, revision, number, gc_epoch, _ in reports:
-        reported = ListedPartition(topic, revision, number) if by_name is None else by_name.get((topic, number))
-        if reported is not None and reported in partitions:
-            best[reported] = max(gc_epoch, best.get(reported, gc_epoch))
-    # Without a report it counts with its creation; if that is not known either, it holds everything.
-    gc_epochs = {p: best.get(p, (p.revision or 0) - 1) for p in partitions}
-    few = heapq.nsmallest(HELD_BACK_SHOWN, gc_epochs, key=lambda p: (gc_epochs[p], p.topic, p.partition))
-    highest = max(reports, key=lambda r: max(r.gc_epoch, r.max_applied_epoch), default=None)
-    kinds = {p: REPORTED if p in best else UNREPORTED for p in few}
-    return UnitSummary(
-        unit="the external log",
-        gc_epochs=Counter(gc_epochs.values()),
-        lowest=[Holder(p.topic, p.partition, gc_epochs[p], kind, _REASONS[kind]) for p, kind in kinds.items()],
-        highest_epoch=NO_WATERMARK if highest is None else max(highest.gc_epoch, highest.max_applied_epoch),
-        highest_in="" if highest is None else f"the report of partition {highest.topic}/{highest.partition}",
-    )
+def _name(partition: tuple[str, int]) -> str:
+    return f"{partition[0]}/{partition[1]}"

@@ -68,6 +68,8 @@ ELSEWHERE: Final = {
     ("README.md", "$ source .venv"): _SESSIONS,
     ("docs/is-it-safe.md", "$ l0gc gc --shadow"): _SESSIONS,
     ("README.md", "import l0gc"): "tests/examples/test_readme.py::test_the_python_in_the_readme_runs",
+    ("docs/external-log.md", "result = cluster"):
+        "tests/spark/test_frames.py::test_data_frames_are_given_as_reports_and_partitions",
     ("docs/spark.md", "def enrich"):
         "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new",
     ("examples/kafka/README.md", "l0gc topic create clicks"):
@@ -99,6 +101,9 @@ NOT_RUN: Final = {
     ("docs/concepts.md", "bound(p) ="): "a formula",
     ("docs/safety.md", "bound(p) ="): "a formula",
     ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
+    ("docs/external-log.md", "func key"): "it needs Go",
+    ("docs/external-log.md", "fn key"): "it needs a crate of uuids",
+    ("docs/external-log.md", "BEGIN ISOLATION"): "it needs Postgres",
     ("docs/operations.md", "python -m venv l0gc-env"): "it downloads 300 MB, and venv-pack, which nothing else needs",
     ("docs/tables.md", "pip install"): "it downloads; its commands run in tests/integrations/iceberg/test_engines.py",
     ("docs/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
@@ -147,8 +152,11 @@ def here(document: str, first: str) -> str:
 README_CONTEXTS = here("README.md", "context = ")
 MAKE_TARGETS = here("README.md", "make demo") + here("CONTRIBUTING.md", "make check")
 ONE_TEST = here("docs/architecture.md", ".venv/bin/python -m pytest")
-EXTERNAL_COMMANDS = here("docs/external-log.md", "l0gc init")
+EXTERNAL_COMMANDS = here("docs/external-log.md", "l0gc init --external-log --shards 16")
 EXTERNAL_PYTHON = here("docs/external-log.md", "import l0gc")
+KEY_OF_JAVA = here("docs/external-log.md", "static String key")
+KEY_OF_SQL = here("docs/external-log.md", "CREATE MACRO key")
+NO_SHARD = here("docs/external-log.md", "l0gc init --external-log --shards 1 --key")
 EXTERNAL_SESSION = here("examples/external_log/README.md", "$ export")
 FORMAT_FILE = here("docs/format.md", '{"version"')
 SEALED = here("docs/format.md", '{"boundary"')
@@ -337,6 +345,40 @@ def test_the_blocks_about_an_external_log_run(
     code = EXTERNAL_PYTHON.replace("s3://bucket/prefix", third)
     exec(compile(code, "external-log.md", "exec"), {})
     assert capsys.readouterr().out == "4650\n"
+
+
+def _stamped(key: str, epoch: int) -> None:
+    template = shlex.split(EXTERNAL_COMMANDS.splitlines()[0])[-1]
+    found = KeyLayout(template, 16).parse(key)
+    assert found is not None, key
+    assert found.epoch == epoch
+
+
+def test_keys_that_the_sql_of_the_document_stamps_are_keys() -> None:
+    with duckdb.connect() as database:
+        database.execute(KEY_OF_SQL)
+        for epoch in range(50):
+            ((key,),) = database.execute(f"SELECT key({epoch})").fetchall()
+            _stamped(key, epoch)
+
+
+@pytest.mark.thorough
+def test_keys_that_the_java_of_the_document_stamps_are_keys(tmp_path: Path) -> None:
+    program = "for (long e = 0; e < 50; e++) System.out.println(key(e));"
+    main = f"public static void main(String[] args) {{ {program} }}"
+    (tmp_path / "Keys.java").write_text(f"class Keys {{ {KEY_OF_JAVA} {main} }}")
+    ended = subprocess.run(
+        ["java", str(tmp_path / "Keys.java")], capture_output=True, text=True, check=True, timeout=120
+    )
+    for epoch, key in enumerate(ended.stdout.splitlines()):
+        _stamped(key, epoch)
+    assert epoch == 49
+
+
+def test_keys_without_a_shard_are_keys_of_the_one_shard() -> None:
+    template = shlex.split(NO_SHARD)[-1]
+    layout, name = KeyLayout(template, 1), "01234567-89ab-cdef-0123-456789abcdef"
+    assert layout.epochs([f"segments/{e:020}-{name}.seg" for e in (0, 4711, 10**18)]) == [0, 4711, -1]
 
 
 @pytest.mark.spark

@@ -11,13 +11,13 @@ from typing import cast
 
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import Head, ListedPage, Listing, ObjectStore, Stored
-from l0gc.storage.parallel import Parallel
 from l0gc.watermark.compute import compute
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.external_log import ExternalLogSource
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity
 from tests.simulation.actors import Body, repeat
 from tests.simulation.world import Process, World
+from tests.support.external import read
 
 PLACE = "elsewhere/"
 COMPUTED = "watermarks of another system's partitions"
@@ -61,7 +61,7 @@ class Theirs:
             world.sleep(1.0)
             folder = self._folder
             files = ExternalFiles(f"s3://{folder}.csv", f"s3://{folder}", allow_unlisted_reports=True)
-            theirs = files.read(lambda url: cast(ObjectStore, _Below(world, url)), Parallel())
+            theirs = read(files, lambda url: cast(ObjectStore, _Below(world, url)))
             source = ExternalLogSource(cast(ClusterHandle, _Handle()), theirs)
             source.snapshot()
             watermark = compute(theirs.cluster_epoch, source.read(None)).watermark

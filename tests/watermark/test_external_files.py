@@ -10,15 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
-from l0gc.storage.objectstore import ObjectStore
-from l0gc.storage.parallel import Parallel
 from l0gc.watermark.external_files import ExternalFiles, read_table
 from l0gc.watermark.external_log import ExternalLog
+from l0gc.watermark.external_rows import REPORTS
+from tests.support import external
 from tests.support.memory_store import Call, MemoryStore
-
-
-def no_store(url: str) -> ObjectStore:
-    raise AssertionError(url)
 
 
 def read(
@@ -29,7 +25,7 @@ def read(
     expect: int | None = None,
 ) -> ExternalLog:
     files = ExternalFiles(str(tmp_path / reports), str(tmp_path / partitions), epoch, expect)
-    return files.read(no_store, Parallel())
+    return external.read(files)
 
 
 def write(tmp_path: Path, **files: str) -> None:
@@ -49,13 +45,15 @@ def test_all_formats_say_the_same(tmp_path: Path) -> None:
         p_csv="topic,partition\nt,0\n",
     )
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
-    found = [read(tmp_path, f"r.{kind}").reports for kind in ("csv", "ndjson", "parquet")]
-    assert [r._asdict() for r in found[0]] == [
-        {"topic": "a,1", "revision": 3, "partition": 0, "gc_epoch": 7, "max_applied_epoch": 7},
-        {"topic": "7", "revision": None, "partition": 1, "gc_epoch": 8, "max_applied_epoch": 8},
+    found = [read_table(f, (tmp_path / f).read_bytes(), REPORTS) for f in ("r.csv", "r.ndjson", "r.parquet")]
+    assert found[0].select(["topic", "revision", "partition", "gc_epoch", "max_applied_epoch"]).to_pylist() == [
+        {"topic": "a,1", "revision": 3, "partition": 0, "gc_epoch": 7, "max_applied_epoch": None},
+        {"topic": "7", "revision": None, "partition": 1, "gc_epoch": 8, "max_applied_epoch": None},
     ]
     assert found[1] == found[0]
     assert found[2] == found[0]
+    for kind in ("csv", "ndjson", "parquet"):
+        assert read(tmp_path, f"r.{kind}").found.highest == (-8, "7", 1)
 
 
 def a_folder(tmp_path: Path, name: str = "r", *, finished: bool = True) -> Path:
@@ -75,7 +73,8 @@ def a_folder(tmp_path: Path, name: str = "r", *, finished: bool = True) -> Path:
 def test_a_folder_is_all_its_files_but_for_a_writers_own(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     write(tmp_path, p_csv="topic,partition\nt,0\n")
-    assert [r.gc_epoch for r in read(tmp_path, "r").reports] == [7, 8]
+    assert read(tmp_path, "r").found.unlisted == 1
+    assert read(tmp_path, "r").found.gc_epochs == {7: 1}
     (folder / "notes.txt").write_text("")
     with pytest.raises(UsageError, match=r"notes\.txt is not of a known kind"):
         read(tmp_path, "r")
@@ -89,13 +88,13 @@ def test_a_folder_that_is_not_finished_is_refused(tmp_path: Path, unfinished: st
     with pytest.raises(SafetyError, match=rf"folder .*/{unfinished} is not finished: it has no _SUCCESS"):
         read(tmp_path, "r", "p")
     (tmp_path / unfinished / "_SUCCESS").write_text("")
-    assert len(read(tmp_path, "r", "p").partitions) == 2
+    assert read(tmp_path, "r", "p").found.partitions == 2
 
 
 def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_path: Path) -> None:
     for name in ("r", "p"):
         a_folder(tmp_path, name, finished=False)
-    assert len(read(tmp_path, "r", "p", expect=2).partitions) == 2
+    assert read(tmp_path, "r", "p", expect=2).found.partitions == 2
     for expected in (1, 3):
         with pytest.raises(SafetyError, match=f"lists 2 partitions, and --expect-partitions says {expected}"):
             read(tmp_path, "r", "p", expect=expected)
@@ -148,9 +147,9 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
     files = ExternalFiles("s3://b/r.csv", "s3://b/p", 50)
     if late:
         with pytest.raises(SafetyError, match="s3://b/p is not finished"):
-            files.read(stores.__getitem__, Parallel())
+            external.read(files, stores.__getitem__)
         return
-    assert len(files.read(stores.__getitem__, Parallel()).partitions) == 2
+    assert external.read(files, stores.__getitem__).found.partitions == 2
     assert heads == 2
 
 
@@ -216,3 +215,64 @@ def test_a_file_that_vanishes_while_the_folder_is_read_is_reported_by_name(
     monkeypatch.setattr(Path, "read_bytes", gone)
     with pytest.raises(CorruptObjectError, match=r"r\.csv cannot be read: No such file"):
         read(tmp_path)
+
+
+# -- folders that Spark writes -------------------------------------------------------------------------------------------
+
+
+def test_the_names_of_a_folders_folders_are_columns(tmp_path: Path) -> None:
+    """As Spark's `partitionBy` writes them, with what is not allowed in a name escaped."""
+    for topic, partition in (("a%2Fb", 3), ("t", 0)):
+        folder = tmp_path / "p" / f"topic={topic}" / f"partition={partition}"
+        folder.mkdir(parents=True)
+        write(folder, part_csv="revision\n9\n")
+    (tmp_path / "p" / "_SUCCESS").write_text("")
+    write(tmp_path, r_csv="topic,partition,gc_epoch\na/b,3,12\n")
+    found = read(tmp_path, "r.csv", "p").found
+    assert [(h.topic, h.partition, h.gc_epoch) for h in found.lowest] == [("t", 0, 8), ("a/b", 3, 12)]
+
+
+@pytest.mark.parametrize(
+    ("folder", "refused"),
+    [
+        ("topic=__HIVE_DEFAULT_PARTITION__", "whose topic is empty"),
+        ("topic=t/partition=many", "cannot be read as csv"),
+        ("topic=t/revision=3", "more than one column 'revision'"),
+        ("topic=%FF", "cannot be read as csv"),
+    ],
+)
+def test_a_folders_name_that_is_not_a_value_is_refused(tmp_path: Path, folder: str, refused: str) -> None:
+    columns = "partition,revision\n0,3\n" if "partition=" not in folder else "revision\n3\n"
+    (tmp_path / "p" / folder).mkdir(parents=True)
+    write(tmp_path / "p" / folder, part_csv=columns)
+    (tmp_path / "p" / "_SUCCESS").write_text("")
+    write(tmp_path, r_csv="topic,partition,gc_epoch\n")
+    with pytest.raises((UsageError, CorruptObjectError), match=refused):
+        read(tmp_path, "r.csv", "p")
+
+
+def test_a_column_whose_name_begins_with_an_underscore_hides_no_rows(tmp_path: Path) -> None:
+    """A list of partitions without them would put M too high."""
+    a_folder(tmp_path, "p")
+    for name in ("_day=7", "_temporary", ".hidden"):
+        (tmp_path / "p" / name).mkdir()
+        write(tmp_path / "p" / name, c_csv=f"topic,partition\n{name},2\n")
+    write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,12\n")
+    assert read(tmp_path, "r.csv", "p").found.partitions == 3
+
+
+@pytest.mark.parametrize(
+    ("log", "table_of"),
+    [
+        ("_delta_log/0.json", "a Delta"),
+        (".hoodie/hoodie.properties", "a Hudi"),
+        ("metadata/v1.metadata.json", "an Iceberg"),
+    ],
+)
+def test_a_table_whose_folder_keeps_deleted_rows_is_refused(tmp_path: Path, log: str, table_of: str) -> None:
+    folder = a_folder(tmp_path, "p")
+    (folder / log).parent.mkdir()
+    (folder / log).write_text("{}")
+    write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,12\n")
+    with pytest.raises(UsageError, match=rf"/p is {table_of} table.*data frame"):
+        read(tmp_path, "r.csv", "p", expect=2)

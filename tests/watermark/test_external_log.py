@@ -18,22 +18,22 @@ from l0gc.errors import (
     SafetyError,
     UsageError,
 )
+from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.external_log import (
     ExternalEpochs,
     ExternalLog,
     ExternalLogSource,
-    ListedPartition,
-    PartitionReport,
     SnapshotLimits,
 )
+from l0gc.watermark.external_rows import ExternalSummary
 from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import read_published, refuse_if_behind
 from l0gc.watermark.source import UNREPORTED
+from tests.support.external import exported
 from tests.support.memory_store import MemoryStore, external_cluster, memory_cluster
-from tests.watermark.test_external_files import no_store
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -47,13 +47,9 @@ def run(cluster: Handles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]
     return run_pipeline(cluster, ExternalLogSource(cluster, theirs), None if scan is None else found)
 
 
-def listed(*partitions: tuple[str, int, int]) -> list[ListedPartition]:
-    return [ListedPartition(*p) for p in partitions]
-
-
 def publish(cluster: Handles, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
     """Compute and publish M from what a program knows, as the library does."""
-    read = ExternalEpochs(**theirs).read(no_store, cluster.parallel)
+    read = ExternalEpochs(**theirs).read(LocalWorkers(cluster))
     return run_pipeline(cluster, ExternalLogSource(cluster, read), dry_run=dry_run)
 
 
@@ -107,9 +103,9 @@ def test_fewer_partitions_than_were_published_last_must_be_meant() -> None:
 
 def test_a_partition_that_is_listed_twice_counts_once() -> None:
     cluster = external_cluster()
-    whole = ExternalLog(50, listed(("t", 3, 0), ("t", 3, 1)), [])
+    whole = exported(50, [("t", 3, 0), ("t", 3, 1)], [])
     assert run(cluster, whole).partitions == 2
-    twice = ExternalLog(50, listed(("t", 3, 0), ("t", 3, 0)), [])
+    twice = exported(50, [("t", 3, 0), ("t", 3, 0)], [])
     with pytest.raises(SafetyError, match="1 partition listed"):
         run(cluster, twice)
 
@@ -131,7 +127,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
 ) -> None:
     """The list has lost it, or is older than the reports; M would be too high."""
     cluster = external_cluster()
-    theirs = ExternalLog(50, listed(("t", 3, 0)), [PartitionReport(*report)])
+    theirs = exported(50, [("t", 3, 0)], [report])
     if refused:
         with pytest.raises(SafetyError, match=rf"1 report of partitions .*first of {report[0]}/{report[2]}: "):
             run(cluster, theirs)
@@ -164,7 +160,7 @@ def test_an_epoch_below_the_one_reported_last_stops_everything() -> None:
 
 def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
     cluster = external_cluster()
-    theirs = ExternalLog(50, listed(("t", 1, 0)), [PartitionReport("t", 1, 0, 20)])
+    theirs = exported(50, [("t", 1, 0)], [("t", 1, 0, 20)])
 
     def faster() -> list[EpochRow]:
         publish(cluster, cluster_epoch=51, partitions={P0: 1}, gc_epochs={P0: 10})
@@ -177,7 +173,7 @@ def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
 
 def test_another_clusters_files_are_refused() -> None:
     """Hazard 11."""
-    theirs = ExternalLog(50, listed(("t", 1, 0)), [], cluster_ids=frozenset({"another"}))
+    theirs = ExternalLog(50, ExternalSummary(partitions=1, cluster_ids=["another"]))
     with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
         run(external_cluster(), theirs)
 
@@ -185,9 +181,7 @@ def test_another_clusters_files_are_refused() -> None:
 def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not() -> None:
     """Hazard 10: the other system writes on while the bucket is listed."""
     cluster = external_cluster()
-    theirs = ExternalLog(
-        50, listed(("t", 1, 0)), [PartitionReport("t", 1, 0, 40)], SnapshotLimits(snapshot_age_ms=1000)
-    )
+    theirs = exported(50, [("t", 1, 0)], [("t", 1, 0, 40)], SnapshotLimits(snapshot_age_ms=1000))
     now = cluster.store.now_ms()
     run(cluster, theirs, lambda: [EpochRow(51, 1, 1, "k", now - 1000)])
     with pytest.raises(EpochRegressionError, match="object k is at epoch 51"):
@@ -196,19 +190,19 @@ def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not()
 
 def test_a_report_of_a_former_incarnation_lets_nothing_go_that_the_new_one_needs() -> None:
     """Hazard 6: with revisions it does not count; without, it is below the new revision anyway."""
-    new = listed(("t", 30, 0))
-    exact = ExternalLog(50, new, [PartitionReport("t", 3, 0, 20)])
+    new = [("t", 30, 0)]
+    exact = exported(50, new, [("t", 3, 0, 20)])
     found = run(external_cluster(), exact)
     assert (found.watermark, found.held_back_by[0].kind) == (29, UNREPORTED)
-    by_name = ExternalLog(50, new, [PartitionReport("t", None, 0, 20)])
+    by_name = exported(50, new, [("t", None, 0, 20)])
     assert run(external_cluster(), by_name).watermark == 20
 
 
 def test_a_partition_listed_twice_is_refused_where_reports_do_not_say_which() -> None:
-    new = listed(("t", 3, 0), ("t", 30, 0))
+    new = [("t", 3, 0), ("t", 30, 0)]
     with pytest.raises(UsageError, match="t/0 is listed with two revisions"):
-        run(external_cluster(), ExternalLog(50, new, [PartitionReport("t", None, 0, 40)]))
-    exact = ExternalLog(50, new, [PartitionReport("t", 30, 0, 40)])
+        run(external_cluster(), exported(50, new, [("t", None, 0, 40)]))
+    exact = exported(50, new, [("t", 30, 0, 40)])
     assert run(external_cluster(), exact).watermark == 2
 
 

@@ -52,7 +52,7 @@ _snapshot = Controller.snapshot
 _bounds = JournalState.bounds
 _tasks_of = l0gc.streamlog.journal.summary.tasks_of
 _propose = Controller._propose
-_read_files = l0gc.watermark.external_files._read
+_find_files = l0gc.watermark.external_files._Found.__init__
 _refuse_if_set_back = l0gc.watermark.publication.refuse_if_set_back
 _BETWEEN_S = 60.0
 """So long a mutant takes between two steps that the guard makes one, so that others come between them."""
@@ -113,10 +113,10 @@ def untouched_left_out(self: JournalState, revision: int, first: int, count: int
     "l0gc/watermark/external_files.py::ExternalFiles",
     "a list of another system's partitions is read before its writer has finished it",
     "tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",
-    place="l0gc/watermark/external_files.py::_read",
+    place="l0gc/watermark/external_files.py::_Found.__init__",
 )
-def unfinished_list(*args: Any, finished: bool) -> Any:
-    return _read_files(*args, finished=False)
+def unfinished_list(*args: Any, finished: bool) -> None:
+    _find_files(*args, finished=False)
 
 
 @instead(

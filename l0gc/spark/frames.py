@@ -1,0 +1,112 @@
+"""What a system with an external log exports, as Spark's data frames: executors read and sum up, by the rules for files.
+
+A data frame is read by one job, and its rows go to the driver only as sums. What Spark could not read and left out is not
+noticed here: a list of partitions that lost some puts M too high, so `allow_fewer_partitions`, `expect_partitions` and the
+rest guard a data frame as they guard files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.workers import Workers
+from l0gc.watermark.external_log import ExternalExport, ExternalLog, SnapshotLimits, StoreAt
+from l0gc.watermark.external_rows import PARTITIONS, REPORTS, TYPES, ExternalSummary, add_up, known_columns, merged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_IS_REPORT: Final = "is_report"
+_SCHEMA: Final = ", ".join(f"{c} {'string' if t == pa.string() else 'bigint'}" for c, t in TYPES.items())
+
+
+@dataclass(frozen=True)
+class ExternalFrames(SnapshotLimits):
+    """Another system's reports and partitions as data frames of one session, which reads them.
+
+    Attributes:
+        reports: the columns topic, partition, gc_epoch; if they are there also revision, max_applied_epoch and cluster_id.
+        partitions: topic and partition; also revision, cluster_id and cluster_epoch.
+        cluster_epoch: None to take it from the column of that name, which must say the same in each row.
+        expect_partitions: how many partitions there have to be.
+    """
+
+    files: ClassVar[int] = 1
+    reports: DataFrame
+    partitions: DataFrame
+    cluster_epoch: int | None = None
+    expect_partitions: int | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that reads them."""
+        return self.reports.sparkSession
+
+    def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
+        """Check the columns, which no executor is needed for. Raises `UsageError`, `CorruptObjectError`."""
+        for name, frame, needed in self._frames():
+            if type(frame).__name__ != "DataFrame" or not hasattr(frame, "mapInArrow"):
+                raise UsageError(f"{name} cannot be {type(frame).__name__}: give a DataFrame of Spark")
+            from pyspark.sql.pandas.types import to_arrow_schema
+
+            columns = [f for f in frame.schema if f.name in TYPES]
+            schema = to_arrow_schema(type(frame.schema)(columns), timezone="UTC")
+            _known(name, needed, pa.Table.from_batches([], schema))
+        return self
+
+    def read(self, workers: Workers[Any]) -> ExternalLog:
+        """See `ExternalExport.read`. The frames' own session reads them.
+
+        Raises:
+            What `known_columns` raises, of a value.
+        """
+        from l0gc.spark.workers import raising_causes
+
+        rows = []
+        for name, frame, needed in self._frames():
+            known = frame.select([c for c in frame.columns if c in TYPES])
+            work = partial(_checked, name, needed, reports=needed is REPORTS)
+            rows.append(known.mapInArrow(work, f"{_SCHEMA}, {_IS_REPORT} boolean"))
+        tasks = rows[0].sparkSession.sparkContext.defaultParallelism
+        together = rows[0].unionByName(rows[1]).repartition(tasks, *PARTITIONS)
+        with raising_causes():
+            sums = together.mapInArrow(_sum_up, "summary binary").collect()
+        found = merged([msgspec.msgpack.decode(row.summary, type=ExternalSummary) for row in sums])
+        return ExternalLog.of(found, self, "partitions", epoch=self.cluster_epoch, expected=self.expect_partitions)
+
+    def _frames(self) -> tuple[tuple[str, DataFrame, tuple[str, ...]], ...]:
+        return ("reports", self.reports, REPORTS), ("partitions", self.partitions, PARTITIONS)
+
+
+def _known(name: str, needed: tuple[str, ...], rows: pa.Table) -> pa.Table:
+    try:
+        return known_columns(name, rows, needed)
+    except pa.ArrowException as e:
+        raise CorruptObjectError(f"{name} cannot be read: {e}") from e
+
+
+def _checked(
+    name: str, needed: tuple[str, ...], batches: Iterator[pa.RecordBatch], *, reports: bool
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = _known(name, needed, pa.Table.from_batches([batch]))
+        yield from rows.append_column(_IS_REPORT, pa.repeat(reports, len(rows))).to_batches()
+
+
+def _sum_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    by_kind: dict[bool, list[pa.Table]] = {False: [], True: []}
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        for kind, tables in by_kind.items():
+            tables.append(rows.filter(rows[_IS_REPORT] if kind else pc.invert(rows[_IS_REPORT])))
+    summary = add_up(by_kind[False], by_kind[True])
+    yield pa.record_batch([pa.array([msgspec.msgpack.encode(summary)], pa.binary())], ["summary"])

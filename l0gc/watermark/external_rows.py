@@ -1,0 +1,241 @@
+"""The rows that a system with an external log exports, and what a set of them adds up to.
+
+Files, data frames and a program's own numbers all become these columns and are summed up by the same function, on Spark's
+executors or in this process. Rows of one partition must be summed up together; `spread` keeps them so. The
+summary of a set is small, merges with that of others in any order, and records every refusal with what it names, so that the
+answer does not depend on how rows were spread.
+
+A revision distinguishes the incarnations of a partition. A report counts for the incarnation that it names. If a report or a
+listed row of a name lacks its revision, all reports of that name count for the one partition of that name, and two listed
+revisions are refused. That is safe: a report of a former incarnation is below the new one's revision, so M is lower then,
+never higher.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from l0gc.epoch import NO_WATERMARK
+from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.watermark.source import HELD_BACK_SHOWN, REPORTED, UNREPORTED, Holder
+
+TYPES: Final = {
+    "cluster_id": pa.string(),
+    "topic": pa.string(),
+    "revision": pa.int64(),
+    "partition": pa.int64(),
+    "gc_epoch": pa.int64(),
+    "max_applied_epoch": pa.int64(),
+    "cluster_epoch": pa.int64(),
+}
+"""The columns that count, of reports and of lists of partitions; others are ignored."""
+PARTITIONS: Final = ("topic", "partition")
+REPORTS: Final = ("topic", "partition", "gc_epoch")
+"""The columns that must be there, without an empty value."""
+
+_NUMBER_BITS: Final = 31
+_LARGEST: Final = (1 << _NUMBER_BITS) - 1
+"""The highest number of a partition."""
+_UNKNOWN: Final = -1
+"""Stands for a revision that is not known."""
+_REASONS: Final = {
+    REPORTED: "its report says so; it moves when that system reports a higher gc epoch",
+    UNREPORTED: "no report: it counts with the epoch before its creation, or holds everything if that is not known",
+}
+
+
+def known_columns(name: str, table: pa.Table, needed: Sequence[str]) -> pa.Table:
+    """Return the columns that count, null where the table has none.
+
+    Args:
+        name: what messages call the table.
+        needed: must be there, and nowhere empty.
+
+    Raises:
+        UsageError: a column is missing or occurs twice.
+        CorruptObjectError: a column holds something else, or rows without a value.
+        pa.ArrowException: a value is not a whole number.
+    """
+    columns = table.schema.names
+    if missing := [c for c in needed if c not in columns]:
+        raise UsageError(f"{name} has no column {missing[0]!r}; it has {', '.join(columns)}")
+    for column in (c for c in columns if c in TYPES):
+        if columns.count(column) > 1:
+            raise UsageError(f"{name} has more than one column {column!r}")
+        kind = table.schema.field(column).type  # a cast would turn these into numbers
+        if TYPES[column] == pa.int64() and (pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
+            raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, which must hold whole numbers")
+    nothing = {c: pa.nulls(table.num_rows, t) for c, t in TYPES.items()}
+    known = pa.table({c: table[c].cast(t) if c in columns else nothing[c] for c, t in TYPES.items()})
+    for column in needed:
+        if known[column].null_count:
+            raise CorruptObjectError(f"{name} has rows whose {column} is empty")
+    return known
+
+
+def spread(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield rows of `known_columns` by the part that they belong to: those of one partition all in the same."""
+    if parts == 1 or not table.num_rows:
+        yield 0, table
+        return
+    code, words = _coded([table["topic"]])
+    sums = np.array([zlib.crc32(w.encode()) for w in words.to_pylist()], dtype=np.int64)
+    part = (sums[code] + table["partition"].to_numpy()) % parts
+    for n in np.unique(part).tolist():
+        yield n, table.filter(pa.array(part == n))
+
+
+class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What rows add up to. Each partition's rows are in one summary; `merged` puts those of different partitions together.
+
+    Attributes:
+        partitions: how many are listed.
+        gc_epochs: how many of them are at each M(p).
+        lowest: those with the lowest M(p), at most `HELD_BACK_SHOWN`, in order of M(p), topic and partition.
+        highest: the highest epoch in a report, negated, with its topic and partition; None without reports.
+        unlisted: how many reports are of partitions that are not listed.
+        first_unlisted: the first of these partitions by name.
+        ambiguous: the first partition that is listed with two revisions where one of its rows has none.
+        impossible: what is said of a number that cannot be, the first by its text; empty without one.
+        cluster_ids: the clusters that rows name, at most two, the first by name.
+        cluster_epochs: the lowest and the highest cluster epoch that is listed; empty without one.
+    """
+
+    partitions: int = 0
+    gc_epochs: dict[int, int] = {}
+    lowest: list[Holder] = []
+    highest: tuple[int, str, int] | None = None
+    unlisted: int = 0
+    first_unlisted: tuple[str, int] | None = None
+    ambiguous: tuple[str, int] | None = None
+    impossible: str = ""
+    cluster_ids: list[str] = []
+    cluster_epochs: list[int] = []
+
+
+def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
+    """Return what several summaries add up to, in whatever order they come."""
+    gc_epochs: Counter[int] = Counter()
+    for s in summaries:
+        gc_epochs.update(s.gc_epochs)
+    epochs = [e for s in summaries for e in s.cluster_epochs]
+    lowest = (h for s in summaries for h in s.lowest)
+    return ExternalSummary(
+        partitions=sum(s.partitions for s in summaries),
+        gc_epochs=dict(gc_epochs),
+        lowest=sorted(lowest, key=lambda h: (h.gc_epoch, h.topic, h.partition))[:HELD_BACK_SHOWN],
+        highest=min((s.highest for s in summaries if s.highest is not None), default=None),
+        unlisted=sum(s.unlisted for s in summaries),
+        first_unlisted=min((s.first_unlisted for s in summaries if s.first_unlisted is not None), default=None),
+        ambiguous=min((s.ambiguous for s in summaries if s.ambiguous is not None), default=None),
+        impossible=min((s.impossible for s in summaries if s.impossible), default=""),
+        cluster_ids=sorted({c for s in summaries for c in s.cluster_ids})[:2],
+        cluster_epochs=[min(epochs), max(epochs)] if epochs else [],
+    )
+
+
+def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> ExternalSummary:
+    """Sum up rows of `known_columns`: lists of partitions, and reports."""
+    tables = [*listed, *reported]
+    rows = sum(t.num_rows for t in listed)  # the first of all rows are the listed ones
+    ids = {c for t in tables for c in pc.unique(t["cluster_id"]).to_pylist() if c is not None}
+    epochs = {e for t in listed for e in pc.unique(t["cluster_epoch"]).to_pylist() if e is not None}
+    facts = ExternalSummary(cluster_ids=sorted(ids)[:2], cluster_epochs=[min(epochs), max(epochs)] if epochs else [])
+    partition, revision = _numbers(tables, "partition"), _numbers(tables, "revision", _UNKNOWN)
+    gc_epoch = _numbers(reported, "gc_epoch")
+    code, words = _coded([t["topic"] for t in tables])
+    if wrong := _impossible(tables, partition, gc_epoch):
+        return msgspec.structs.replace(facts, impossible=wrong)
+
+    # Names are numbered in their order, and so are pairs of a name and the revision by which its rows match.
+    order = pc.sort_indices(words).to_numpy()
+    rank = np.empty(len(words), dtype=np.int64)
+    rank[order] = np.arange(len(words))
+    key = rank[code] << _NUMBER_BITS | partition
+    in_order = np.lexsort((revision, key))
+    key = key[in_order]
+    begins = np.diff(key, prepend=-1) != 0
+    names = key[begins]
+    name, pair = np.empty_like(key), np.empty_like(key)
+    name[in_order] = np.cumsum(begins) - 1
+    by_name = np.zeros(len(names), dtype=bool)
+    by_name[name[revision == _UNKNOWN]] = True
+    begins |= (np.diff(revision[in_order], prepend=_UNKNOWN) != 0) & ~by_name[name[in_order]]
+    pair[in_order] = np.cumsum(begins) - 1
+    name_of_pair = name[in_order[begins]]
+
+    def name_of(number: int) -> tuple[str, int]:
+        topic, partition = divmod(int(names[number]), 1 << _NUMBER_BITS)
+        return words[int(order[topic])].as_py(), partition
+
+    oldest, newest = np.full(len(names), np.iinfo(np.int64).max), np.full(len(names), NO_WATERMARK - 1)
+    np.minimum.at(oldest, name[:rows], revision[:rows])
+    np.maximum.at(newest, name[:rows], revision[:rows])
+    ambiguous = np.flatnonzero(by_name & (oldest < newest))
+    of_report, r = name[rows:], revision[rows:]
+    has_row = newest[of_report] >= NO_WATERMARK
+    current = (r == _UNKNOWN) | (oldest[of_report] == _UNKNOWN) | (r <= newest[of_report])
+    unlisted = of_report[~(has_row & current)]
+
+    best, created = np.full(len(name_of_pair), NO_WATERMARK - 1), np.full(len(name_of_pair), NO_WATERMARK - 1)
+    np.maximum.at(best, pair[rows:], gc_epoch)
+    np.maximum.at(created, pair[:rows], revision[:rows])
+    there = np.flatnonzero(created >= NO_WATERMARK)
+    is_reported = best[there] >= NO_WATERMARK
+    # Without a report it counts with its creation; if that is not known either, it holds everything.
+    at = np.where(is_reported, best[there], np.maximum(created[there], 0) - 1)
+    low = np.argsort(at, kind="stable")[:HELD_BACK_SHOWN].tolist()
+    kinds = [REPORTED if is_reported[i] else UNREPORTED for i in low]
+    highest = np.maximum(gc_epoch, _numbers(reported, "max_applied_epoch", NO_WATERMARK))
+    top = int(highest.max()) if len(highest) else 0
+    return msgspec.structs.replace(
+        facts,
+        partitions=len(there),
+        gc_epochs=dict(zip(*(x.tolist() for x in np.unique(at, return_counts=True)), strict=True)),
+        lowest=[
+            Holder(*name_of(name_of_pair[there[i]]), int(at[i]), k, _REASONS[k])
+            for i, k in zip(low, kinds, strict=True)
+        ],
+        highest=(-top, *name_of(of_report[highest == top].min())) if len(highest) else None,
+        unlisted=len(unlisted),
+        first_unlisted=name_of(unlisted.min()) if len(unlisted) else None,
+        ambiguous=name_of(ambiguous[0]) if len(ambiguous) else None,
+    )
+
+
+def _impossible(tables: Sequence[pa.Table], partition: npt.NDArray[np.int64], gc_epoch: npt.NDArray[np.int64]) -> str:
+    """Return the first sentence about a number that cannot be."""
+    found = []
+    if len(partition) and partition.min() < 0:
+        found.append("a partition below 0 cannot be")
+    if any((pc.min(t["revision"]).as_py() or 0) < 0 for t in tables):
+        found.append("a revision below 0 cannot be")
+    if len(partition) and partition.max() > _LARGEST:
+        found.append(f"a partition above {_LARGEST} cannot be: {partition.max()}")
+    if len(gc_epoch) and gc_epoch.min() < NO_WATERMARK:
+        found.append(f"a gc_epoch below {NO_WATERMARK}, which is that of a partition that needs everything, cannot be")
+    return min(found, default="")
+
+
+def _numbers(tables: Sequence[pa.Table], column: str, empty: int = 0) -> npt.NDArray[np.int64]:
+    """Return a column of all tables, with `empty` for null."""
+    chunks = [pc.fill_null(chunk, empty).to_numpy() for t in tables for chunk in t[column].chunks]
+    return np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
+
+
+def _coded(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return texts as numbers, and the text of each number."""
+    chunks = [chunk for column in columns for chunk in column.chunks if len(chunk)]
+    if not chunks:
+        return np.empty(0, dtype=np.int64), pa.array([], pa.string())
+    coded = pa.chunked_array(chunks).dictionary_encode().unify_dictionaries()
+    return np.concatenate([c.indices.to_numpy() for c in coded.chunks]), coded.chunk(0).dictionary
