@@ -18,11 +18,12 @@ from l0gc.collect.attempts import recorded_attempt
 from l0gc.errors import NotFoundError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
-from l0gc.operations import TableSync, checked_value
+from l0gc.operations import Count, TableSync, checked_value
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS
+from l0gc.streamlog.controller.value_schema import columns_of
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
@@ -30,6 +31,7 @@ from l0gc.streamlog.topics import (
     AlteredDefaults,
     AlteredTopic,
     CreatedTopic,
+    InferredSchema,
     RemovedTopic,
     TopicDescription,
     TopicList,
@@ -113,6 +115,7 @@ class Topics(Group):
         *,
         retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
+        value_schema: dict[str, Any] | str | None = None,
     ) -> CreatedTopic:
         """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
 
@@ -121,9 +124,12 @@ class Topics(Group):
             retention_ms: keep records for so many milliseconds, or a `timedelta`; -1 for ever, None as long as the cluster's
                 default says.
             retention_bytes: keep so many bytes of L1 of each partition, in the same way.
+            value_schema: have values, which are JSON, parsed into these columns of L1, too: Iceberg's or Arrow's schema as
+                JSON, or a JSON Schema, parsed or as text.
         """
+        columns = () if value_schema is None else columns_of(value_schema)
         retention = _retention(retention_ms, retention_bytes)
-        topic, created = topics.create_topic(self._handles(), name, partitions, journals, retention)
+        topic, created = topics.create_topic(self._handles(), name, partitions, journals, retention, columns)
         return CreatedTopic(**asdict(topic), created=created)
 
     def alter(
@@ -132,14 +138,19 @@ class Topics(Group):
         *,
         retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
+        value_schema: dict[str, Any] | str | None = None,
     ) -> AlteredTopic:
-        """Change a topic's retention; what is not given stays. As `l0gc topic alter`.
+        """Change a topic's settings; what is not given stays. As `l0gc topic alter`.
 
         Args:
             retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
             retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
+            value_schema: the columns from now on, as of `create`. It names all that the topic has, may add some, and may
+                widen types: int to long, float to double, a decimal to more digits.
         """
-        topic, altered = topics.alter_topic(self._handles(), name, _retention(retention_ms, retention_bytes))
+        columns = () if value_schema is None else columns_of(value_schema)
+        retention = _retention(retention_ms, retention_bytes)
+        topic, altered = topics.alter_topic(self._handles(), name, retention, columns)
         return AlteredTopic(**asdict(topic), altered=altered)
 
     def alter_defaults(
@@ -170,6 +181,14 @@ class Topics(Group):
             limit: of how many partitions the offsets are given.
         """
         return topics.describe_topic(self._handles(), name, partition, limit)
+
+    def infer(self, name: str, records: Count = 10_000) -> InferredSchema:
+        """Propose a value schema from the first records of a topic, up to so many. As `l0gc topic infer`.
+
+        Raises:
+            NotFoundError: no record is a JSON object with fields of which columns can be made.
+        """
+        return topics.infer_schema(self._handles(), name, records)
 
 
 class Pins(Group):

@@ -72,7 +72,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
     "doctor": ("status", "Check store, credentials, machine and cluster.", START, (GOES_ON, "")),
     "topic": (
         "topic",
-        "Create, alter, delete, list and describe topics.",
+        "Create, alter, delete, list and describe topics; propose their schema.",
         DATA,
         {
             "create": (CHANGES, "administrator"),
@@ -80,6 +80,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
             "delete": (CHANGES, "administrator"),
             "list": (READS, "looker"),
             "describe": (READS, "looker"),
+            "infer": (READS, "reader"),
         },
     ),
     "upload": ("upload", "Upload newline-delimited records into a topic.", DATA, (CHANGES, "uploader")),

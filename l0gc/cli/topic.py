@@ -1,9 +1,11 @@
-"""`l0gc topic create|alter|delete|list|describe`; `l0gc expire`, `delete-records` and `give-up` end what topics keep."""
+"""`l0gc topic create|alter|delete|list|describe|infer`; `l0gc expire`, `delete-records`, `give-up` end what topics keep."""
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 from msgspec import UNSET, UnsetType
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult
 
 _RUNS_SHOWN: Final = 20
+_SCHEMA_BYTES: Final = 1 << 20
 
 
 retention_options: Final = options([
@@ -48,9 +51,27 @@ def retention_text(ms: int | None, bytes_: int | None) -> str:
     return f"retention {kept_ms} and {kept_bytes}"
 
 
+schema_option: Final = click.option(
+    "--value-schema", type=click.File("rb"), metavar="FILE",
+    help="Have values, JSON objects, parsed into typed columns, too: a JSON Schema, or Iceberg's or Arrow's schema as JSON. "
+    "-: stdin.",
+)  # fmt: skip
+
+
+def _schema_text(file: IO[bytes] | None) -> str | None:
+    """Return what a file with a schema holds. Raises `UsageError`: it is too large, or not UTF-8."""
+    if file is None:
+        return None
+    text = file.read(_SCHEMA_BYTES + 1)
+    with suppress(UnicodeDecodeError):
+        if len(text) <= _SCHEMA_BYTES:
+            return text.decode()
+    raise UsageError(f"{file.name} is not a value schema: it must be JSON, in UTF-8, of at most {size(_SCHEMA_BYTES)}")
+
+
 @click.group("topic", cls=CommandGroup)
 def topic_command() -> None:
-    """Create, alter, delete, list and describe topics.
+    """Create, alter, delete, list and describe topics; propose a schema of their values.
 
     \b
     Example:
@@ -67,9 +88,16 @@ def topic_command() -> None:
     help="Spread the partitions over so many journals. An upload then commits to each of them.  [default: 1]",
 )  # fmt: skip
 @retention_options
+@schema_option
 @cluster_options()
 def create(
-    out: Output, cluster: Cluster, name: str, partitions: int, journals: int | None, **retention: int | UnsetType | None
+    out: Output,
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    journals: int | None,
+    value_schema: IO[bytes] | None,
+    **retention: int | UnsetType | None,
 ) -> None:
     """Create a topic; run again with the same numbers, it changes nothing.
 
@@ -78,8 +106,9 @@ def create(
       l0gc topic create events --partitions 8
       l0gc topic create events --partitions 8 --retention 7d
     """
+    schema = _schema_text(value_schema)
     out.finish(
-        lambda: cluster.topics.create(name, partitions, journals, **retention),
+        lambda: cluster.topics.create(name, partitions, journals, value_schema=schema, **retention),
         lambda t: [f"topic {t.name} {'created' if t.created else 'exists'}: {_line(t)}"],
     )
 
@@ -88,14 +117,23 @@ def create(
 @click.argument("name", required=False, shell_complete=TOPIC)
 @click.option("--defaults", is_flag=True, help="Alter the settings of topics without their own.")
 @retention_options
+@schema_option
 @yes_option
 @cluster_options()
 def alter(
-    out: Output, cluster: Cluster, name: str | None, defaults: bool, yes: bool, **retention: int | UnsetType | None
+    out: Output,
+    cluster: Cluster,
+    name: str | None,
+    defaults: bool,
+    yes: bool,
+    value_schema: IO[bytes] | None,
+    **retention: int | UnsetType | None,
 ) -> None:
-    """Change how long, or how much, topic NAME keeps. Settings that are not given stay; `default` is the cluster's.
+    """Change how long, or how much, topic NAME keeps, or its value schema. Settings that are not given stay; `default` is
+    the cluster's.
 
-    Asks if the next l0gc gc would then delete more than half of a topic's records.
+    Asks if the next l0gc gc would then delete more than half of a topic's records. A value schema may get more columns and
+    wider types; L1 objects from before get them when they are merged.
 
     \b
     Example:
@@ -104,14 +142,18 @@ def alter(
     """
     if (name is None) != defaults:
         raise UsageError("name one topic, or say --defaults")
-    if set(retention.values()) == {UNSET}:
-        raise UsageError("say what to change: --retention or --retention-bytes")
+    schema = _schema_text(value_schema)
+    if set(retention.values()) == {UNSET} and schema is None:
+        raise UsageError("say what to change: --retention, --retention-bytes or --value-schema")
+    if defaults and schema is not None:
+        raise UsageError("a value schema is a topic's own; leave out --defaults, and name the topic")
     if not yes and (
         lost := _lost(cluster, name, RetentionSettings(retention["retention_ms"], retention["retention_bytes"]))
     ):
         asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
     if name is not None:
-        out.finish(lambda: cluster.topics.alter(name, **retention), lambda t: [f"topic {t.name}: {_line(t)}"])
+        alter_it = partial(cluster.topics.alter, name, value_schema=schema, **retention)
+        out.finish(alter_it, lambda t: [f"topic {t.name}: {_line(t)}"])
         return
     out.finish(
         lambda: cluster.topics.alter_defaults(**retention),
@@ -180,6 +222,25 @@ def list_topics(out: Output, cluster: Cluster) -> None:
     out.finish(cluster.topics.list, lambda topics: [f"{t.name}  {_line(t)}" for t in topics] or [none])
 
 
+@topic_command.command("infer")
+@click.argument("name", shell_complete=TOPIC)
+@click.option(
+    "--records", type=click.IntRange(1), default=10_000, show_default=True, help="Read up to so many records."
+)
+@cluster_options()
+def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
+    """Propose a value schema for topic NAME from its first records. Prints JSON that --value-schema takes.
+
+    A field whose values have several types gets no column, and one that is always null is a string.
+
+    \b
+    Example:
+      l0gc topic infer events > schema.json
+      l0gc topic alter events --value-schema schema.json
+    """
+    out.finish(lambda: cluster.topics.infer(name, records), lambda found: [json.dumps(found.to_json(), indent=2)])
+
+
 @topic_command.command("describe")
 @click.argument("name", shell_complete=TOPIC)
 @click.option("--partition", type=int, metavar="N", help="Show partition N alone.")
@@ -216,10 +277,21 @@ def _described(found: TopicDescription, hidden: int) -> list[str]:
         f"{retention_text(found.effective_retention_ms, found.effective_retention_bytes)} in effect; "
         f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)})",
         *([f"{count(found.lost_records, 'record')} given up, in {count(found.holes, 'hole')}"] if found.holes else []),
+        *_columns(found.value_schema),
         *lines,
         *_table(found.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),
     ]
+
+
+def _columns(schema: dict[str, Any] | None) -> list[str]:
+    """Return a line about a topic's typed columns, if it has any."""
+    if schema is None:
+        return []
+    kinds = ((f["name"], f["type"]) for f in schema["fields"])
+    names = [f"{name} {kind if isinstance(kind, str) else kind['type']}" for name, kind in kinds]
+    more = f" and {len(names) - _RUNS_SHOWN} more" if len(names) > _RUNS_SHOWN else ""
+    return [f"value schema {schema['schema-id']}: {', '.join(names[:_RUNS_SHOWN])}{more}"]
 
 
 def _table(offsets: list[PartitionOffsets]) -> list[str]:

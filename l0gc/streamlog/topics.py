@@ -9,16 +9,19 @@ is closed in its journals, so that a writer with an old view is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from l0gc.errors import CorruptObjectError, PartialFailureError, ProtocolError, StoreError
+from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
+from l0gc.streamlog.controller.value_schema import ValueColumn, evolved, fields_json, inferred
 from l0gc.streamlog.housekeep import Broken
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 PARTITIONS_SHOWN: Final = 20
 """Of a topic, if nobody says how many."""
+_INFERRED_FROM: Final = 16
+"""From so many partitions records are read to infer a schema."""
 
 
 class UnknownTopic(msgspec.Struct, frozen=True):
@@ -119,6 +124,7 @@ def create_topic(
     partitions: int,
     journals: int | None = None,
     retention: RetentionSettings = NOT_GIVEN,
+    columns: Sequence[ValueColumn] = (),
 ) -> tuple[Topic, bool]:
     """The topic, and whether it was created now. See `decide_create_topic`.
 
@@ -128,13 +134,15 @@ def create_topic(
         SetBackError: a journal was set back to an older copy.
     """
     refuse_if_set_back(cluster, names=True)
-    return cluster.controller.create_topic(name, partitions, journals, retention)
+    return cluster.controller.create_topic(name, partitions, journals, retention, columns)
 
 
-def alter_topic(cluster: Handles, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
+def alter_topic(
+    cluster: Handles, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+) -> tuple[Topic, bool]:
     """The topic as it is then, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
-    return cluster.controller.alter_topic(name, retention)
+    return cluster.controller.alter_topic(name, retention, columns)
 
 
 def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Retention, bool]:
@@ -161,6 +169,8 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
 
     Attributes:
         topic_id: A random id, which no other topic ever has.
+        value_schema: The columns that its values have in L1, as Iceberg's JSON has a schema, with their field ids and the
+            schema's number in `schema-id`; null without any.
         effective_retention_ms: What holds for it, with the cluster's default filled in.
         effective_retention_bytes: The same for bytes.
         records: How many records it has.
@@ -191,6 +201,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     lost_records: int
     offsets: list[PartitionOffsets]
     runs: list[JournalRun]
+    value_schema: dict[str, Any] | None
 
 
 def describe_topic(
@@ -221,8 +232,10 @@ def describe_topic(
     looks = cluster.parallel.map(look, topic.runs())
     sums = (sum(column) for column in zip(*(astuple(totals) for totals, _ in looks), strict=True))
     kept, totals = state.retention(topic), asdict(TopicTotals(*sums))
+    schema = None if topic.value_schema is None else topic.value_schema.to_json()
     return TopicDescription(
-        **totals | msgspec.structs.asdict(topic),  # its partitions, not only those in which anything landed
+        # its partitions, not only those in which anything landed
+        **totals | msgspec.structs.asdict(topic) | {"value_schema": schema},
         effective_retention_ms=kept.ms,
         effective_retention_bytes=kept.bytes,
         offsets=[o for _, some in looks for o in some],
@@ -242,6 +255,38 @@ def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffset
         listed,
         int(l1["bytes"].sum() + index["bytes"].sum()),
     )
+
+
+class InferredSchema(msgspec.Struct, Outcome, frozen=True):
+    """A value schema that fits what was read, as Iceberg's JSON has it and `--value-schema` takes it.
+
+    Attributes:
+        type: `struct`.
+        fields: The columns, each with `id`, `name`, `required` and `type`.
+    """
+
+    fields: list[dict[str, Any]]
+    type: str = "struct"
+
+
+def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
+    """Return a value schema from the first records of some partitions, up to so many.
+
+    Raises:
+        NotFoundError: there is no such topic, or none of the records has a field of which a column can be made.
+    """
+    from l0gc.streamlog.reader import read_topic
+
+    topic = cluster.controller.snapshot().topic(name)
+    partitions = range(min(topic.partitions, _INFERRED_FROM))
+    each = -(-records // len(partitions))
+    read = (islice(read_topic(cluster, topic, [p], None, skip_holes=True), each) for p in partitions)
+    if not (columns := inferred(r.value for r in chain.from_iterable(read))):
+        raise NotFoundError(
+            f"topic {name!r} has no records that are JSON objects with fields to make columns of; upload some first, or "
+            "write a JSON Schema"
+        )
+    return InferredSchema(fields_json(evolved(None, columns).columns))
 
 
 def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:

@@ -25,6 +25,7 @@ from l0gc.streamlog.controller.entries import (
     InitProducer,
     Tick,
 )
+from l0gc.streamlog.controller.value_schema import columns_of, evolved
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
@@ -120,6 +121,7 @@ CONTROLLER = [
         DeleteTopic("a", 1),
         InitProducer("p", 4, 1, 0, "run-1"),
         AlterTopic("b", 4, 1000, -1),
+        AlterTopic("b", 4, 1000, -1, evolved(None, columns_of('{"fields": [{"name": "a", "type": "int"}]}'))),
         AlterDefaults(-1, 5000),
         ForgetTopics([1]),
     )

@@ -6,6 +6,7 @@ its own `check` (`entries`), which `Replica.payload` asks before it is appended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from l0gc.errors import (
 from l0gc.formatting import count
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.state import ControllerState, LastTick, TopicTable
+from l0gc.streamlog.controller.value_schema import ValueColumn, evolved
 
 TICK_SLACK: Final = 20
 """A tick is due a twentieth of the interval early."""
@@ -99,20 +101,27 @@ def decide_create_topic(
     journals: int | None,
     topic_id: str,
     retention: RetentionSettings = NOT_GIVEN,
+    columns: Sequence[ValueColumn] = (),
 ) -> entries.CreateTopic | None:
     """Create a topic; None if it exists and is as requested.
 
     Args:
         journals: into how many its partitions go. None: one, and any number that a topic which exists has.
         retention: what is not given is the cluster's default, and whatever a topic which exists has.
+        columns: of its value schema, without ids; none for no schema, and for whatever a topic which exists has.
 
     Raises:
-        UsageError: it exists with another number of partitions or journals, or another retention.
+        UsageError: it exists with another number of partitions or journals, or another retention or value schema.
     """
     topic = state.topics.get(name)
     if topic is None:
         return entries.CreateTopic(
-            name, partitions, 1 if journals is None else journals, topic_id, *retention.over(None, None)
+            name,
+            partitions,
+            1 if journals is None else journals,
+            topic_id,
+            *retention.over(None, None),
+            evolved(None, columns) if columns else None,
         )
     if topic.partitions != partitions:
         raise UsageError(f"topic {name!r} exists with {count(topic.partitions, 'partition')}, not {partitions}")
@@ -121,7 +130,26 @@ def decide_create_topic(
     settings = topic.retention_ms, topic.retention_bytes
     if retention.over(*settings) != settings:
         raise UsageError(f"topic {name!r} exists with another retention; l0gc topic alter changes it")
+    if columns and evolved(topic.value_schema, columns) != topic.value_schema:
+        raise UsageError(f"topic {name!r} exists with another value schema; l0gc topic alter changes it")
     return None
+
+
+def decide_alter_topic(
+    state: ControllerState, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+) -> entries.AlterTopic | None:
+    """Change a topic's settings; None if it has them already.
+
+    Raises:
+        NotFoundError: the topic does not exist.
+        UsageError: its value schema cannot become one with these columns.
+    """
+    topic = state.topic(name)
+    schema = evolved(topic.value_schema, columns) if columns else topic.value_schema
+    settings = (*retention.over(topic.retention_ms, topic.retention_bytes), schema)
+    if settings == (topic.retention_ms, topic.retention_bytes, topic.value_schema):
+        return None
+    return entries.AlterTopic(name, topic.revision, *settings)
 
 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:

@@ -38,6 +38,7 @@ from l0gc.streamlog.controller.state import (
     Topic,
     TopicTable,
 )
+from l0gc.streamlog.controller.value_schema import ValueSchema, check_value_schema, evolved
 
 DEFAULT_JOURNALS: Final = 16
 MAX_JOURNALS: Final = 9_999
@@ -99,10 +100,12 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     topic_id: str
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    value_schema: ValueSchema | None = None
 
     def check(self, state: ControllerState) -> None:
         check_topic(self.name, self.partitions, self.topic_id)
         check_retention(self.retention_ms, self.retention_bytes)
+        check_next_schema(None, self.value_schema)
         if self.name in state.topics:
             raise UsageError(f"topic {self.name!r} exists")
         if not 1 <= self.journals <= min(self.partitions, state.journals):
@@ -112,26 +115,31 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
             )
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
-        retention = self.retention_ms, self.retention_bytes
+        settings = self.retention_ms, self.retention_bytes, self.value_schema
         journals = state.place(self.journals)
-        state.topics[self.name] = Topic(self.name, at.epoch, self.partitions, journals, self.topic_id, *retention)
+        state.topics[self.name] = Topic(self.name, at.epoch, self.partitions, journals, self.topic_id, *settings)
 
 
 class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """Gives a topic these retention settings, see `state.Topic`."""
+    """Gives a topic these settings, see `state.Topic`; without a value schema, the topic keeps what it has."""
 
     name: str
     revision: int
     retention_ms: int | None
     retention_bytes: int | None
+    value_schema: ValueSchema | None = None
 
     def check(self, state: ControllerState) -> None:
         check_retention(self.retention_ms, self.retention_bytes)
-        state.topic(self.name, self.revision)
+        check_next_schema(state.topic(self.name, self.revision).value_schema, self.value_schema)
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
+        topic = state.topics[self.name]
         state.topics[self.name] = msgspec.structs.replace(
-            state.topics[self.name], retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
+            topic,
+            retention_ms=self.retention_ms,
+            retention_bytes=self.retention_bytes,
+            value_schema=self.value_schema or topic.value_schema,
         )
 
 
@@ -463,6 +471,12 @@ def check_retention(ms: int | None, size: int | None) -> None:
             raise UsageError(f"{name} cannot be {value}: give a number from 0 to {MAX_RETENTION}, or -1 for unlimited")
 
 
+def check_next_schema(known: ValueSchema | None, wanted: ValueSchema | None) -> None:
+    """Raise `UsageError` unless a topic with one value schema may have the other one next, with its number and its ids."""
+    if wanted is not None and evolved(known, wanted.columns) != wanted:
+        raise UsageError(f"value schema {wanted.number} does not follow the one that the topic has")
+
+
 def check_producer(name: str, producer_id: int, run: str) -> None:
     check_line("a producer name", name)
     check_line(f"the run of producer {name!r}", run)
@@ -510,6 +524,8 @@ def _check_state(state: ControllerState) -> None:
     for topic in (*state.topics.values(), *(d.topic for d in state.deleted)):
         check_topic(topic.name, topic.partitions, topic.topic_id)
         check_retention(topic.retention_ms, topic.retention_bytes)
+        if topic.value_schema is not None:
+            check_value_schema(topic.value_schema)
         placed = set(topic.journals)
         if not 1 <= len(topic.journals) == len(placed) <= topic.partitions:
             raise UsageError(f"topic {topic.name!r} lies in {len(topic.journals)} journals")

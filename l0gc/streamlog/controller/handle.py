@@ -27,6 +27,7 @@ from l0gc.streamlog.controller.decisions import (
     check_cluster,
     check_no_external_log,
     decide_advance,
+    decide_alter_topic,
     decide_bootstrap,
     decide_create_table,
     decide_create_topic,
@@ -44,6 +45,7 @@ from l0gc.streamlog.controller.state import (
     Topic,
     TopicTable,
 )
+from l0gc.streamlog.controller.value_schema import ValueColumn
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -198,25 +200,27 @@ class Controller:
         return self._propose(decide, initialised=False, guarded=False)
 
     def create_topic(
-        self, name: str, partitions: int, journals: int | None = None, retention: RetentionSettings = NOT_GIVEN
+        self,
+        name: str,
+        partitions: int,
+        journals: int | None = None,
+        retention: RetentionSettings = NOT_GIVEN,
+        columns: Sequence[ValueColumn] = (),
     ) -> tuple[Topic, bool]:
         """The topic, and whether it was created now. See `decide_create_topic`."""
         topic_id = self._new_name()
         with self.replica.lock:
-            created = self._propose(lambda s: decide_create_topic(s, name, partitions, journals, topic_id, retention))
+            created = self._propose(
+                lambda s: decide_create_topic(s, name, partitions, journals, topic_id, retention, columns)
+            )
             return self.replica.state.topic(name), created
 
-    def alter_topic(self, name: str, retention: RetentionSettings) -> tuple[Topic, bool]:
-        """The topic as it is then, and whether it was altered now. Raises `NotFoundError`: there is no such topic."""
-
-        def decide(state: ControllerState) -> entries.AlterTopic | None:
-            topic = state.topic(name)
-            settings = topic.retention_ms, topic.retention_bytes
-            requested = retention.over(*settings)
-            return None if requested == settings else entries.AlterTopic(name, topic.revision, *requested)
-
+    def alter_topic(
+        self, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+    ) -> tuple[Topic, bool]:
+        """The topic as it is then, and whether it was altered now. See `decide_alter_topic`."""
         with self.replica.lock:
-            altered = self._propose(decide)
+            altered = self._propose(lambda s: decide_alter_topic(s, name, retention, columns))
             return self.replica.state.topic(name), altered
 
     def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:

@@ -24,6 +24,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
+from l0gc.streamlog.controller.value_schema import ValueSchema
 
 UNLIMITED: Final = -1
 """A retention that keeps everything, as Kafka writes it."""
@@ -68,6 +69,7 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
         retention_ms: Its own setting, how long records are kept, in milliseconds: -1 for unlimited, null where the
             cluster's default holds.
         retention_bytes: The same for the bytes of L1 that each partition keeps.
+        value_schema: What typed columns its values have in L1; None without any.
     """
 
     name: str
@@ -77,10 +79,11 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     topic_id: str
     retention_ms: int | None = None
     retention_bytes: int | None = None
-    hidden: ClassVar[frozenset[str]] = frozenset({"topic_id"})
+    value_schema: ValueSchema | None = None
+    hidden: ClassVar[frozenset[str]] = frozenset({"topic_id", "value_schema"})
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, but for the hidden ones; the id is printed by `topic describe` alone."""
+        """The fields, but for the hidden ones; `topic describe` alone prints these."""
         fields = msgspec.structs.asdict(self) | {"journals": list(self.journals)}
         return {name: value for name, value in fields.items() if name not in self.hidden}
 
