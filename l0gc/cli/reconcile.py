@@ -44,6 +44,8 @@ def _reconciled(result: ReconcileResult) -> list[str]:
         text += f", in {count(result.rounds, 'round')}"
     if result.limited:
         text += "; --max-bytes left the rest"
+    if result.misfits:
+        text += f"; {count(result.misfits, 'record')} without typed columns: value_error says why"
     if result.lost:
         text += f"; {count(result.lost, 'partition')} left to another reconciler, which was first"
     return [text]

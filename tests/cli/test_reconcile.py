@@ -45,6 +45,7 @@ def test_the_result_counts_records_objects_and_partitions() -> None:
         "partitions": 4,
         "lost": 0,
         "limited": False,
+        "misfits": 0,
         "rounds": 1,
         "errors": [],
         "seconds": 1.235,

@@ -90,7 +90,7 @@ READ_ONLY: dict[str, list[str]] = {
 
 ELSEWHERE = {
     "verify": "reports what is wrong here",
-    "topic infer": "no record here is JSON; tests/streamlog/level_one/test_values.py has it",
+    "topic infer": "no record here is JSON; tests/streamlog/level_one/test_typed.py has it",
     "table sync": "there is no table here; tests/integrations/iceberg has it",
     "table drop": "there is no table here; tests/integrations/iceberg has it",
 }

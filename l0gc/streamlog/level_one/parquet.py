@@ -24,6 +24,7 @@ from crc32c import crc32c
 from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.ingest.extents import fetch
 from l0gc.streamlog.ingest.headers_and_times import HEADER, OPTIONAL
 from l0gc.streamlog.journal.topic import L1File
@@ -74,6 +75,8 @@ GIVEN_UP_METADATA: Final = "l0gc.given_up"
 """In the footer of a hole, an object without rows: who gave up its records, when and why, as JSON; see `give_up.py`."""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
+SCHEMA_METADATA: Final = "l0gc.value_schema"
+"""The number of the value schema by which the typed columns were made, which follow l0gc's own; absent without any."""
 RECORD: Final = ("timestamp", "key", "value")
 """What a reader wants of a record; its offset is known."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
@@ -254,9 +257,20 @@ def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
     """Whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
     there = {f.name: f for f in found}
     wanted = [f for f in L1_FILE if f.name in there or f.name in L1_SCHEMA.names]
-    if only and (found.names != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
+    own = [f.name for f in found if not is_typed(f)]
+    if only and (own != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
         return False
     return all(f.name in there and f.type == there[f.name].type for f in wanted)
+
+
+def is_typed(f: pa.Field) -> bool:
+    """Whether a column was made from the values, which a merge makes anew."""
+    return f.nullable and int((f.metadata or {}).get(b"PARQUET:field_id", -1)) >= VALUE_ERROR_ID
+
+
+def schema_number(metadata: Any) -> int:
+    """The number of the value schema that an object was written by; 0 without one."""
+    return int((metadata.metadata or {}).get(SCHEMA_METADATA.encode(), 0))
 
 
 def _broken(key: str, e: Exception) -> CorruptObjectError:

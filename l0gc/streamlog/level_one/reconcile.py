@@ -16,9 +16,10 @@ landed, and all of them count. Once vacuum has deleted all of them, nothing show
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +56,8 @@ from l0gc.streamlog.level_one.read import StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 
+Files: TypeAlias = tuple[int, int, Rows, int]
+"""L1 objects of a topic in a journal: (journal, revision, rows, how many of the records do not fit the value schema)."""
 _SHOWN: Final = 20
 """So many causes of a journal are reported, and how many more there are; and so many partitions of each."""
 
@@ -72,6 +75,8 @@ class ReconcileResult(Outcome):
             round. Not an error. No journal names what was written for them; [vacuum](#l0gc-vacuum) removes it.
         rounds: How many rounds it took.
         limited: Whether `--max-bytes` left something that could have been lifted.
+        misfits: Records that do not fit their topic's value schema. They are in L1 as they are, with nulls and a
+            `value_error`. Not an error.
         errors: What was left out and why: journals that cannot be read, L0 objects that are missing or damaged, each
             with the partitions that it holds. With any, exit code 3.
         seconds: How long it took, without Spark's start.
@@ -84,6 +89,7 @@ class ReconcileResult(Outcome):
     lost: int = 0
     rounds: int = 0
     limited: bool = False
+    misfits: int = 0
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
     unfinished: ClassVar[str] = "not everything could be lifted"
@@ -132,7 +138,7 @@ def reconcile(
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions)
         for committed in workers.flow(range(len(r.takes)), *Lift(r).stages(workers.slots)):
-            result.add(committed, "records", "l1_objects", "bytes", "lost", "errors")
+            result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
             for revision, of_topic in committed.partitions.items():
                 lifted[revision] = np.union1d(lifted.get(revision, of_topic), of_topic)
         result.rounds += 1
@@ -228,32 +234,32 @@ class Lift:
         for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
             yield writer, row if isinstance(row, Fault) else Packable(row)
 
-    def write(
-        self, cluster: Handles, rows: Iterable[Packable | Fault]
-    ) -> Iterator[tuple[int, tuple[int, int, Rows] | Fault]]:
-        """The L1 objects, as (journal, revision, rows), durable and not committed; and which task commits them."""
+    def write(self, cluster: Handles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
+        """The L1 objects, durable and not committed; and which task commits them."""
         number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
         r = self.round
         written = write_l1(cluster.store, r.topics(), r.epoch, arriving, cluster.runtime, cluster.parallel)
         for (journal, revision), files in written.files.items():
-            yield number[journal], (journal, revision, files)
+            yield number[journal], (journal, revision, files, written.misfits[journal, revision])
         for fault in written.faults:
             yield number[fault.journal], fault
 
-    def commit(self, cluster: Handles, found: Iterable[tuple[int, int, Rows] | Fault]) -> Iterator[Committed]:
+    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Committed]:
         yield from commit_round(cluster, self.round, gathered(found))
 
 
-def gathered(found: Iterable[tuple[int, int, Rows] | Fault]) -> WrittenL1:
+def gathered(found: Iterable[Files | Fault]) -> WrittenL1:
     parts: dict[tuple[int, int], list[Rows]] = {}
     faults: list[Fault] = []
+    misfits: Counter[tuple[int, int]] = Counter()
     for what in found:
         if isinstance(what, Fault):
             faults.append(what)
         else:
             parts.setdefault(what[:2], []).append(what[2])
-    return WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults)
+            misfits[what[:2]] += what[3]
+    return WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults, misfits)
 
 
 def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> Iterator[Committed]:
@@ -263,7 +269,9 @@ def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> Iterator[Com
         files = {revision: rows for (of, revision), rows in written.files.items() if of == journal}
         faults = [f for f in written.faults if f.journal == journal]
         if files or faults:
-            yield Commit(cluster, take, r.epoch).run(files, faults)
+            committed = Commit(cluster, take, r.epoch).run(files, faults)
+            committed.misfits = sum(n for (of, _), n in written.misfits.items() if of == journal)
+            yield committed
 
 
 # -- the commit ----------------------------------------------------------------------------------------------------------
@@ -273,7 +281,8 @@ def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> Iterator[Com
 class Committed:
     """What became of a round in one journal.
 
-    `partitions` are those that were lifted, by revision. `lost` counts those that the journal refused, and of which it has
+    `partitions` are those that were lifted, by revision. `misfits` counts records that were written without typed columns,
+    also of partitions that are lost. `lost` counts those that the journal refused, and of which it has
     none of this commit's objects: another reconciler was first, the topic is gone, or vacuum has deleted the objects since
     an earlier try landed. `errors` says what could not be done.
     """
@@ -283,6 +292,7 @@ class Committed:
     l1_objects: int = 0
     bytes: int = 0
     partitions: dict[int, Rows] = field(default_factory=dict)
+    misfits: int = 0
     lost: int = 0
     errors: list[str] = field(default_factory=list)
 

@@ -3,7 +3,8 @@
 After a merge, the only copy of a record is one that l0gc has copied. So nothing is taken on trust: while the sources are
 read, a hash of each column is made over all rows; the new object is read back from the store and has to give the same,
 before it may be committed. An object with a column that is not known here is left alone, since a copy would lose it. A row
-group is written when it is full, and an object of more than one waits on local disk.
+group is written when it is full, and an object of more than one waits on local disk. Typed columns are not copied: they are
+parsed anew, by the newest schema, from the bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ from l0gc.streamlog.journal.rows import L1_ROW, NO_L1_ROWS, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import MergeGroup
-from l0gc.streamlog.level_one.parquet import L1_COLUMNS, L1_FILE, L1_SCHEMA, Opened, WantedFile, open_l1, read_l1
+from l0gc.streamlog.level_one.parquet import (
+    L1_COLUMNS,
+    L1_FILE,
+    L1_SCHEMA,
+    Opened,
+    WantedFile,
+    is_typed,
+    open_l1,
+    read_l1,
+    schema_number,
+)
 from l0gc.streamlog.level_one.write import L1Writer, put_small
 
 WHOLE_BYTES: Final = 4 << 20
@@ -112,7 +123,8 @@ def rewrite(
                 merge = merges[number]
                 p = topics[merge.revision].id(merge.partition)
                 base = int(merge.sources["base"][0])
-                writer = L1Writer(p, epoch, base, runtime, directory, store, math.inf)
+                schema = topics[merge.revision].value_schema
+                writer = L1Writer(p, epoch, base, runtime, directory, store, math.inf, schema)
                 done.append(_copied(store, merge, (opened for _, opened in of_merge), writer))
                 yield from writer.small
 
@@ -157,7 +169,7 @@ def _copied(
         try:
             if isinstance(source, L0gcError):
                 raise source
-            _check_columns(source)
+            _check_columns(source, writer.schema_number)
             for _, batch in read_l1(store, source, L1_COLUMNS.names):
                 hashes.add(batch)
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
@@ -168,9 +180,16 @@ def _copied(
     return Rewritten(merge, np.array(writer.files, L1_ROW)), hashes.digest()
 
 
-def _check_columns(source: Opened) -> None:
-    """Raises `UnsupportedFormatError` if an object has a column that a newer l0gc has added, which a copy would lose."""
-    unknown = sorted(set(source.metadata.schema.to_arrow_schema().names) - set(L1_FILE.names))
+def _check_columns(source: Opened, number: int) -> None:
+    """Raises `UnsupportedFormatError` if an object has a column that a copy would lose: of a newer l0gc, or of a value
+    schema after the one with this number, which the copy is written by."""
+    if (newer := schema_number(source.metadata)) > number:
+        raise UnsupportedFormatError(
+            f"{source.wanted.key} has the columns of value schema {newer}, and this run began with number {number}: merge "
+            "again"
+        )
+    found = source.metadata.schema.to_arrow_schema()
+    unknown = sorted({f.name for f in found if not is_typed(f)} - set(L1_FILE.names))
     if unknown:
         raise UnsupportedFormatError(
             f"{source.wanted.key} has a column {unknown[0]!r}, which this l0gc ({l0gc.__version__}) does not know and a "

@@ -27,11 +27,13 @@ from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema
 from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, level, with_optional
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, seal_footer
+from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, SCHEMA_METADATA, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
+from l0gc.streamlog.level_one.values import ValueParser, parser_of
 
 FILE_BYTES: Final = 128 << 20
 """Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""
@@ -59,6 +61,16 @@ _PARQUET: Final[Mapping[str, Any]] = {
     "write_page_checksum": True,
 }
 
+
+def _parquet(values: ValueParser | None) -> Mapping[str, Any]:
+    """How a file is written: typed columns with a dictionary, statistics and compression."""
+    if values is None:
+        return _PARQUET
+    compression = _PARQUET["compression"] | dict.fromkeys(values.paths, "zstd")
+    lists = {name: [*_PARQUET[name], *values.paths] for name in ("use_dictionary", "write_statistics")}
+    return {**_PARQUET, "compression": compression, **lists}
+
+
 _PIECE: Final = np.dtype(
     [
         ("journal", "<i8"),
@@ -75,10 +87,14 @@ _PIECE: Final = np.dtype(
 
 @dataclass(slots=True)
 class WrittenL1:
-    """What a writer made: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable."""
+    """What a writer made: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable.
+
+    `misfits` counts, in the same way, the records among them whose values do not fit their topic's schema.
+    """
 
     files: dict[tuple[int, int], Rows] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    misfits: Counter[tuple[int, int]] = field(default_factory=Counter)
 
 
 def write_l1(
@@ -101,12 +117,16 @@ def write_l1(
                 pieces.append(pieces_of(found, held.add(found)))
         files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
         limits, batches, widths = _limits(faults), held.all(), np.array(held.widths)
+        misfits: Counter[tuple[int, int]] = Counter()
 
         def write(partitions: Sequence[Rows]) -> list[tuple[L1Writer, str | None]]:
             done = []
             for mine in partitions:
                 _, revision, partition, base = (int(v) for v in mine[0].tolist()[:4])
-                writer = L1Writer(topics[revision].id(partition), epoch, base, runtime, directory, store, FILE_BYTES)
+                topic = topics[revision]
+                writer = L1Writer(
+                    topic.id(partition), epoch, base, runtime, directory, store, FILE_BYTES, topic.value_schema
+                )
                 gap = _write_partition(writer, batches, widths, mine, limits.get((revision, partition)))
                 writer.finish()
                 done.append((writer, gap))
@@ -124,11 +144,12 @@ def write_l1(
                         of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
                         faults.append(Fault(journal, revision, gap, *of))
                     files.setdefault((journal, revision), []).extend(writer.files)
+                    misfits[journal, revision] += writer.misfits
                     yield from writer.small
 
         put_small(store, small_objects(), parallel)
     rows = {topic: np.array(found, L1_ROW) for topic, found in files.items() if found}
-    return WrittenL1(rows, faults)
+    return WrittenL1(rows, faults, misfits)
 
 
 def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel: Parallel) -> None:
@@ -263,9 +284,12 @@ class L1Writer:
         directory: Path,
         store: ObjectStore,
         file_bytes: float,
+        schema: ValueSchema | None = None,
     ) -> None:
         self.partition = p
         self.next = base
+        self.misfits = 0
+        self._values = None if schema is None else parser_of(schema)
         self._file_bytes = file_bytes
         self._epoch, self._runtime, self._directory, self._store = epoch, runtime, directory, store
         self._base = base
@@ -278,6 +302,11 @@ class L1Writer:
         self._max_timestamp = -MAX_OFFSET
         self.files: list[tuple[object, ...]] = []
         self.small: list[tuple[str, bytes]] = []
+
+    @property
+    def schema_number(self) -> int:
+        """The number of the value schema that it writes by; 0 without one."""
+        return 0 if self._values is None else self._values.number
 
     def write(self, batch: pa.RecordBatch, width: float) -> None:
         """Take the next records, a batch with the columns of `L1_SCHEMA`, or more, of which each weighs about `width` bytes.
@@ -317,8 +346,9 @@ class L1Writer:
     def _begin(self, names: Sequence[str], *, small: bool) -> None:
         """Begin a file with these columns, in memory if it is small."""
         self._sink = pa.BufferOutputStream() if small else self._directory / f"{self._runtime.new_id()}.parquet"
-        self._schema = pa.schema([f for f in L1_FILE if f.name in (*names, PARTITION.name)])
-        self._writer = pq.ParquetWriter(self._sink, self._schema, **_PARQUET)
+        typed = [] if self._values is None else self._values.fields
+        self._schema = pa.schema([*(f for f in L1_FILE if f.name in (*names, PARTITION.name)), *typed])
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **_parquet(self._values))
 
     def _widen(self, names: Sequence[str]) -> None:
         """Begin the file again with more columns, if it lacks one, and with the row groups that it has."""
@@ -337,8 +367,13 @@ class L1Writer:
 
     def _add(self, table: pa.Table, groups: int = 1) -> None:
         """Write about so many row groups of equal size; columns that are lacking are null."""
-        ours = columns.repeated(self.partition.partition, len(table), PARTITION.type)
-        arrays = [ours if f.name == PARTITION.name else column_of(table, f) for f in self._schema]
+        made = {PARTITION.name: columns.repeated(self.partition.partition, len(table), PARTITION.type)}
+        if self._values is not None and VALUE_ERROR not in table.column_names:
+            made |= zip(
+                self._values.fields.names, self._values.parse(table.column("value").combine_chunks()), strict=True
+            )
+            self.misfits += len(table) - made[VALUE_ERROR].null_count
+        arrays = [made[f.name] if f.name in made else column_of(table, f) for f in self._schema]
         rows = -(-len(table) // max(groups, 1))
         self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=rows)
 
@@ -347,7 +382,8 @@ class L1Writer:
             return
         last, name = self.next - 1, self._runtime.new_id()
         key = level_one(self.partition, self._epoch, self._base, last, name)
-        self._writer.add_key_value_metadata({KEY_METADATA: key})
+        number = {SCHEMA_METADATA: str(self.schema_number)} if self._values is not None else {}
+        self._writer.add_key_value_metadata({KEY_METADATA: key, **number})
         self._writer.close()
         if isinstance(self._sink, Path):
             with self._sink.open("r+b") as file:

@@ -1,0 +1,170 @@
+"""Typed columns in L1: next to the bytes, by the schema's number, made anew by merges; and none without a schema."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from l0gc.inspect.verify.reading import l1_fault
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.decisions import NOT_GIVEN
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR, columns_of
+from l0gc.streamlog.level_one import merge as merges
+from l0gc.streamlog.level_one import merge_plan, write
+from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION, schema_number
+from l0gc.streamlog.reader import read_topic
+from l0gc.streamlog.topics import infer_schema
+from tests.support.memory_store import another_process, memory_cluster, store_of
+from tests.support.merge import merge
+from tests.support.reconcile import files, partition_of, put, reconcile
+
+TWO = MergeRule(fan_in=2)
+"""Merges any two objects."""
+FIRST = columns_of({"fields": [{"name": "id", "type": "int"}, {"name": "key", "type": "string"}]})
+SECOND = columns_of(
+    {
+        "fields": [
+            {"name": "id", "type": "long"}, {"name": "key", "type": "string"},
+            {"name": "tags", "type": {"type": "list", "element": "string"}},
+        ]
+    }
+)  # fmt: skip
+
+
+def typed_cluster(columns: Any = FIRST) -> Handles:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 2, columns=columns)
+    return cluster
+
+
+def lift(cluster: Handles, *values: bytes, partition: int = 0) -> Any:
+    put(cluster, "events", {partition: list(values)})
+    cluster.controller.advance(None)
+    result = reconcile(cluster, "events")
+    assert not result.errors
+    return result
+
+
+def tables(cluster: Handles, partition: int = 0) -> list[tuple[int, pa.Table]]:
+    """The number of each L1 object's schema, and all its columns, as any reader of Parquet has them."""
+    found = []
+    for f in files(cluster, "events", partition):
+        key = l1_key(partition_of(cluster, "events", partition), f)
+        assert l1_fault(cluster.store, key, f.bytes) == ""
+        with pq.ParquetFile(io.BytesIO(store_of(cluster).objects[key].body)) as parquet:
+            found.append((schema_number(parquet.metadata), parquet.read()))
+    return found
+
+
+def values_of(cluster: Handles) -> list[bytes]:
+    topic = cluster.controller.snapshot().topic("events")
+    return [r.value for r in read_topic(cluster, topic)]
+
+
+def test_reconcile_puts_typed_columns_next_to_the_bytes() -> None:
+    cluster = typed_cluster()
+    result = lift(cluster, b'{"id": 1, "key": "a"}', b"nonsense", b"", b'{"id": "2"}', b'{"id": 2147483647, "more": 1}')
+    assert (result.records, result.misfits) == (5, 3)
+    ((number, table),) = tables(cluster)
+    assert number == 1
+    assert table.column_names == [*L1_SCHEMA.names, PARTITION.name, "id", "value_key", VALUE_ERROR]
+    assert table["id"].to_pylist() == [1, None, None, None, 2147483647]
+    assert table["value_key"].to_pylist() == ["a", None, None, None, None]
+    assert [e is None for e in table[VALUE_ERROR].to_pylist()] == [True, False, False, False, True]
+    assert table["value"].to_pylist() == values_of(cluster)
+    assert [int(table.schema.field(n).metadata[b"PARQUET:field_id"]) for n in ("id", "value_key", VALUE_ERROR)] == [
+        *(10_001, 10_002, 10_000)
+    ]
+
+
+def test_a_topic_without_a_schema_has_the_same_objects_as_before() -> None:
+    cluster = typed_cluster(())
+    assert lift(cluster, b'{"id": 1}').misfits == 0
+    ((number, table),) = tables(cluster)
+    assert (number, table.column_names) == (0, [*L1_SCHEMA.names, PARTITION.name])
+
+
+def test_a_merge_brings_old_objects_to_the_newest_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_plan, "OBJECTS", 1)
+    cluster = typed_cluster(())
+    lift(cluster, b'{"id": 1}', b"0")
+    cluster.controller.alter_topic("events", NOT_GIVEN, FIRST)
+    lift(cluster, b'{"id": 2, "tags": ["a"]}')
+    cluster.controller.alter_topic("events", NOT_GIVEN, SECOND)
+    lift(cluster, b'{"id": 3000000000, "tags": [null, "b"]}')
+    assert [number for number, _ in tables(cluster)] == [0, 1, 2]
+    before = values_of(cluster)
+    result = merge(cluster, rule=TWO)
+    assert (result.errors, result.objects_after) == ([], 1)
+    ((number, table),) = tables(cluster)
+    assert number == 2
+    assert table["id"].to_pylist() == [1, None, 2, 3_000_000_000]
+    assert table["tags"].to_pylist() == [None, None, ["a"], [None, "b"]]
+    assert values_of(cluster) == before
+
+
+def test_a_merge_that_began_under_an_older_schema_leaves_what_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = typed_cluster()
+    lift(cluster, b'{"id": 1}')
+    plan = merges.plan_merge
+    other = another_process(cluster)
+
+    def planned(*args: Any, **named: Any) -> Any:
+        lift(other, b'{"id": 2}')
+        found = plan(*args, **named)
+        other.controller.alter_topic("events", NOT_GIVEN, SECOND)
+        lift(other, b'{"id": 3000000000}')
+        return found
+
+    monkeypatch.setattr(merge_plan, "OBJECTS", 1)
+    monkeypatch.setattr("tests.support.merge.plan_merge", planned)
+    result = merge(cluster, rule=TWO)
+    assert result.objects_after == 0
+    assert "has the columns of value schema 2, and this run began with number 1: merge again" in result.errors[0]
+    assert [number for number, _ in tables(cluster)] == [1, 1, 2]
+    monkeypatch.setattr("tests.support.merge.plan_merge", plan)
+    assert merge(cluster, rule=TWO).errors == []
+    assert [(n, t["id"].to_pylist()) for n, t in tables(cluster)] == [(2, [1, 2, 3_000_000_000])]
+
+
+def test_a_reconcile_that_began_under_an_older_schema_lands(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = typed_cluster()
+    put(cluster, "events", {0: [b'{"id": 1, "tags": ["a"]}']})
+    finish = write.L1Writer.finish
+
+    def altered(self: write.L1Writer) -> None:
+        another_process(cluster).controller.alter_topic("events", NOT_GIVEN, SECOND)
+        finish(self)
+
+    monkeypatch.setattr(write.L1Writer, "finish", altered)
+    assert reconcile(cluster, "events").records == 1
+    assert [(n, t["id"].to_pylist()) for n, t in tables(cluster)] == [(1, [1])]
+    assert values_of(cluster) == [b'{"id": 1, "tags": ["a"]}']
+
+
+def test_a_file_that_is_begun_again_for_an_optional_column_keeps_its_typed_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 64)
+    cluster = typed_cluster(SECOND)
+    values = [b'{"id": %d, "tags": ["%d"]}' % (i, i) if i % 3 else b"[%d]" % i for i in range(60)]
+    assert lift(cluster, *values).misfits == 20
+    ((_, table),) = tables(cluster)
+    assert table["id"].to_pylist() == [i if i % 3 else None for i in range(60)]
+    assert table["value"].to_pylist() == values
+
+
+def test_a_schema_is_inferred_from_the_records_of_a_topic() -> None:
+    cluster = typed_cluster(())
+    lift(cluster, b'{"id": 1, "at": "2024-01-31T10:00:00Z"}')
+    put(cluster, "events", {1: [b'{"id": 2, "x": 1.5}', b"nonsense"]})
+    found = infer_schema(cluster, "events", 1000)
+    assert [(f["name"], f["type"]) for f in found.fields] == [("id", "long"), ("at", "timestamptz"), ("x", "double")]
+    altered, _ = cluster.controller.alter_topic("events", NOT_GIVEN, columns_of(found.to_json()))
+    assert altered.value_schema is not None
