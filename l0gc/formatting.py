@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
@@ -41,7 +43,10 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and what is derived from them, as `--json` prints them."""
         fields: dict[str, Any] = {}
-        names: Iterable[str] = getattr(self, "__struct_fields__", None) or getattr(self, "__dataclass_fields__", {})
+        this: Any = self
+        names: Iterable[str] = getattr(self, "__struct_fields__", ())
+        if is_dataclass(this):
+            names = [f.name for f in dataclass_fields(this)]  # without class variables
         for name in (*names, *self.derived):
             if name not in self.hidden:
                 match getattr(self, name):
