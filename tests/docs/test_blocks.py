@@ -72,6 +72,9 @@ ELSEWHERE: Final = {
         "tests/spark/test_frames.py::test_data_frames_are_given_as_reports_and_partitions",
     ("docs/spark.md", "def enrich"):
         "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new",
+    ("docs/spark.md", "CREATE TEMPORARY VIEW"): "tests/flows/test_spark_sql.py::test_the_documents_sql_reads_topics",
+    ("docs/spark.md", "with l0gc.spark.own_errors"):
+        "tests/flows/test_spark_sql.py::test_the_error_of_a_stream_ends_with_l0gcs_sentence",
     ("examples/kafka/README.md", "l0gc topic create clicks"):
         "tests/integrations/test_kafka.py::test_a_bridge_that_is_killed_and_started_again_lands_each_record_once",
     ("docs/operations.md", "spark-submit --master"):
@@ -173,7 +176,7 @@ SPARK = [
         "day = spark",
         "events = (",
         "keyed = rows",
-        "with l0gc",
+        "with l0gc.open",
         "rows = spark.read.csv",
     )
 ]
