@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # `typing` takes a third of what importing this package t
 if TYPE_CHECKING:
     from l0gc import errors as errors
     from l0gc.api import Cluster as Cluster
+    from l0gc.api import Record as Record
     from l0gc.api import open as open
 else:
 
@@ -19,9 +20,9 @@ else:
 
         if name == "errors":
             return importlib.import_module("l0gc.errors")
-        if name in {"Cluster", "open"}:
+        if name in {"Cluster", "Record", "open"}:
             return getattr(importlib.import_module("l0gc.api"), name)
         raise AttributeError(f"module 'l0gc' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), "Cluster", "errors", "open"})
+        return sorted({*globals(), "Cluster", "Record", "errors", "open"})

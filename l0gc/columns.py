@@ -80,6 +80,18 @@ def strings(values: Sequence[str]) -> pa.Array:
     return cut(np.fromiter(map(len, each), np.int32, len(values)), pa.py_buffer(text.encode()), pa.string())
 
 
+def named(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    """A column by its name, whatever its case."""
+    at = [i for i, n in enumerate(batch.schema.names) if n.lower() == name]
+    return batch.column(at[0]) if at else None
+
+
+def binary_of(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    """A column of byte strings by its name, also if it holds text."""
+    column = named(batch, name)
+    return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
+
+
 def scalar(value: int | str) -> pa.Scalar:
     """A value for Arrow's functions; they would convert one of Python's as they convert a list."""
     return (strings([value]) if isinstance(value, str) else integers([value]))[0]

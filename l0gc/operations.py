@@ -326,7 +326,9 @@ class Upload(Operation, frozen=True, kw_only=True):
         timestamp_field: This field of the JSON record is its create time: milliseconds since 1970, or ISO 8601.
         producer: The name that makes a cut-off upload repeatable: no record twice, none lost.
         batch_bytes: About so many bytes of records become one L0 object.
-        format: auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut at newlines.
+        format: What files hold. auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut
+            at newlines; length-prefixed any bytes, each record behind its length in 4 bytes, the highest first; parquet and
+            arrow rows with a column value, and if they have them key, headers, create_time and partition.
     """
 
     partition: int | None = None
@@ -334,7 +336,7 @@ class Upload(Operation, frozen=True, kw_only=True):
     timestamp_field: str | None = None
     producer: str | None = None
     batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4 * MIB
-    format: Literal["auto", "raw"] = "auto"
+    format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"] = "auto"
 
 
 class Verify(Operation, frozen=True, kw_only=True):

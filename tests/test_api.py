@@ -107,7 +107,7 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
         again = cluster.upload("events", str(path), key_field="user", producer="nightly")
         assert (again.records, again.skipped) == (0, 2)
         with path.open("rb") as f:
-            cluster.upload("events", f, [b"three", b"four\n"], (b"%d" % n for n in range(3)), partition=1)
+            cluster.upload("events", f, [b"three", b"four"], (b"%d" % n for n in range(3)), partition=1)
             assert not f.closed  # it is the caller's
         records = list(cluster.read("events"))
         assert sorted(r.key for r in records if r.key is not None) == [b"ann", b"bob"]

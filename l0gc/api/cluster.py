@@ -145,10 +145,13 @@ class Cluster:
         """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was before it.
 
         Args:
-            sources: paths or binary files of newline-delimited records (`"-"` is stdin), or iterables of records as bytes.
+            sources: paths or binary files, which hold what `format` says (`"-"` is stdin); iterables of records, each of
+                them its value as bytes, an `l0gc.Record`, a tuple of key, value and perhaps headers and create time, or a
+                dict of a `Record`'s fields; tables with such columns, of Arrow, pandas, Polars or anything else that gives
+                Arrow streams. A record goes to the partition that it names, else to that of its key.
             progress: called after each batch that is committed, with all that is committed so far.
         """
-        from l0gc.streamlog.ingest.inputs import plain_size
+        from l0gc.streamlog.ingest.inputs import LINES, plain_size
         from l0gc.streamlog.ingest.uploader import open_upload
         from l0gc.streamlog.journal.fence import sum_of
 
@@ -163,7 +166,8 @@ class Cluster:
             uploader, inputs = open_upload(self.handles(), topic, sources, stack, Upload(**options))
             uploader.landing.progress = landed
             sizes = [
-                i.size if i.size is not None else plain_size(s, form) for s, i in zip(sources, inputs, strict=True)
+                i.size if i.size is not None and i.kind == LINES else plain_size(s, form)
+                for s, i in zip(sources, inputs, strict=True)
             ]
             total = None if None in sizes else sum(n or 0 for n in sizes)
             try:

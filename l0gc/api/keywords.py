@@ -23,7 +23,7 @@ class UploadKeywords(TypedDict, total=False):
     timestamp_field: str | None
     producer: str | None
     batch_bytes: int
-    format: Literal["auto", "raw"]
+    format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"]
 
 
 class HousekeepKeywords(TypedDict, total=False):

@@ -32,6 +32,7 @@ from l0gc.spark.frames import ExternalFrames as ExternalFrames
 from l0gc.streamlog.controller.state import Topic as Topic
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
 from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult
+from l0gc.streamlog.ingest.headers_and_times import Record as Record
 from l0gc.streamlog.ingest.inputs import Source as Source
 from l0gc.streamlog.ingest.result import UploadResult as UploadResult
 from l0gc.streamlog.ingest.sender import NewRecord as NewRecord
@@ -45,7 +46,6 @@ from l0gc.streamlog.pins import PinList as PinList
 from l0gc.streamlog.pins import PinView as PinView
 from l0gc.streamlog.producers import ProducerList as ProducerList
 from l0gc.streamlog.producers import ProducerView as ProducerView
-from l0gc.streamlog.reader import Record as Record
 from l0gc.streamlog.reader import RecordLines as RecordLines
 from l0gc.streamlog.tables import TableList as TableList
 from l0gc.streamlog.tables import TableSynced as TableSynced

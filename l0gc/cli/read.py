@@ -22,7 +22,8 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.reader import Record, RecordLines
+    from l0gc.streamlog.ingest.headers_and_times import Record
+    from l0gc.streamlog.reader import RecordLines
 
 _STDOUT: Final = "-"
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
-from l0gc.streamlog.ingest.headers_and_times import Headers, headers_list, times_list
+from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
 from l0gc.streamlog.journal.topic import TopicState
@@ -56,24 +55,6 @@ class RecordLines(NamedTuple):
     records: int
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A record as it was uploaded.
-
-    Attributes:
-        timestamp_ms: the log's time at which it landed, in milliseconds since 1970.
-        headers: pairs of a key and a value, in order; a key may be there several times.
-        create_time_ms: the time that its writer gave it; nothing is decided by it.
-    """
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes
-    headers: Headers = ()
-    create_time_ms: int | None = None
-
-
 def read_topic(
     cluster: Handles,
     topic: Topic,
@@ -88,15 +69,15 @@ def read_topic(
     for partition, base, batch in slices:
         n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
         rows = zip(
-            columns.raw(times).cast("q"),
-            keys.to_pylist(),
             values.to_pylist(),
+            keys.to_pylist(),
             repeat((), n) if headers.null_count == n else headers_list(headers),
             repeat(None, n) if created.null_count == n else times_list(created),
+            columns.raw(times).cast("q"),
             strict=True,
         )
-        for offset, row in enumerate(rows, base):
-            yield Record(partition, offset, *row)
+        for offset, (value, key, of_record, time_ms, at_ms) in enumerate(rows, base):
+            yield Record(value, key, of_record, time_ms, partition, offset, at_ms)
 
 
 def read_slices(

@@ -27,11 +27,12 @@ from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
+from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.level_one import index
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
-from l0gc.streamlog.reader import Record, read_topic
+from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import decode_published

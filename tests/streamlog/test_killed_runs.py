@@ -12,8 +12,9 @@ import pytest
 
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.level_one.reconcile import reconcile
-from l0gc.streamlog.reader import Record, read_topic
+from l0gc.streamlog.reader import read_topic
 from tests.streamlog.test_garbage import World
 from tests.support.deep import deep_findings
 from tests.support.memory_store import Call, memory_cluster

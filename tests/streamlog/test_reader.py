@@ -12,9 +12,10 @@ from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.ingest import extents
+from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.ingest.placement import in_turn
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.reader import Record, read_slices, read_topic
+from l0gc.streamlog.reader import read_slices, read_topic
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import upload
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
@@ -128,7 +129,7 @@ def test_a_record_has_its_partition_time_key_and_value(tmp_path: Path) -> None:
     upload(cluster, "events", [path])
     records = list(read(cluster))
     times = [r.timestamp_ms for r in records]
-    assert records == [Record(0, n, times[n], None, v) for n, v in enumerate([b"a", b"b"] * 2)]
+    assert records == [Record(v, partition=0, offset=n, timestamp_ms=times[n]) for n, v in enumerate([b"a", b"b"] * 2)]
     assert now <= times[0] == times[1] <= times[2] == times[3] <= store_of(cluster).clock.ms
 
 

@@ -29,17 +29,16 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
 from l0gc.streamlog.ingest.headers_and_times import (
-    MAX_TIME_MS,
     NO_TIME,
-    as_headers,
     header_bytes,
     headers_of,
+    optional_of,
     sums_of,
-    times_column,
     times_of,
 )
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.landing import WrittenObject, write_object
+from l0gc.streamlog.ingest.placement import partition_of_key
 from l0gc.streamlog.journal.rows import Rows
 
 _Hashes = npt.NDArray[np.uint64]
@@ -116,7 +115,7 @@ class Stager:
         yield from self._held.values()
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[Topic, pa.RecordBatch]]:
-        names = _column(batch, "topic")
+        names = columns.named(batch, "topic")
         if self._default is not None or names is None:
             yield self._topic(self._default), batch
             return
@@ -133,12 +132,12 @@ class Stager:
 
     def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_HeldRows]:
         """Hold rows of a topic; yields what is full with them."""
-        value, key = _binary(batch, "value"), _binary(batch, "key")
+        value, key = columns.binary_of(batch, "value"), columns.binary_of(batch, "key")
         assert value is not None
         if value.null_count:
             raise UsageError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
-        more = _optional(topic, batch)
+        more = optional_of(batch, f"a row for topic {topic.name!r}")
         sizes = _lengths(value)
         if "headers" in more:
             sizes += header_bytes(more["headers"])
@@ -164,7 +163,7 @@ class Stager:
 
     def _named(self, topic: Topic, batch: pa.RecordBatch) -> Rows:
         n = batch.num_rows
-        chosen, column = np.full(n, -1, np.int64), _column(batch, "partition")
+        chosen, column = np.full(n, -1, np.int64), columns.named(batch, "partition")
         if column is not None and column.null_count < n:
             given = column.is_valid().to_numpy(zero_copy_only=False)
             chosen[given] = column.drop_null().cast(pa.int64()).to_numpy()
@@ -181,7 +180,9 @@ class Stager:
         chosen = named
         if keys.null_count < len(keys):
             encoded = keys.dictionary_encode(null_encoding="encode")
-            places = [-1 if k is None else zlib.crc32(k) % topic.partitions for k in encoded.dictionary.to_pylist()]
+            places = [
+                -1 if k is None else partition_of_key(k, topic.partitions) for k in encoded.dictionary.to_pylist()
+            ]
             chosen = np.where(named < 0, np.array(places, np.int64)[encoded.indices.to_numpy()], named)
         dealt = np.flatnonzero(chosen < 0)
         if not len(dealt):
@@ -204,7 +205,7 @@ class Stager:
         partitions = _numbers(rows, "partition")
         sizes, values = columns.uncut(rows.column("value"))
         keys = rows.column("key").to_pylist()
-        times, headers = _times(rows), _column(rows, "headers")
+        times, headers = _times(rows), columns.named(rows, "headers")
         packed = pack_records(topic, Records(partitions, sizes, values, keys, times, headers))
         o = write_object(self._cluster, topic, packed)
         digests: dict[int, int] = {}
@@ -215,47 +216,17 @@ class Stager:
         return WrittenObject(o.object, o.topic, o.left, digests=digests)
 
 
-def _optional(topic: Topic, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`."""
-    found: dict[str, pa.Array] = {}
-    time, headers = _column(batch, "create_time"), _column(batch, "headers")
-    time = time if time is not None else _column(batch, "timestamp")
-    if time is not None:
-        here = columns.is_valid(time)
-        times = np.frombuffer(columns.raw(time.cast(pa.timestamp("us", tz="UTC"))), np.int64) // 1000
-        if (here & ((times < 0) | (times > MAX_TIME_MS))).any():
-            raise UsageError(f"a row for topic {topic.name!r} has a time that is not in the years 1970 to 9999")
-        found["create_time"] = times_column(np.where(here, times, NO_TIME))
-    if headers is not None:
-        try:
-            found["headers"] = as_headers(headers)
-        except ValueError as e:
-            raise UsageError(f"a row for topic {topic.name!r} has headers of which one has no key") from e
-    return found
-
-
 def _times(rows: pa.RecordBatch) -> Rows | None:
-    times = _column(rows, "create_time")
+    times = columns.named(rows, "create_time")
     return None if times is None else times_of(times)
 
 
 def _digest(topic: str, rows: pa.RecordBatch) -> int:
-    return digest_of(topic, rows.column("value"), rows.column("key"), _times(rows), _column(rows, "headers"))
+    return digest_of(topic, rows.column("value"), rows.column("key"), _times(rows), columns.named(rows, "headers"))
 
 
 def _numbers(rows: pa.RecordBatch, name: str) -> Rows:
     return np.frombuffer(columns.raw(rows.column(name)), np.int64)
-
-
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column by its name, whatever its case."""
-    at = [i for i, n in enumerate(batch.schema.names) if n.lower() == name]
-    return batch.column(at[0]) if at else None
-
-
-def _binary(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    column = _column(batch, name)
-    return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
 
 
 def _lengths(column: pa.Array) -> Rows:

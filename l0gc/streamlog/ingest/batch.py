@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.ingest.placement import PlacedRecords
 from l0gc.streamlog.journal.producers import InputSpan
 from l0gc.streamlog.journal.rows import Rows
@@ -77,8 +79,9 @@ class Batch:
     keys: list[bytes | None] = field(default_factory=list)
     partitions: list[Rows] = field(default_factory=list)
     sizes: list[Rows] = field(default_factory=list)
-    times: list[Rows] = field(default_factory=list)
-    """Create times, where the records have them."""
+    times: list[Rows | None] = field(default_factory=list)
+    headers: list[Sequence[Headers] | None] = field(default_factory=list)
+    """Create times and headers, where the records have them."""
     size: int = 0
 
     def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
@@ -97,9 +100,16 @@ class Batch:
         order = np.argsort(partitions, kind="stable")
         in_order = columns.cut(np.concatenate(self.sizes), pa.py_buffer(b"".join(self.values)))
         sizes, values = columns.uncut(in_order.take(columns.numbers(order)))
-        keys = [*map(self.keys.__getitem__, order.tolist())]
-        times = np.concatenate(self.times)[order] if self.times else None
-        return Records(partitions[order], sizes, values, keys, times)
+        at: list[int] = order.tolist()
+        keys = [*map(self.keys.__getitem__, at)]
+        times = headers = None
+        if any(t is not None for t in self.times):
+            every = [np.full(len(s), NO_TIME) if t is None else t for t, s in zip(self.times, self.sizes, strict=True)]
+            times = np.concatenate(every)[order]
+        if any(h is not None for h in self.headers):
+            some = (repeat((), len(s)) if h is None else h for h, s in zip(self.headers, self.sizes, strict=True))
+            headers = headers_column(map([*chain.from_iterable(some)].__getitem__, at))
+        return Records(partitions[order], sizes, values, keys, times, headers)
 
 
 class BatchBuilder:
@@ -115,7 +125,7 @@ class BatchBuilder:
     def add(self, values: Sequence[bytes], placed: PlacedRecords, position: Position | None) -> Iterator[Batch]:
         """Take records; yields the batches that are full with them."""
         sizes = np.fromiter(map(len, values), np.int64, len(values))
-        ends = np.cumsum(sizes + RECORD_OVERHEAD)
+        ends = np.cumsum(sizes + RECORD_OVERHEAD + (0 if placed.more is None else placed.more))
         first, before = 0, 0
         while first < len(values):
             batch = self.batch
@@ -126,8 +136,8 @@ class BatchBuilder:
             batch.keys += placed.keys[first:end]
             batch.partitions.append(partitions)
             batch.sizes.append(sizes[first:end])
-            if placed.times is not None:
-                batch.times.append(placed.times[first:end])
+            batch.times.append(None if placed.times is None else placed.times[first:end])
+            batch.headers.append(None if placed.headers is None else placed.headers[first:end])
             if position is not None:
                 batch.add_spans(position.spans(partitions))
             batch.size += int(ends[end - 1]) - before

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
+from l0gc.errors import UsageError
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -25,7 +27,32 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last that Python and Spark can show."""
 Headers = tuple[tuple[str, bytes | None], ...]
 """A record's headers, in order; a key may be there several times."""
+NO_PARTITION: Final = -1
+_GIVEN: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+"""Headers of other libraries, in whose columns anything may be null."""
 _TIME: Final = np.dtype("<i8")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A record, to be uploaded or as it was.
+
+    Attributes:
+        value: any bytes.
+        key: by which it is placed in a partition, unless it names one.
+        headers: pairs of a key and a value, in order; a key may be there several times.
+        create_time_ms: the time that its writer gave it; nothing is decided by it.
+        partition: where it is, or is to go; -1 to have its key decide, or its turn.
+        offset: its place in the partition; an upload does not look at it, nor at the next.
+        timestamp_ms: the log's time at which it landed, in milliseconds since 1970.
+    """
+
+    value: bytes
+    key: bytes | None = None
+    headers: Headers = ()
+    create_time_ms: int | None = None
+    partition: int = NO_PARTITION
+    offset: int = -1
+    timestamp_ms: int = -1
 
 
 def with_optional(schema: pa.Schema, like: pa.Schema) -> pa.Schema:
@@ -110,6 +137,33 @@ def as_headers(column: pa.Array) -> pa.Array:
     if keys.null_count:
         raise ValueError("a header has no key")
     return _listed(counts, keys.cast(pa.string()), values.cast(pa.binary()))  # Spark's may be of the large types
+
+
+def optional_of(batch: pa.RecordBatch, row: str) -> dict[str, pa.Array]:
+    """The columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`.
+
+    Raises:
+        UsageError: one of them cannot be stored; `row` is what the message calls it.
+    """
+    found: dict[str, pa.Array] = {}
+    times = (columns.named(batch, name) for name in ("create_time", "create_time_ms", "timestamp"))
+    time, headers = next((t for t in times if t is not None), None), columns.named(batch, "headers")
+    if time is not None:
+        here = columns.is_valid(time)
+        of_milliseconds = time.cast(pa.timestamp("ms")) if pa.types.is_integer(time.type) else time
+        whole = of_milliseconds.cast(pa.timestamp("us", tz="UTC"), safe=False)
+        given = np.frombuffer(columns.raw(whole), np.int64) // 1000
+        if (here & ((given < 0) | (given > MAX_TIME_MS))).any():
+            raise UsageError(f"{row} has a time that is not in the years 1970 to 9999")
+        found["create_time"] = times_column(np.where(here, given, NO_TIME))
+    if headers is not None:
+        try:
+            found["headers"] = as_headers(headers if headers.type.equals(HEADERS) else headers.cast(_GIVEN))
+        except pa.ArrowException as e:
+            raise UsageError(f"{row} has headers that are not lists of a key and a value ({headers.type})") from e
+        except ValueError as e:
+            raise UsageError(f"{row} has headers of which one has no key") from e
+    return found
 
 
 def headers_list(column: pa.Array) -> list[Headers]:

@@ -1,4 +1,4 @@
-"""Inputs: newline-delimited records from files or stdin, read in bounded memory, and known by their content.
+"""Inputs: records from files, stdin or the program, read in bounded memory, and known by their content.
 
 By its first bytes and its name an input is lines, compressed lines, or something that upload must not take. gzip and zstd
 are decompressed as they are read. A UTF-8 byte order mark is dropped at the very beginning. A file without lines, which may
@@ -24,14 +24,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import BinaryIO, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
+if TYPE_CHECKING:
+    from l0gc.streamlog.ingest.given import ArrowStream, Given
+
 AUTO: Final = "auto"
 RAW: Final = "raw"
-FORMATS: Final = (AUTO, RAW)
+LENGTH_PREFIXED: Final = "length-prefixed"
+LINES: Final = "lines"
+VALUES: Final = "values"
+RECORDS: Final = "records"
+LENGTH_BYTES: Final = 4
+"""A record's length stands before it in so many bytes, the highest first."""
+MAX_RECORD_BYTES: Final = 16 << 20
+"""A longer record is refused: it would not fit the memory that everything else is bounded to."""
 
 _HEAD_BYTES: Final = 8000
 """So much is looked at to distinguish text from binary, as git does."""
@@ -59,11 +69,13 @@ _OTHERS: Final = (
 """The first bytes of files without lines, and their kind. Only PDF's could begin a line of text or JSON."""
 _TABLES: Final = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro"}
 """What a name says where the bytes cannot: any CSV is also lines, its heading the first of them."""
+_TABLE_FORMATS: Final = ("parquet", "arrow")
+_KINDS: Final = {LENGTH_PREFIXED: VALUES, **dict.fromkeys(_TABLE_FORMATS, RECORDS)}
 _UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip archive": "unzip -p"}
 _SPARK: Final = {"CSV": "csv", "TSV": "csv", "Parquet": "parquet", "ORC": "orc", "Avro": "avro"}
 
-MAX_RECORD_BYTES: Final = 16 << 20
-"""A longer line is refused: it would not fit the memory that everything else is bounded to."""
+_FRAME_BYTES: Final = 1 << 20
+"""A packed record is at most so much longer than what it holds; lengths of header keys add to it."""
 STDIN: Final = "-"
 
 
@@ -75,50 +87,86 @@ class Input:
         input_id: empty where nobody has to recognise it.
         pieces: gives its bytes; more than once where it has an id.
         size: the bytes that the id stands for; None without an id.
+        kind: `LINES`, `VALUES` with their length before each, or `RECORDS` as `given.py` packs them.
     """
 
     name: str
     input_id: str
     pieces: Callable[[], Iterator[bytes]]
     size: int | None = None
+    kind: str = LINES
 
     def blocks(self) -> Iterator[list[bytes]]:
-        """The records, some hundred at a time, without their newline; the last one may lack it.
+        """The records, some hundred at a time: lines without their newline, which the last one may lack.
 
         Raises:
             UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when it got its id.
         """
-        number, rest, left = 0, b"", self.size
+        return _lines(self._bounded(), self.name) if self.kind == LINES else _frames(self._bounded(), self.name)
+
+    def _bounded(self) -> Iterator[bytes]:
+        """No more of its bytes than were hashed. Raises `UsageError`: there are fewer."""
+        left = self.size
         for piece in self.pieces():
-            block = piece[:left]
+            yield piece[:left]
             if left is not None:
-                left -= len(block)
-            records = block.split(b"\n")
-            records[0] = rest + records[0]
-            if len(rest) + len(block) > MAX_RECORD_BYTES:
-                for i, record in enumerate(records, number + 1):
-                    if len(record) > MAX_RECORD_BYTES:
-                        raise UsageError(
-                            f"{self.name} line {i} is longer than {MAX_RECORD_BYTES} bytes, the most that a record may "
-                            "have: split it, or leave it out"
-                        )
-            rest = records.pop()
-            number += len(records)
-            if records:
-                yield records
-            if left == 0:
-                break
+                left -= len(piece[:left])
+                if left == 0:
+                    break
         if left:
             raise UsageError(
                 f"{self.name} was cut by {left} bytes while it was uploaded; what was read before that is sent. "
                 "Upload it again once nobody changes it"
             )
-        if rest:
-            yield [rest]
 
 
-Source = str | os.PathLike[str] | BinaryIO | Iterable[bytes]
-"""What an input is read from: a path, `-` for stdin, a binary file that is open and stays so, or records."""
+def _lines(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
+    number, rest = 0, b""
+    for block in pieces:
+        records = block.split(b"\n")
+        records[0] = rest + records[0]
+        if len(rest) + len(block) > MAX_RECORD_BYTES:
+            for i, record in enumerate(records, number + 1):
+                if len(record) > MAX_RECORD_BYTES:
+                    raise UsageError(
+                        f"{name} line {i} is longer than {MAX_RECORD_BYTES} bytes, the most that a record may "
+                        "have: split it, or leave it out"
+                    )
+        rest = records.pop()
+        number += len(records)
+        if records:
+            yield records
+    if rest:
+        yield [rest]
+
+
+def _frames(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
+    """Records that each have their length before them."""
+    number, rest = 0, b""
+    for piece in pieces:
+        block, records, at = rest + piece, list[bytes](), 0
+        while at + LENGTH_BYTES <= len(block):
+            begin = at + LENGTH_BYTES
+            end = begin + int.from_bytes(block[at:begin], "big")
+            if end - begin > MAX_RECORD_BYTES + _FRAME_BYTES:
+                raise UsageError(
+                    f"{name} record {number + len(records) + 1} would have {end - begin} bytes, more than the "
+                    f"{MAX_RECORD_BYTES} of a record: lengths are of {LENGTH_BYTES} bytes, the highest first"
+                )
+            if end > len(block):
+                break
+            records.append(block[begin:end])
+            at = end
+        rest = block[at:]
+        number += len(records)
+        if records:
+            yield records
+    if rest:
+        raise UsageError(f"{name} ends within record {number + 1}: its length, or the file, is wrong")
+
+
+Source: TypeAlias = "str | os.PathLike[str] | BinaryIO | Iterable[Given] | ArrowStream"
+"""What an input is read from: a path, `-` for stdin, a binary file that is open and stays so, records, or a table."""
 
 
 def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack, form: str = AUTO) -> list[Input]:
@@ -127,13 +175,13 @@ def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack,
     Args:
         spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
         stack: closes what is opened here.
-        form: what files hold, `AUTO` or `RAW`; records of an iterable are what they are.
+        form: what files hold, as `Upload.format` has it; records of an iterable are what they are.
 
     Raises:
         UsageError: a file cannot be read, or is something else than lines; stdin is named twice; or there are more inputs
             than a journal remembers.
     """
-    if list(sources).count(STDIN) > 1:
+    if sum(isinstance(s, str) and s == STDIN for s in sources) > 1:
         raise UsageError("stdin (-) can be read once only")
     if spread is not None and len(sources) > INPUTS_KEPT:
         raise UsageError(
@@ -143,13 +191,13 @@ def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack,
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for source in sources:
-        pieces = _reader(source, stack, form, keep=spread is not None)
+        pieces, kind = _reader(source, stack, form, keep=spread is not None)
         input_id, length = "", None
         if spread is not None:
-            digest, length = _digest(pieces(), spread)
+            digest, length = _digest(pieces(), spread if kind == LINES else f"{spread}\0{kind}")
             input_id = f"{digest}.{seen[digest]}"  # the same content twice in one upload is meant twice
             seen[digest] += 1
-        inputs.append(Input(_name(source), input_id, pieces, length))
+        inputs.append(Input(_name(source), input_id, pieces, length, kind))
     return inputs
 
 
@@ -159,39 +207,58 @@ def _name(source: Source) -> str:
     return str(getattr(source, "name", "the open file" if hasattr(source, "read") else "the iterable"))
 
 
-def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> Callable[[], Iterator[bytes]]:
-    """Reads an input each time it is called: with `keep` also one that gives its bytes only once (stdin, a pipe).
+def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> tuple[Callable[[], Iterator[bytes]], str]:
+    """Reads an input each time it is called: with `keep` also one that gives its bytes only once (stdin, a pipe). And what
+    its bytes are.
 
-    It is checked here, so that a file without lines is found before anything is sent.
+    It is checked here, so that a file of another kind is found before anything is sent.
     """
-    name = _name(source)
+    name, kind = _name(source), _KINDS.get(form, LINES)
     if isinstance(source, str | os.PathLike) and source != STDIN:
         path = Path(source)
         try:
             if path.is_file():
-                _as_lines(_file(path), name, form)
-                return lambda: _as_lines(_file(path), name, form)
+                return _again(path, name, form), kind
             pieces = _file_pieces(stack.enter_context(path.open("rb")))
             first = next(pieces, b"")
         except (OSError, ValueError) as e:  # a name with a null byte is not one
             raise UsageError(f"cannot read {source}: {getattr(e, 'strerror', e)}") from e
         pieces = chain([first], pieces)
-    elif source == STDIN:
+    elif isinstance(source, str):
         pieces = _file_pieces(sys.stdin.buffer)
     elif hasattr(source, "read"):
         pieces = map(_binary, _file_pieces(cast(BinaryIO, source)))
-    elif not isinstance(source, Iterable):
-        raise UsageError(f"cannot upload {source!r}: give a path, an open binary file, or records as bytes")
     else:
-        pieces, form = _joined(cast(Iterable[bytes], source)), RAW
-    if not keep:
+        from l0gc.streamlog.ingest import given  # here, as for Arrow below
+
+        if not given.is_table(source) and not isinstance(source, Iterable):
+            raise UsageError(
+                f"cannot upload {source!r:.60}: give a path, an open binary file, records, or a table of them"
+            )
+        pieces, form, kind = given.packed(given.given_records(source)), RAW, RECORDS
+    if not keep and form not in _TABLE_FORMATS:
         lines = _as_lines(pieces, name, form)
-        return lambda: lines
+        return lambda: lines, kind
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
     kept.writelines(pieces)
     kept.flush()
-    _as_lines(_file(Path(kept.name)), name, form)
-    return lambda: _as_lines(_file(Path(kept.name)), name, form)
+    return _again(Path(kept.name), name, form), kind
+
+
+def _again(path: Path, name: str, form: str) -> Callable[[], Iterator[bytes]]:
+    """Read a file each time it is called. Raises `UsageError`: its beginning is of another kind."""
+
+    def read() -> Iterator[bytes]:
+        if form not in _TABLE_FORMATS:
+            return _as_lines(_file(path), name, form)
+
+        from l0gc.streamlog.ingest import given
+
+        pieces = given.packed(given.records_in(path, form, name))
+        return chain([next(pieces, b"")], pieces)
+
+    read()
+    return read
 
 
 def _file(path: Path) -> Iterator[bytes]:
@@ -203,22 +270,6 @@ def _binary(piece: object) -> bytes:
     if not isinstance(piece, bytes):
         raise UsageError("an open file gives text, and records are bytes: open it in binary mode ('rb')")
     return piece
-
-
-def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
-    lines = bytearray()
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, bytes):
-            raise UsageError(f"record {number} is of type {type(record).__name__}, and records are bytes")
-        line = record.removesuffix(b"\n")
-        if b"\n" in line:
-            raise UsageError(f"record {number} holds a newline, which is what ends a record")
-        lines += line + b"\n"
-        if len(lines) >= _BLOCK_BYTES:
-            yield bytes(lines)
-            lines.clear()
-    if lines:
-        yield bytes(lines)
 
 
 def _digest(pieces: Iterable[bytes], spread: str) -> tuple[str, int]:
@@ -239,12 +290,12 @@ def _as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
     Args:
         pieces: an input's bytes as they are.
         name: of the input, for messages; its ending shows a table.
-        form: `AUTO`, or `RAW` for the bytes as they are.
+        form: `AUTO`, or another one for the bytes as they are.
 
     Raises:
         UsageError: it is something else than lines. While it is read: it is compressed and damaged, or cut short.
     """
-    if form == RAW:
+    if form != AUTO:
         return pieces
     head = b""
     while len(head) < _LONGEST_MAGIC and (piece := next(pieces, b"")):
@@ -270,13 +321,13 @@ def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 def plain_size(path: object, form: str) -> int | None:
     """How many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a file."""
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or form not in (AUTO, RAW):
         return None
     try:
         if not Path(path).is_file():
             return None
         with Path(path).open("rb") as f:
-            packed = form != RAW and f.read(4).startswith(tuple(_PACKED))
+            packed = form == AUTO and f.read(4).startswith(tuple(_PACKED))
             return None if packed else os.fstat(f.fileno()).st_size
     except OSError:
         return None
@@ -289,8 +340,9 @@ def _refusal(name: str, kind: str) -> str:
     if kind == "UTF-16 text":
         return f"{what}iconv -f UTF-16 -t UTF-8 {name} | l0gc upload TOPIC - converts it"
     if kind in _SPARK:
+        given = " or --format parquet, if it has a column value," if kind == "Parquet" else ""
         return (
-            f"{what}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (docs/spark.md), "
+            f"{what}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (docs/spark.md),{given} "
             f"or --format {RAW} its bytes as they are"
         )
     return f"{what}write one record a line, or take its bytes as they are with --format {RAW}"
@@ -315,7 +367,7 @@ class _Pieces:
 
 
 def _unpacked(pieces: Iterator[bytes], name: str, kind: str) -> Iterator[bytes]:
-    import pyarrow as pa  # here, since `l0gc upload --help` needs FORMATS alone
+    import pyarrow as pa  # here, since `l0gc upload --help` needs little
 
     with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), kind) as stream:
         try:

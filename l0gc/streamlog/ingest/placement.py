@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import UsageError
-from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
+from l0gc.streamlog.ingest.given import Fields
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_PARTITION, NO_TIME, Headers
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
@@ -36,12 +37,27 @@ _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 class PlacedRecords(NamedTuple):
     """The partition and the key of each record, up to the first that cannot be placed; `error` says why it cannot. `times`
-    are their create times, None where nobody asked for them."""
+    are their create times, None where nobody asked for them; so with `headers`. `more` is what records weigh in addition to
+    their values."""
 
     partitions: Rows
     keys: Sequence[bytes | None]
     error: UsageError | None = None
     times: Rows | None = None
+    headers: Sequence[Headers] | None = None
+    more: Rows | None = None
+
+    def at(self, places: Rows) -> PlacedRecords:
+        """Those at some places."""
+        at: list[int] = places.tolist()
+        return PlacedRecords(
+            self.partitions[places],
+            [*map(self.keys.__getitem__, at)],
+            None,
+            None if self.times is None else self.times[places],
+            None if self.headers is None else [*map(self.headers.__getitem__, at)],
+            None if self.more is None else self.more[places],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +67,12 @@ class Partitioner:
     Attributes:
         describe: what the placement depends on besides the records; part of an input's identity.
         start: makes a function that places the records of the input with this name, some after others.
+        fixed: whether it decides alone, whatever a record brings with it.
     """
 
     describe: str
     start: Callable[[str], Callable[[Sequence[bytes]], PlacedRecords]]
+    fixed: bool = False
 
 
 def fixed_partition(partition: int, partitions: int) -> Partitioner:
@@ -65,7 +83,7 @@ def fixed_partition(partition: int, partitions: int) -> Partitioner:
     def place(records: Sequence[bytes]) -> PlacedRecords:
         return PlacedRecords(np.full(len(records), partition, NUMBER), [None] * len(records))
 
-    return Partitioner(f"partition={partition}", lambda name: place)
+    return Partitioner(f"partition={partition}", lambda name: place, fixed=True)
 
 
 def in_turn(partitions: int) -> Partitioner:
@@ -149,7 +167,47 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
 
         return timed
 
-    return Partitioner(f"{spread.describe} timestamp={field}", start)
+    return Partitioner(f"{spread.describe} timestamp={field}", start, spread.fixed)
+
+
+def place_given(spread: Partitioner, partitions: int, name: str) -> Callable[[Sequence[Fields]], PlacedRecords]:
+    """Return a function that places records which bring their key, headers, create time and partition with them.
+
+    A record goes to the partition that it names, else to that of its key, else where its value alone would have gone.
+    """
+    place, number = spread.start(name), 0
+
+    def placed(records: Sequence[Fields]) -> PlacedRecords:
+        nonlocal number
+        found, before = place([r[0] for r in records]), number
+        number += len(records)
+        records, error, chosen = records[: len(found.partitions)], found.error, found.partitions.copy()
+        keys = [other if r[1] is None else r[1] for r, other in zip(records, found.keys, strict=True)]
+        times = np.array([r[3] for r in records], np.int64)
+        if found.times is not None:
+            times = np.where(times == NO_TIME, found.times, times)
+        for n, (_, key, _, _, partition) in enumerate(records if not spread.fixed else ()):
+            if partition >= partitions or partition < NO_PARTITION:
+                error = UsageError(
+                    f"{name} record {before + n + 1} names partition {partition}: the topic has partitions 0 to "
+                    f"{partitions - 1}"
+                )
+                chosen, keys, times, records = chosen[:n], keys[:n], times[:n], records[:n]
+                break
+            if partition != NO_PARTITION:
+                chosen[n] = partition
+            elif key is not None:
+                chosen[n] = partition_of_key(key, partitions)
+        headers = [r[2] for r in records] if any(r[2] for r in records) else None
+        more = [len(r[1] or b"") + sum(len(k) + len(v or b"") for k, v in r[2]) for r in records]
+        return PlacedRecords(chosen, keys, error, times, headers, np.array(more, np.int64))
+
+    return placed
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition of a key, for upload and for Spark's sink."""
+    return zlib.crc32(key) % partitions
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], record: bytes) -> Any:
@@ -212,7 +270,7 @@ class _Places(dict[Any, tuple[int, bytes]]):
 
     def __missing__(self, value: Any) -> tuple[int, bytes]:
         key = self._key_of(value)
-        placed = (zlib.crc32(key) % self._partitions, key)
+        placed = (partition_of_key(key, self._partitions), key)
         if len(self) >= _CACHED_KEYS:
             self.clear()
         self[value] = placed

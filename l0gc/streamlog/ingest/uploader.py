@@ -30,9 +30,10 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_records
-from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.given import unpacked
+from l0gc.streamlog.ingest.inputs import RECORDS, Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
-from l0gc.streamlog.ingest.placement import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn, with_times
+from l0gc.streamlog.ingest.placement import Partitioner, by_field, fixed_partition, in_turn, place_given, with_times
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -196,13 +197,18 @@ class Uploader:
 
     def _read(self, source: Input, building: BatchBuilder) -> None:
         place = self._partitioner.start(source.name)
+        place_records = place_given(self._partitioner, self._topic.partitions, source.name)
         position = None
         if self._producer is not None and source.input_id:
             producer_id = self._producer.producer_id
             landed = [landed_of(j.state.producers, producer_id, source.input_id) for j in self.journals]
             position = Position(source.input_id, self._runs, landed)
         for values in source.blocks():
-            placed = place(values)
+            if source.kind == RECORDS:
+                records = unpacked(values)
+                placed, values = place_records(records), [r[0] for r in records]  # noqa: PLW2901 - of what was packed
+            else:
+                placed = place(values)
             values = values[: len(placed.partitions)]  # noqa: PLW2901 - without those after a bad one
             error = placed.error
             new = None if position is None else position.not_landed(placed.partitions)
@@ -210,8 +216,7 @@ class Uploader:
                 at: list[int] = new.tolist()
                 self._skipped += len(values) - len(at)
                 values = [values[i] for i in at]  # noqa: PLW2901 - those that have not landed
-                times = None if placed.times is None else placed.times[new]
-                placed = PlacedRecords(placed.partitions[new], [placed.keys[i] for i in at], times=times)
+                placed = placed.at(new)
             for batch in building.add(values, placed, position):
                 self._send(batch)
             if error is not None:

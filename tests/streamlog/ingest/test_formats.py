@@ -184,10 +184,6 @@ def test_many_files_are_not_held_open(tmp_path: Path) -> None:
         assert [r for block in found[-1].blocks() for r in block] == [b"1"]
 
 
-def test_records_of_an_iterable_are_what_they_are() -> None:
-    assert content([b"PAR1\x15", b"\0"]) == b"PAR1\x15\n\0\n"
-
-
 def test_a_share_is_known_of_a_file_that_is_what_it_holds(tmp_path: Path) -> None:
     plain, packed = write(tmp_path / "plain", b"1\n22\n"), write(tmp_path / "packed", gzip.compress(b"1\n"))
     assert (plain_size(str(plain), AUTO), plain_size(str(packed), AUTO)) == (5, None)

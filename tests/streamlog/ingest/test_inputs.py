@@ -13,6 +13,7 @@ import pytest
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.ingest import inputs
+from l0gc.streamlog.ingest.given import unpacked
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
 
 
@@ -171,14 +172,10 @@ def of(source: Source, spread: str | None = None) -> list[bytes]:
 
 
 @pytest.mark.parametrize("spread", [None, "in-turn/1"])
-def test_an_iterable_gives_its_records_as_a_file_of_them_would(tmp_path: Path, spread: str | None) -> None:
+def test_an_iterable_gives_its_records_byte_for_byte(spread: str | None) -> None:
     records = [b"%d" % n for n in range(50_000)]  # more than a block
-    assert of((r for r in records), spread) == records
-    assert of([b"one\n", b"", b"two"], spread) == [b"one", b"", b"two"]
-    assert of([], spread) == []
-    with ExitStack() as stack:
-        (source,) = open_inputs([[b"1", b"2\n"]], "in-turn/2", stack)
-        assert [source.input_id] == ids([write(tmp_path / "same", b"1\n2\n")])
+    for some in (records, [b"one\n", b"", b"two\nlines", b"PAR1\x15", b"\0"], []):
+        assert [r[0] for r in unpacked(of((r for r in some), spread))] == some
 
 
 @pytest.mark.parametrize("spread", [None, "in-turn/1"])
@@ -195,7 +192,6 @@ def test_a_file_that_the_caller_opened_is_read_and_stays_open(tmp_path: Path, sp
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ([b"fine", b"one\ntwo"], "record 2 holds a newline"),
         (["text"], "record 1 is of type str"),
         (b"one\ntwo\n", "record 1 is of type int"),
         (io.StringIO("text\n"), "binary mode"),

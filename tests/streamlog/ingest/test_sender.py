@@ -6,9 +6,10 @@ import pytest
 
 from l0gc.errors import InvalidProducerEpochError, StoreError, UsageError
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.sender import NewRecord, open_sender
-from l0gc.streamlog.reader import Record, read_topic
+from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import another_process, failing, store_of, topic_in_memory
 from tests.support.reconcile import reconcile
 

@@ -20,12 +20,13 @@ from l0gc.errors import (
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.level_one.give_up import GiveUpRecord, GiveUpResult, give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, read_footer
 from l0gc.streamlog.level_one.plan import has_work
 from l0gc.streamlog.level_one.reconcile import reconcile as reconcile_run
-from l0gc.streamlog.reader import Record, read_topic
+from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic, describe_topic
 from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
 from tests.support.merge import merge

@@ -12,11 +12,11 @@ import pytest
 
 from l0gc.inspect.verify.reading import l1_fault
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, Record
 from l0gc.streamlog.level_one import read, rewrite, write
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_FILE, L1_SCHEMA, PARTITION
-from l0gc.streamlog.reader import Record, read_topic
+from l0gc.streamlog.reader import read_topic
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import topic_in_memory
 from tests.support.merge import merge
@@ -245,4 +245,4 @@ def test_a_record_without_them_is_as_it_was() -> None:
     cluster = topic_in_memory(1)
     put(cluster, "events", {0: [b"k:v"]})
     (record,) = read_topic(cluster, cluster.controller.snapshot().topic("events"))
-    assert record == Record(0, 0, record.timestamp_ms, b"k", b"k:v")
+    assert record == Record(b"k:v", b"k", partition=0, offset=0, timestamp_ms=record.timestamp_ms)

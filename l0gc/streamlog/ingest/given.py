@@ -1,0 +1,196 @@
+"""Records as programs have them: objects, Arrow's tables and batches, frames of pandas and Polars, files of such columns.
+
+Each record is packed behind its length, so that all of them are a stream of bytes, which `inputs.py` reads, keeps and
+identifies as it does with lines. The stream follows from the records alone. So it is the same input to a producer whether
+they come as objects or as a table, and however the table is cut into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from l0gc import columns
+from l0gc.errors import UsageError
+from l0gc.operations import checked_value
+from l0gc.streamlog.ingest.headers_and_times import (
+    MAX_TIME_MS,
+    NO_PARTITION,
+    NO_TIME,
+    Headers,
+    Record,
+    headers_list,
+    optional_of,
+    times_of,
+)
+from l0gc.streamlog.ingest.inputs import LENGTH_BYTES, MAX_RECORD_BYTES
+
+PARQUET: Final = "parquet"
+
+Fields = tuple[bytes, bytes | None, Headers, int, int]
+"""A record's value, key, headers, create time and partition."""
+_FIELDS: Final = msgspec.msgpack.Decoder(Fields)
+_ROWS: Final = 4096
+"""So many rows of a table are taken at once."""
+_BLOCK_BYTES: Final = 256 << 10
+_NAMES: Final = ("value", "key", "headers", "create_time_ms", "partition")
+_COLUMNS: Final = {*_NAMES, "create_time", "timestamp", "topic", "offset", "epoch"}
+"""The last ones are those of records as they are read, and follow from where a record lands."""
+_INDEX: Final = "__index_level_"
+
+
+class ArrowStream(Protocol):
+    """A table of any library: of Arrow, pandas, Polars, DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Given = bytes | Record | tuple[Any, ...] | Mapping[str, Any] | ArrowStream
+"""A record, or a batch of them: `Record`, its value, (key, value[, headers[, create time]]), its fields by name, or rows."""
+
+
+def packed(records: Iterable[Fields]) -> Iterator[bytes]:
+    """Pack records, some at once."""
+    encoder, block = msgspec.msgpack.Encoder(), bytearray()
+    for record in records:
+        body = encoder.encode(record)
+        block += len(body).to_bytes(LENGTH_BYTES, "big") + body
+        if len(block) >= _BLOCK_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+def unpacked(records: Iterable[bytes]) -> list[Fields]:
+    """Return what was packed."""
+    return [*map(_FIELDS.decode, records)]
+
+
+def is_table(source: object) -> bool:
+    """Whether it gives rows by Arrow's interface."""
+    return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+
+
+def given_records(source: Any) -> Iterator[Fields]:
+    """The records of a table, or of an iterable of records and batches. Raises `UsageError`: one cannot be stored."""
+    if is_table(source):
+        yield from _in_table("the table", source)
+        return
+    for number, given in enumerate(source, 1):
+        if is_table(given):
+            yield from _in_table(f"batch {number}", given)
+        else:
+            yield _checked(f"record {number}", *_fields_of(f"record {number}", given))
+
+
+def records_in(path: Path, form: str, name: str) -> Iterator[Fields]:
+    """The records of a Parquet file, or of a file or stream of Arrow. Raises `UsageError`: it holds something else."""
+    try:
+        if form == PARQUET:
+            from pyarrow import parquet
+
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(_ROWS, use_threads=False):
+                    yield from _in_batch(name, batch)
+            return
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        with pa.OSFile(str(path)) as arrow:
+            is_file = arrow.read(6) == b"ARROW1"
+            arrow.seek(0)
+            opened = pa.ipc.open_file(arrow, options=options) if is_file else pa.ipc.open_stream(arrow, options=options)
+            some = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+            for batch in some:
+                yield from _in_batch(name, batch)
+    except (pa.ArrowException, OSError) as e:
+        raise UsageError(f"{name} cannot be read as --format {form}: {' '.join(str(e).split())}") from e
+
+
+def _in_table(name: str, source: Any) -> Iterator[Fields]:
+    try:
+        if hasattr(source, "__arrow_c_stream__"):
+            with pa.RecordBatchReader.from_stream(source) as reader:
+                for batch in reader:
+                    yield from _in_batch(name, batch)
+        else:
+            yield from _in_batch(name, pa.record_batch(source))
+    except pa.ArrowException as e:
+        raise UsageError(f"{name} cannot be read as records: {' '.join(str(e).split())}") from e
+
+
+def _in_batch(name: str, batch: pa.RecordBatch) -> Iterator[Fields]:
+    there = [n for n in batch.schema.names if not n.startswith(_INDEX)]
+    odd = next((n for n in there if n.lower() not in _COLUMNS), None)
+    if odd is not None or columns.named(batch, "value") is None:
+        wrong = "no column value" if odd is None else f"a column {odd!r}"
+        raise UsageError(f"{name} has {wrong}, and records are taken from the columns {', '.join(_NAMES)}")
+    for at in range(0, batch.num_rows, _ROWS):
+        rows = batch.slice(at, _ROWS)
+        n, value, key = rows.num_rows, columns.binary_of(rows, "value"), columns.binary_of(rows, "key")
+        if value is None or value.null_count:
+            raise UsageError(f"{name} has a row without a value: a record's value cannot be null")
+        more = optional_of(rows, f"a row of {name}")
+        times = [NO_TIME] * n if "create_time" not in more else times_of(more["create_time"]).tolist()
+        headers = headers_list(more["headers"]) if "headers" in more else [()] * n
+        partition = columns.named(rows, "partition")
+        partitions = [None] * n if partition is None else partition.cast(pa.int64()).to_pylist()
+        keys = [None] * n if key is None else key.to_pylist()
+        for record in zip(value.to_pylist(), keys, headers, times, partitions, strict=True):
+            yield _checked(f"a row of {name}", *record)
+
+
+def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
+    """A record's value, key, headers, create time and partition, as they are given."""
+    match given:
+        case bytes():
+            return given, None, (), None, None
+        case Record():
+            return tuple(getattr(given, name) for name in _NAMES)
+        case tuple() if 2 <= len(given) <= 4:
+            return given[1], given[0], *given[2:], *((), None, None)[len(given) - 2 :]
+        case Mapping() if "value" in given and given.keys() <= _COLUMNS:
+            return tuple(given.get(name) for name in _NAMES)
+        case Mapping():
+            odd = next((name for name in given if name not in _COLUMNS), None)
+            wrong = "no value" if odd is None else f"a field {odd!r}"
+            raise UsageError(
+                f"{which} has {wrong}, and a record has the fields {', '.join(_NAMES)}: a JSON object's bytes can be "
+                "its value"
+            )
+    raise UsageError(f"{which} is of type {type(given).__name__}: give bytes, an l0gc.Record, (key, value) or a dict")
+
+
+def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partition: Any) -> Fields:
+    """A record that can be stored. Raises `UsageError`: it cannot."""
+    for name, given in (("value", value), ("key", b"" if key is None else key)):
+        if type(given) is not bytes:
+            raise UsageError(f"{which} has a {name} of type {type(given).__name__}, and it must be bytes")
+    pairs: Headers = ()
+    if headers:
+        try:
+            pairs = tuple((k, v) for k, v in (headers.items() if isinstance(headers, Mapping) else headers))
+            size = sum(len(k.encode()) + len(v or b"") for k, v in pairs)
+        except (TypeError, ValueError, AttributeError):
+            pairs, size = (), -1
+        if size < 0 or not all(type(v) in (bytes, type(None)) for _, v in pairs):
+            raise UsageError(f"{which} has headers {headers!r:.60}: give pairs of a text and bytes, or None")
+    else:
+        size = 0
+    if len(value) + len(key or b"") + size > MAX_RECORD_BYTES:
+        raise UsageError(f"{which} is longer than {MAX_RECORD_BYTES} bytes with its key and headers")
+    if type(time) is not int:
+        if time is None:
+            time = NO_TIME
+        elif isinstance(time, datetime):
+            time = checked_value("create_time_ms", time, int)
+        else:
+            raise UsageError(f"{which} has a create time of type {type(time).__name__}: give milliseconds since 1970")
+    if not NO_TIME <= time <= MAX_TIME_MS:
+        raise UsageError(f"{which} has a create time that is not in the years 1970 to 9999")
+    place = NO_PARTITION if partition is None else checked_value("partition", partition, int)
+    return value, key, pairs, time, place
