@@ -55,6 +55,7 @@ from l0gc.streamlog.topics import AdvancedEpoch as AdvancedEpoch
 from l0gc.streamlog.topics import AlteredDefaults as AlteredDefaults
 from l0gc.streamlog.topics import AlteredTopic as AlteredTopic
 from l0gc.streamlog.topics import CreatedTopic as CreatedTopic
+from l0gc.streamlog.topics import InferredSchema as InferredSchema
 from l0gc.streamlog.topics import RemovedTopic as RemovedTopic
 from l0gc.streamlog.topics import TopicDescription as TopicDescription
 from l0gc.streamlog.topics import TopicList as TopicList

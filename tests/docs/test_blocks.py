@@ -61,6 +61,7 @@ _BACKUP: Final = (
 )
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
+_TYPED: Final = "tests/integrations/iceberg/test_typed.py::test_every_engine_reads_typed_columns"
 _REST: Final = "tests/integrations/iceberg/test_rest.py::server"
 
 ELSEWHERE: Final = {
@@ -94,6 +95,7 @@ ELSEWHERE: Final = {
     ("docs/tables.md", "import duckdb"): _ENGINES,
     ("docs/tables.md", "    s3.endpoint"): _ENGINES,
     ("docs/tables.md", "ATTACH 'lakehouse'"): _REST,
+    ("docs/tables.md", "l0gc topic infer"): _TYPED,
 }  # fmt: skip
 """Blocks that another test runs."""
 

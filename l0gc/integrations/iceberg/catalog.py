@@ -11,10 +11,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import pyiceberg.exceptions as failed
+from msgspec.structs import replace
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.update import AddSchemaUpdate, AssertCurrentSchemaId, SetCurrentSchemaUpdate, SetPropertiesUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     BinaryType,
@@ -43,6 +45,7 @@ from l0gc.integrations.iceberg.configuration import catalog_properties
 from l0gc.integrations.iceberg.plan import check_owner
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.controller.state import TopicTable
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR, VALUE_ERROR_ID, ValueSchema, fields_json
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
 
 ANSWER_SECONDS: Final = 120.0
@@ -50,6 +53,8 @@ ANSWER_SECONDS: Final = 120.0
 OWNER: Final = "l0gc.cluster-id"
 REVISION: Final = "l0gc.revision"
 """The table's properties that say whose it is; a snapshot's summary says it again."""
+VALUES: Final = "l0gc.value-schema"
+"""The property with the number of the value schema whose columns the table has."""
 VERSIONS_KEPT: Final = 10
 """How many older metadata files a table names."""
 
@@ -82,6 +87,43 @@ as Iceberg's rules for such columns have it, readers take it from the list of fi
 SPEC: Final = PartitionSpec(
     PartitionField(source_id=FIELD_IDS["partition"], field_id=1000, transform=IdentityTransform(), name="partition")
 )
+
+
+def schema_with(schema: ValueSchema, number: int) -> Schema:
+    """Return a table's schema of that number: l0gc's own columns, and those of a value schema, by the ids of L1 objects."""
+    columns = fields_json([replace(c, name=c.column) for c in schema.columns])
+    error = {"id": VALUE_ERROR_ID, "name": VALUE_ERROR, "required": False, "type": "string"}
+    typed = Schema.model_validate({"type": "struct", "fields": [*columns, error]})
+    return Schema(*SCHEMA.fields, *typed.fields, schema_id=number)
+
+
+def evolve(table: Table, schema: ValueSchema) -> None:
+    """Give a table the columns of a value schema, unless it has these or later ones.
+
+    They keep their ids. PyIceberg's own ways to create a table, or to add a column, give new ones, by which every reader
+    would find nothing but nulls in L1 objects.
+
+    Raises:
+        CommitFailedException: the table was changed since it was loaded; nothing was committed.
+        SafetyError: it has other columns than that value schema.
+    """
+    number = int(table.properties.get(VALUES, 0))
+    wanted = schema_with(schema, 1 + max(s.schema_id for s in table.metadata.schemas))
+    if number == schema.number and table.schema().as_struct() != wanted.as_struct():
+        raise SafetyError(
+            f"table {'.'.join(table.name())} has other columns than value schema {number} of its topic: another program "
+            "changed it; drop it with l0gc table drop, and create it again"
+        )
+    if number < schema.number:
+        with table.transaction() as transaction:
+            transaction._apply(
+                (
+                    AddSchemaUpdate(schema=wanted),
+                    SetCurrentSchemaUpdate(),
+                    SetPropertiesUpdate(updates={VALUES: str(schema.number)}),
+                ),
+                (AssertCurrentSchemaId.model_validate({"current-schema-id": table.schema().schema_id}),),
+            )
 
 
 class PatientCatalog:

@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError
 from l0gc.integrations.iceberg import plan
-from l0gc.integrations.iceberg.catalog import create_in_catalog, explained, load_table, open_catalog
+from l0gc.integrations.iceberg.catalog import create_in_catalog, evolve, explained, load_table, open_catalog
 from l0gc.integrations.iceberg.commit import (
     Entries,
     commit_snapshot,
@@ -129,6 +129,9 @@ def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced
             raise NotFoundError(_without_topic(table))
         there = load_table(catalog, table, state.cluster_id)
         try:
+            if topic.value_schema is not None:
+                with explained(table.catalog):
+                    evolve(there, topic.value_schema)
             return _Sync(cluster, table, there, state, keep_ms).run(topic)
         except _CHANGED:
             continue
