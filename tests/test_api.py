@@ -20,6 +20,7 @@ import pytest
 import l0gc
 from l0gc import api, errors
 from l0gc.api.engine import Work, choose_engine
+from l0gc.api.estimate import LISTING, EngineEstimate, SparkPlace
 from l0gc.cli.main import APART, COMMANDS, TOOL, cli
 from l0gc.cli.options import OperationOption
 from l0gc.collect.attempts import read_attempts
@@ -313,44 +314,83 @@ def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "cluster", "java", "work", "chosen", "why"),
+    ("wanted", "cores", "cluster", "java", "size", "chosen", "why"),
     [
-        ("local", True, True, {}, "local", "--engine"),
-        ("spark", False, False, {}, "spark", "--engine"),
-        ("auto", True, False, {}, "spark", "a Spark cluster is given"),
-        ("auto", False, True, {}, "local", "no Spark cluster is given"),
-        ("auto", True, False, {"on_cluster": 1}, "spark", "5 things, at least 1"),
-        ("auto", True, True, {"on_cluster": 6}, "local", "5 things, fewer than 6"),
-        ("auto", True, True, {"on_cluster": 1, "size": 0}, "local", "0 things, fewer than 1"),
-        ("auto", False, True, {"here": 5}, "spark", "5 things, at least 5"),
-        ("auto", False, True, {"here": 6}, "local", "5 things, fewer than 6"),
-        ("auto", False, True, {"here": 5, "size": -1}, "local", "nobody counted the things"),
-        ("auto", False, False, {"here": 6}, "local", "5 things, fewer than 6"),
-        ("auto", False, False, {"here": 5}, "local", "Spark would be faster, but needs Java 17"),
-        ("auto", True, True, {"limits": "--max-rate"}, "local", "--max-rate need one process"),
-        ("local", True, True, {"limits": "--max-rate"}, "local", "--engine"),
+        ("local", 32, True, True, 10**9, "local", "--engine"),
+        ("spark", 2, False, False, 5, "spark", "--engine"),
+        (
+            "auto",
+            32,
+            True,
+            False,
+            10**9,
+            "spark",
+            "1,000,000,000 things: 8,333.3 s estimated in this process, 1,959.6 s on",
+        ),
+        (
+            "auto",
+            32,
+            True,
+            True,
+            5,
+            "local",
+            "5 things: 0.0 s estimated in this process, 6.5 s on Spark (there, 32 cores)",
+        ),
+        ("auto", 32, True, True, -1, "spark", "the number of things is not known, and a cluster is given"),
+        ("auto", 32, False, True, -1, "local", "the number of things is not known"),
+        (
+            "auto",
+            2,
+            False,
+            True,
+            10**9,
+            "local",
+            "Spark (there, 2 cores) would take longer, however much there is to do",
+        ),
+        ("auto", 32, False, True, 10**9, "spark", "s on Spark (there, 32 cores)"),
+        ("auto", 32, False, False, 10**9, "local", "which needs Java 17"),
     ],
 )
-def test_the_engine_is_what_is_said_or_suits_the_work(
+def test_the_engine_is_what_is_said_or_the_one_whose_estimate_is_lower(
     wanted: str,
+    cores: int,
     cluster: bool,
     java: bool,
-    work: dict[str, Any],
+    size: int,
     chosen: str,
     why: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    size = work.pop("size", 5)
-    found, reason = choose_engine(wanted, cluster=cluster, java=java, work=Work(lambda: size, "things", **work))
+    work = Work(lambda enough: size, "things", LISTING)
+    found, reason = choose_engine(wanted, work, SparkPlace("there", cores, cluster), cores=2, java=java)
     assert found == chosen
     assert why in reason
     assert bool(caplog.messages) == ("Java" in why)
 
 
-def test_spark_is_refused_for_what_one_process_must_do() -> None:
-    work = Work(lambda: 5, "things", limits="--max-rate and --max-objects")
+def test_what_one_process_must_do_stays_here_and_spark_is_refused() -> None:
+    work = Work(lambda enough: 10**9, "things", LISTING, limits="--max-rate and --max-objects")
+    there = SparkPlace("there", 32, cluster=True)
     with pytest.raises(errors.UsageError, match="--max-rate and --max-objects need one process: use --engine local"):
-        choose_engine("spark", cluster=True, java=True, work=work)
+        choose_engine("spark", work, there, cores=2, java=True)
+    assert choose_engine("auto", work, there, cores=2, java=True) == (
+        "local", "--max-rate and --max-objects need one process",
+    )  # fmt: skip
+
+
+def test_nobody_counts_further_than_the_size_from_which_spark_is_faster() -> None:
+    asked = list[int]()
+
+    def size(enough: int) -> int:
+        asked.append(enough)
+        return enough
+
+    there = SparkPlace("there", 32, cluster=True)
+    assert choose_engine("auto", Work(size, "things", LISTING), there, cores=2, java=True)[0] == "spark"
+    assert asked == [EngineEstimate(LISTING, 0, 2, there).even]
+    here = SparkPlace("local[2]", 2)
+    assert choose_engine("auto", Work(size, "things", LISTING), here, cores=2, java=True)[0] == "local"
+    assert len(asked) == 1
 
 
 # -- what is imported, and what a program may rely on ---------------------------------------------------------------------

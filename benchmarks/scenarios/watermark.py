@@ -1,4 +1,4 @@
-"""compute-watermark: its listing beside a plain boto3 loop, and from which size on Spark is worth its start.
+"""compute-watermark: its listing beside a plain boto3 loop, and whether `auto` takes the faster engine.
 
 The time shown is the one that the command reports (`seconds` of --json), or the wall time of its process without
 Spark's start, which is the same whatever there is to do.
@@ -6,6 +6,7 @@ Spark's start, which is the same whatever there is to do.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,13 +19,17 @@ from benchmarks.support.buckets import DATA, Filling, filled, url, warm_up
 from benchmarks.support.fake_s3 import BUCKET, FakeS3
 from benchmarks.support.generated import GeneratedBucket
 from benchmarks.support.goals import ratio
+from l0gc.api.estimate import LISTING, START_S, EngineEstimate, SparkPlace
 from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.storage.workers import LOCAL, SPARK
 
 SCAN_GOAL: Final = 0.6
 SCAN_FAR_GOAL: Final = 0.25
 OURS: Final = "l0gc compute-watermark"
 PLAIN: Final = "boto_scan.py"
-ENGINES: Final = ("local", "spark")
+ENGINES: Final = (LOCAL, SPARK)
+JOURNALS: Final = 16
+AUTO_GOAL: Final = 1.2
 FAR_S: Final = 0.05
 EXECUTOR_KEYS: Final = 1_000_000
 """Half of them are garbage where a sweep is measured: it jumps over the others."""
@@ -87,21 +92,38 @@ def _check_sums(samples: dict[str, list[Sample]]) -> None:
 
 
 def engines(setting: Setting) -> Result:
-    """From how many objects on `l0gc compute-watermark` takes less wall time on Spark than in one process."""
-    sizes = (SHARDS, 20_000) if setting.quick else (SHARDS, 1_000_000)
+    """Whether `--engine auto` is as fast as the better of one process and Spark on this machine's cores, and their rates."""
+    sizes = (SHARDS, 5_000, 20_000) if setting.quick else (SHARDS, 100_000, 1_000_000)
     programs = {
-        f"{engine}, {keys:,} keys": on_generated(setting, keys, 0, "compute-watermark", "--dry-run", "--engine", engine)
+        _of_engine(engine, keys): on_generated(setting, keys, 0, "compute-watermark", "--dry-run", "--engine", engine)
         for keys in sizes
         for engine in ENGINES
     }
     samples = interleave(programs, setting.runs)
-    walls = {name: Spread.of([s.wall for s in runs]).median for name, runs in samples.items()}
-    local, spark = ([walls[f"{engine}, {keys:,} keys"] for keys in sizes] for engine in ENGINES)
-    a_key = [(large - small) / (sizes[1] - sizes[0]) for small, large in (local, spark)]
-    notes = ["in one process a key takes less than on Spark, so that Spark never pays"]
-    if a_key[0] > a_key[1]:
-        notes = [f"Spark takes less from {sizes[0] + (spark[0] - local[0]) / (a_key[0] - a_key[1]):,.0f} keys on"]
-    return Result("engines", "one process and Spark on this machine, from start to exit", samples, [], notes)
+    cores = os.cpu_count() or 1
+    estimate = EngineEstimate(LISTING, JOURNALS, cores, SparkPlace("local[*]", cores))
+    goals, at = [], dict[str, dict[int, float]]()
+    for engine in ENGINES:
+        walls = {keys: Spread.of([s.wall for s in samples[_of_engine(engine, keys)]]).median for keys in sizes}
+        a_key = (walls[sizes[-1]] - walls[sizes[0]]) / (sizes[-1] - sizes[0])
+        at[engine] = walls | {10 * sizes[-1]: walls[sizes[-1]] + 9 * sizes[-1] * a_key}
+    for keys in (*sizes, 10 * sizes[-1]):
+        chosen = SPARK if keys >= estimate.even else LOCAL
+        slower = at[chosen][keys] / min(at[engine][keys] for engine in ENGINES)
+        extrapolated = "" if keys in sizes else ", extrapolated"
+        goals.append(Goal(f"auto / better, {keys:,} keys", slower, AUTO_GOAL, f"{slower:.2f} ({chosen}{extrapolated})"))
+    rate = {e: (sizes[-1] - sizes[0]) / (at[e][sizes[-1]] - at[e][sizes[0]]) for e in ENGINES}
+    notes = [
+        f"Spark's start: {at[SPARK][sizes[0]] - at[LOCAL][sizes[0]]:.1f} s (l0gc/api/estimate.py has {START_S})",
+        f"keys a second, without a delay: {rate[LOCAL]:,.0f} in one process, {rate[SPARK] / cores:,.0f} on each core of "
+        f"Spark: {rate[LOCAL] * cores / rate[SPARK]:.1f} times (l0gc/api/estimate.py, with 50 ms: "
+        f"{LISTING.here / LISTING.core:.1f})",
+    ]
+    return Result("engines", "one process and Spark on this machine, from start to exit", samples, goals, notes)
+
+
+def _of_engine(engine: str, keys: int) -> str:
+    return f"{engine}, {keys:,} keys"
 
 
 def executors(setting: Setting) -> Result:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 import msgspec
 
 from l0gc.api.engine import Engine, Work
+from l0gc.api.estimate import DELETING, LISTING, READING_FILES, REWRITING
 from l0gc.api.gc import Around, Due, GcResult, GcStep, play
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, records_of
 from l0gc.collect import gc_steps
@@ -60,19 +62,6 @@ if TYPE_CHECKING:
     from l0gc.streamlog.controller.state import Topic
 
 A = TypeVar("A")
-
-FILES_FOR_SPARK: Final = 16
-"""So many files of an external log are read on a Spark cluster; one process reads that many as fast as Spark starts."""
-
-BYTES_FOR_SPARK: Final = 1 << 30
-"""From so much to rewrite on, Spark is worth its start: with less, this process is done by then."""
-
-OBJECTS_FOR_SPARK: Final = 1_000_000
-"""So many objects are listed or deleted on Spark: with fewer, this process is done before it has started.
-
-`benchmarks/run engines` measures it: on 2 cores, next to other work, this process had listed a million keys after 39 s, and
-Spark after 86 s, of which its start took 47 s. A key took both as long there, so with 2 cores Spark does not catch up.
-"""
 
 
 @checks_arguments
@@ -315,18 +304,21 @@ class Cluster:
 
         handles, wanted = self.handles(), Reconcile(**options)
         epoch = MAX_EPOCH if wanted.up_to is None else wanted.up_to
-        enough = BYTES_FOR_SPARK if wanted.max_bytes is None else min(wanted.max_bytes, BYTES_FOR_SPARK)
+
+        def waiting(enough: int) -> int:
+            enough = enough if wanted.max_bytes is None else min(wanted.max_bytes, enough)
+            return min(enough, waiting_bytes(handles, topic, enough, up_to=epoch))
+
         work = Work(
-            lambda: min(enough, waiting_bytes(handles, topic, enough, up_to=epoch)),
+            waiting,
             "bytes of L0 not in L1",
-            on_cluster=1,
-            here=BYTES_FOR_SPARK,
+            REWRITING,
             needed=lambda: has_work(handles, topic, up_to=epoch),
         )
         whole = topic is None and wanted.up_to is None and wanted.max_bytes is None
         with recorded_attempt(handles, "reconcile", whole=whole):
             progress("reading the journals")
-            with self._workers(spark, work, progress) as (workers, _):
+            with self._workers(spark, work, progress) as workers:
                 limits: dict[str, Any] = msgspec.structs.asdict(wanted)
                 result = reconcile(handles, topic, workers=workers, **limits)
             return checked(result)
@@ -354,16 +346,16 @@ class Cluster:
             plan = plan_merge(handles, topic, MergeRule(wanted.target_bytes, wanted.fan_in))
             result = plan.total
             work = Work(
-                lambda: plan.total.bytes_read,
+                lambda enough: plan.total.bytes_read,
                 "bytes of L1 to merge",
-                on_cluster=1,
-                here=BYTES_FOR_SPARK,
+                REWRITING,
                 needed=lambda: plan.total.objects_before > 0,
             )
             if wanted.dry_run:
-                result.engine, result.dry_run = Engine.of(spark).choose(work)[0], True
+                result.dry_run = True
+                result.engine, result.engine_reason = Engine.of(spark).choose(work)
             else:
-                with self._workers(spark, work, progress) as (workers, _):
+                with self._workers(spark, work, progress) as workers:
                     result = run_merge(handles, plan, workers)
             return checked(result)
 
@@ -471,13 +463,15 @@ class Cluster:
             check_kind(handles.identity(), external=external is not None)
             theirs = None if external is None else external.find(handles.store, S3Store.at)
             if theirs is None or wanted.scan:
-                here = OBJECTS_FOR_SPARK if wanted.scan else None
-                work = Work(self._counted, "objects counted by the last scan", here=here)
+                journals = 0 if theirs is not None else handles.controller.snapshot().journals
+                counted = self._counted if wanted.scan else lambda enough: 0
+                unit = "objects counted by the last scan" if wanted.scan else "objects to list"
+                work = Work(counted, unit, LISTING, journals)
             else:
                 files = theirs.files
-                work = Work(lambda: files, "files in S3", on_cluster=FILES_FOR_SPARK, needed=lambda: files > 0)
+                work = Work(lambda enough: files, "files in S3", READING_FILES, needed=lambda: files > 0)
             began = time.monotonic()
-            with self._workers(spark, work, progress) as (workers, _):
+            with self._workers(spark, work, progress) as workers:
                 started = time.monotonic() - began
                 workers.say("reading the journals and the listing" if wanted.scan else "reading the journals")
                 source: EpochSource = JournalSource(handles, workers, readers=READERS)
@@ -491,7 +485,7 @@ class Cluster:
                 )
             if workers.engine == SPARK:
                 result.seconds["spark"] = started
-            return result
+            return replace(result, engine=workers.engine, engine_reason=workers.reason)
 
     def sweep(
         self,
@@ -524,11 +518,11 @@ class Cluster:
 
         with recorded_attempt(handles, "sweep", whole=whole, dry_run=wanted.dry_run):
             with (
-                self._workers(spark, work, progress) as (workers, why),
+                self._workers(spark, work, progress) as workers,
                 ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,
             ):
                 run = SweepRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
-                result = run.run(reason=why, gone=gone)
+                result = run.run(gone=gone)
             return checked(result)
 
     def vacuum(
@@ -554,15 +548,15 @@ class Cluster:
         with recorded_attempt(handles, "vacuum", whole=wanted.whole, dry_run=wanted.dry_run):
             source = None if handles.identity().external_log else JournalGarbage(handles)
 
-            def named() -> int:
+            def named(enough: int) -> int:
                 if source is None:
                     return 0
                 source.refresh()
                 return source.objects
 
             limits = ONE_PROCESS if wanted.in_one_process else ""
-            work = Work(named, "objects in L1", OBJECTS_FOR_SPARK, limits=limits, needed=lambda: source is not None)
-            with self._workers(spark, work, progress) as (workers, _), ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
+            work = Work(named, "objects in L1", LISTING, limits=limits, needed=lambda: source is not None)
+            with self._workers(spark, work, progress) as workers, ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
                 run = VacuumRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
                 return checked(run.run(source))
 
@@ -772,8 +766,9 @@ class Cluster:
                 source = S3Store(self._config).at(place) if place.startswith("s3://") else LocalFolder(Path(place))
                 logs = AccessLogs(source, place, self._config.bucket, self._config.prefix)
             return verify_shadow(cluster, logs)
-        work = Work(self._counted, "objects counted by the last scan", here=OBJECTS_FOR_SPARK)
-        with self._workers(spark, work, progress) as (workers, _):
+        journals = cluster.controller.snapshot().journals
+        work = Work(self._counted, "objects counted by the last scan", LISTING, journals)
+        with self._workers(spark, work, progress) as workers:
             return verify(cluster, workers, deep=wanted.deep, min_age_ms=int(wanted.min_age_s * 1000))
 
     def doctor(self, *, progress: Callable[[str], None] = lambda check: None) -> DoctorResult:
@@ -819,11 +814,11 @@ class Cluster:
 
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress
-    ) -> AbstractContextManager[tuple[Workers[Handles], str]]:
-        """Those who do a piece of work, and why it is they."""
+    ) -> AbstractContextManager[Workers[Handles]]:
+        """Those who do a piece of work."""
         return Engine.of(spark).workers(self.handles(), self._config, work, progress)
 
-    def _counted(self, eligible: bool = False) -> int:
+    def _counted(self, enough: int = 0, *, eligible: bool = False) -> int:
         """How many objects the last computation of M listed, or found eligible; -1 if it counted none, or nobody knows."""
         from l0gc.watermark.publication import read_any
 
@@ -834,17 +829,12 @@ class Cluster:
         return -1
 
 
-def sweep_work(eligible: Callable[[], int], *, limited: bool) -> Work:
+def sweep_work(eligible: Callable[[int], int], *, limited: bool) -> Work:
     """How large a sweep is.
 
     Args:
         eligible: gives what the last scan saw as eligible, -1 without one.
         limited: whether there is a limit, or a record, that only one process can keep.
     """
-    return Work(
-        eligible,
-        "objects were eligible at the last scan",
-        OBJECTS_FOR_SPARK,
-        limits=ONE_PROCESS if limited else "",
-        uncounted="the last compute-watermark did not count what is eligible",
-    )
+    unit = "objects that were eligible at the last scan"
+    return Work(eligible, unit, DELETING, limits=ONE_PROCESS if limited else "")

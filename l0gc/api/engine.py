@@ -1,6 +1,6 @@
 """Where the work of a call runs: in this process, or on a Spark session, which the first work that needs it starts.
 
-One rule decides for every command: what the user says; else Spark, if the work is worth its start.
+One rule decides for every command: what the user says; else the engine whose estimate is lower (`api/estimate.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from l0gc.api.estimate import CLUSTER_CORES, EngineEstimate, Pace, SparkPlace
 from l0gc.errors import UsageError
 from l0gc.events import Progress, event, quiet
+from l0gc.formatting import count
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.workers import AUTO, LOCAL, SPARK, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles
@@ -27,32 +30,32 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How large a piece of work is, and from which size on Spark is worth its start.
+    """A piece of work, as far as it decides where it is done.
 
     Attributes:
-        size: reads how large it is, when that decides; -1 if nobody knows.
-        on_cluster: from this size on it goes to a Spark cluster, if one is given.
-        here: from this size on it goes to Spark on this machine's cores, if Java is there; None for never.
+        size: reads how large it is, if that decides; it may stop counting at the number that it gets. -1 if it is not known.
         unit: what is counted, for the sentence that says why: `objects eligible at the last scan`.
+        pace: how fast it goes.
+        journals: how many journals are read in addition.
         limits: the options that only one process can keep, as the sentence that refuses Spark says it; empty without.
-        uncounted: the sentence for where nobody knows the size.
         needed: whether there is anything for Spark to do; without, it is not started.
     """
 
-    size: Callable[[], int]
+    size: Callable[[int], int]
     unit: str
-    on_cluster: int = 0
-    here: int | None = None
+    pace: Pace
+    journals: int = 0
     limits: str = ""
-    uncounted: str = ""
     needed: Callable[[], bool] = lambda: True
 
 
-def choose_engine(wanted: str, *, cluster: bool, java: bool, work: Work) -> tuple[str, str]:
-    """LOCAL or SPARK, and why.
+def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, java: bool) -> tuple[str, str]:
+    """Return LOCAL or SPARK, and why: what is wanted, else the one whose estimate is lower.
+
+    Work of an unknown size goes to a cluster, if one is given: its start costs seconds, and one process could need hours.
 
     Args:
-        cluster: whether a Spark cluster is given.
+        cores: those of this machine.
         java: whether Spark could start on this machine.
 
     Raises:
@@ -61,23 +64,30 @@ def choose_engine(wanted: str, *, cluster: bool, java: bool, work: Work) -> tupl
     if wanted == SPARK and work.limits:
         raise UsageError(f"{work.limits} need one process: use --engine local")
     if wanted != AUTO:
-        return wanted, "--engine"
-    least = work.on_cluster if cluster else work.here
-    if least is None:
-        return LOCAL, "no Spark cluster is given (--master)"
+        return wanted, f"--engine {wanted}"
     if work.limits:
         return LOCAL, f"{work.limits} need one process"
-    if least == 0:
-        return SPARK, "a Spark cluster is given (--master)"
-    size = work.size()
+    estimate = EngineEstimate(work.pace, work.journals, cores, spark)
+    where = f"Spark ({spark.master}, {count(spark.cores, 'core')})"
+    if estimate.even == inf:
+        return LOCAL, f"{where} would take longer, however much there is to do"
+    enough = int(estimate.even)
+    size = work.size(enough)
     if size < 0:
-        return LOCAL, work.uncounted or f"nobody counted the {work.unit}"
-    many = size >= least
-    if many and not cluster and not java:
-        why = f"{size:,} {work.unit}: Spark would be faster, but needs Java 17 or newer and a user with a name"
+        said = f"the number of {work.unit} is not known"
+        return (SPARK, f"{said}, and a cluster is given") if spark.cluster else (LOCAL, said)
+    found = f"{'at least ' if 0 < size == enough else ''}{size:,} {work.unit}"
+    found += f" and {count(work.journals, 'journal')}" if work.journals else ""
+    why = (
+        f"{found}: {estimate.here_s(size):,.1f} s estimated in this process, {estimate.spark_s(size):,.1f} s on {where}"
+    )
+    if size < estimate.even:
+        return LOCAL, why
+    if not spark.cluster and not java:
+        why += ", which needs Java 17 or newer and a user with a name"
         _log.warning("%s", why, extra=event("no_java"))
         return LOCAL, why
-    return (SPARK if many else LOCAL), f"{size:,} {work.unit}, {'at least' if many else 'fewer than'} {least:,}"
+    return SPARK, why
 
 
 class Engine:
@@ -140,19 +150,31 @@ class Engine:
         self._started = None
 
     def choose(self, work: Work) -> tuple[str, str]:
-        """LOCAL or SPARK for a piece of work, and why; see `choose_engine`."""
-        from l0gc.spark.master import has_java, has_user, is_local
+        """Return LOCAL or SPARK for a piece of work, and why; see `choose_engine`."""
+        from l0gc.spark.master import has_java, has_user
 
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
-        cluster = submitted or (self._master is not None and not is_local(self._master))
-        kind, why = choose_engine(self._wanted, cluster=cluster, java=has_java() and has_user(), work=work)
+        java, cores = has_java() and has_user(), os.cpu_count() or 1
+        kind, why = choose_engine(self._wanted, work, self._place(cores), cores=cores, java=java)
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
+
+    def _place(self, cores: int) -> SparkPlace:
+        """Return where Spark would do the work; a machine of so many cores is the default."""
+        from l0gc.spark.master import cores_named, is_local
+
+        if (session := self._given or self._started) is not None:
+            context = session.sparkContext
+            master = str(context.master)
+            return SparkPlace(master, context.defaultParallelism, not is_local(master), running=True)
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
+        master = self._master or ("the cluster of spark-submit" if submitted else "local[*]")
+        known = cores_named(master, self._conf, cores)
+        return SparkPlace(master, known or CLUSTER_CORES, not is_local(master), running=submitted)
 
     @contextmanager
     def workers(
         self, cluster: Handles, config: StoreConfig, work: Work, progress: Progress
-    ) -> Iterator[tuple[Workers[Handles], str]]:
-        """Those who do a piece of work, and why it is they.
+    ) -> Iterator[Workers[Handles]]:
+        """Give those who do a piece of work.
 
         Args:
             config: where the bucket is.
@@ -163,7 +185,9 @@ class Engine:
         """
         kind, why = self.choose(work)
         if kind == LOCAL:
-            yield LocalWorkers(cluster, progress=progress), why
+            here = LocalWorkers(cluster, progress=progress)
+            here.reason = why
+            yield here
             return
         try:
             from l0gc.spark.handles import ClusterAddress
@@ -172,7 +196,9 @@ class Engine:
 
             with raising_causes():  # Java may go while the session is made ready, too
                 self._used = spark = self.session(config, progress)
-                yield SparkWorkers(spark, ClusterAddress(S3Store(config).access.settled()), progress), why
+                workers = SparkWorkers(spark, ClusterAddress(S3Store(config).access.settled()), progress)
+                workers.reason = why
+                yield workers
         except KeyboardInterrupt:
             self._end_java()  # its jobs are cut off, and no word more is exchanged with it
             raise

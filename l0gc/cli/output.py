@@ -41,6 +41,7 @@ from l0gc.formatting import Outcome, count, moment
 from l0gc.redaction import without_secrets
 from l0gc.runtime import SystemClock
 from l0gc.settings import Settings
+from l0gc.storage.workers import LOCAL
 from l0gc.watermark.source import PINNED, UNRECONCILED
 
 if TYPE_CHECKING:
@@ -158,16 +159,24 @@ class Output:
                 raise
             result, error = cast(R, e.result), e
         self.measure(result.measures())
+        text = [*lines(result), *self._engine(result)]
         if aside:
             self.measure(result.to_json())
-            for line in lines(result):
+            for line in text:
                 self.note(line)
         else:
             needed = (error or result.problem) is not None
-            self.result(result.to_json(), lines(result), indent=indent, needed=needed)
+            self.result(result.to_json(), text, indent=indent, needed=needed)
         error = error or result.problem
         if error is not None:
             raise error
+
+    def _engine(self, result: Outcome) -> list[str]:
+        """Return where the work ran, and why, with -v."""
+        engine, reason = getattr(result, "engine", LOCAL), getattr(result, "engine_reason", "")
+        if not reason or not self.verbose:
+            return []
+        return [f"ran {'in this process' if engine == LOCAL else 'on Spark'}: {reason}"]
 
     def result(
         self,

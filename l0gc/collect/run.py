@@ -76,6 +76,7 @@ class RunResult(Tally, Outcome, kw_only=True):
 
     plan: Removal[Sweep] | Removal[Vacuum]
     engine: str = LOCAL
+    engine_reason: str = ""
     stopped: bool = False
     seconds: float = 0.0
     uploads_note: str = ""

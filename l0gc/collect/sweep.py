@@ -72,7 +72,6 @@ class SweepResult(RunResult, kw_only=True):
     derived: ClassVar[tuple[str, ...]] = ("watermark", "bound", "deleted")
 
     plan: Removal[Sweep]
-    engine_reason: str = ""
 
     @property
     def watermark(self) -> int:
@@ -119,14 +118,12 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
     def run(
         self,
         ranges: int | None = None,
-        reason: str = "",
         gone: Callable[[Sequence[Deletable]], None] | None = None,
     ) -> SweepResult:
         """Sweep.
 
         Args:
             ranges: into how many ranges the shards are cut, each scanned on its own; by default as suits the workers.
-            reason: why the engine was chosen, for the result.
             gone: called with what each request has removed, or would remove in a dry run, in the order of keys. Those of a
                 scan that began again, because the store lists out of order, come twice.
 
@@ -139,7 +136,8 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
         plan = plan_sweep(self._cluster, self._options, self._run_id)
         if self._options.shadow:
             plan = msgspec.structs.replace(plan, known=on_record_as_shadow(self._cluster.store, plan.layout.shards))
-        result = SweepResult(plan=plan, paused=plan.paused, engine=self._workers.engine, engine_reason=reason)
+        workers = self._workers
+        result = SweepResult(plan=plan, paused=plan.paused, engine=workers.engine, engine_reason=workers.reason)
         self._begin(plan)
         if plan.bound == NO_WATERMARK:
             return result

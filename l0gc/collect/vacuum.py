@@ -58,6 +58,7 @@ class VacuumResult(RunResult, kw_only=True):
             With any, exit code 3.
         versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
         engine: `local` or `spark`.
+        engine_reason: Why that one.
         stopped: Whether a signal or a pause ended the run.
         paused: The pause that ended the run, or that a dry run met; null for none.
         seconds: How long it took, without Spark's start.
@@ -132,7 +133,8 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
             StoreError: the store failed; what was deleted until then is on record.
         """
         plan = plan_vacuum(self._cluster, self._options, self._run_id)
-        result = VacuumResult(plan=plan, paused=plan.paused, engine=self._workers.engine)
+        workers = self._workers
+        result = VacuumResult(plan=plan, paused=plan.paused, engine=workers.engine, engine_reason=workers.reason)
         self._begin(plan)
         with self._recording(result):
             if source is not None and not plan.external_log:

@@ -10,6 +10,7 @@ import pwd
 import re
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,24 @@ def has_user() -> bool:
 def is_local(master: str) -> bool:
     """Whether tasks run in the driver's own process: `local`, `local[4]`, `local[*]`."""
     return _LOCAL.fullmatch(master) is not None
+
+
+def cores_named(master: str, conf: Mapping[str, str], machine: int) -> int | None:
+    """Return how many tasks Spark does at once there, as far as the master and the settings say it.
+
+    Args:
+        machine: the cores of this machine.
+    """
+    if is_local(master):
+        number = master.removeprefix("local").strip("[]").partition(",")[0]
+        return machine if number == "*" else int(number or 1)
+
+    def setting(name: str) -> int:
+        value = conf.get(name, "")
+        return int(value) if value.isdecimal() else 0
+
+    executors = setting("spark.dynamicAllocation.maxExecutors") or setting("spark.executor.instances")
+    return setting("spark.cores.max") or executors * (setting("spark.executor.cores") or 1) or None
 
 
 def check_master(master: str) -> None:

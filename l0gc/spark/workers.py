@@ -56,7 +56,7 @@ class SparkWorkers:
     def __init__(self, spark: SparkSession, address: ClusterAddress, progress: Progress = quiet) -> None:
         self._context, self._address, self._progress = spark.sparkContext, address, progress
         self._jobs = Jobs(self._context)
-        self._said = ""
+        self._said = self.reason = ""
         self._cancelled = threading.Event()
         self.cores = cores_of(self._context)
         self.slots = self.cores * TASKS_PER_CORE

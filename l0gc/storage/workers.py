@@ -61,6 +61,11 @@ class Workers(Protocol[P_co]):
         ...
 
     @property
+    def reason(self) -> str:
+        """Why that one."""
+        ...
+
+    @property
     def cores(self) -> int:
         """How many stages' tasks run at once."""
         ...
@@ -102,6 +107,7 @@ class LocalWorkers(Generic[P]):
 
     def __init__(self, place: P, slots: int = LOCAL_SLOTS, progress: Progress = quiet) -> None:
         self._place, self.slots, self.say = place, slots, progress
+        self.reason = ""
 
     def map(self, work: Callable[[P, A], B], parts: Sequence[A]) -> list[B]:
         return self._place.parallel.map(functools.partial(work, self._place), parts)

@@ -67,6 +67,8 @@ class WatermarkResult(Outcome):
         published: Whether it was published.
         unreadable: What could not be read and holds M, each with `unit` (a journal) and `error`.
         scan: The key of the scan snapshot; null if none was kept.
+        engine: `local` or `spark`.
+        engine_reason: Why that one.
         seconds: Where the time went: `spark` is its start.
     """
 
@@ -79,6 +81,8 @@ class WatermarkResult(Outcome):
     listing: ScanReport | None
     published: bool
     scan: str | None = None
+    engine: str = "local"
+    engine_reason: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from l0gc.api.engine import Engine
+from l0gc.api.estimate import Pace
 from l0gc.api.groups import checked
 from l0gc.cli.metrics import Run, samples
 from l0gc.cli.output import Output, Result, taking_results
@@ -102,7 +103,7 @@ def test_spark_is_not_started_for_little_or_nothing(monkeypatch: pytest.MonkeyPa
         assert (done.objects_after, done.engine, done.dry_run) == (4, "local", False)
         assert counts(a) == [1] * 4
         fill(a, 3, first=4)
-        monkeypatch.setattr("l0gc.api.cluster.BYTES_FOR_SPARK", 1)
+        monkeypatch.setattr("l0gc.api.cluster.REWRITING", Pace(here=1e-6, core=1))
         with pytest.raises(AssertionError, match="nothing needs Spark"):
             cluster.merge(Engine())
         with pytest.raises(AssertionError, match="nothing needs Spark"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from l0gc.api.engine import Engine
+from l0gc.api.estimate import Pace
 from l0gc.api.groups import checked
 from l0gc.cli.output import Output, Result, taking_results
 from l0gc.cli.reconcile import run_reconcile
@@ -85,10 +86,10 @@ def test_spark_is_not_started_for_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         put(handles, "events", {0: [b"x"], 3: [b"y", b"z"]})
         with pytest.raises(AssertionError, match="nothing needs Spark"):
             cluster.reconcile(on_spark)
-        monkeypatch.setattr("l0gc.api.cluster.BYTES_FOR_SPARK", 1)
+        monkeypatch.setattr("l0gc.api.cluster.REWRITING", Pace(here=1e-6, core=1))
         monkeypatch.setattr("l0gc.spark.master.has_java", lambda: True)
         with pytest.raises(AssertionError, match="nothing needs Spark"):
             cluster.reconcile(Engine())
-        monkeypatch.setattr("l0gc.api.cluster.BYTES_FOR_SPARK", 1 << 20)
+        monkeypatch.setattr("l0gc.api.cluster.REWRITING", Pace(here=1, core=1e-6))
         done = cluster.reconcile(Engine())
     assert (done.records, done.l1_objects) == (3, 2)

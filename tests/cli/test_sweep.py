@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
 import pytest
 
-from l0gc.api.cluster import OBJECTS_FOR_SPARK as SPARK_FROM
 from l0gc.api.cluster import sweep_work
 from l0gc.api.engine import Engine, choose_engine
+from l0gc.api.estimate import SparkPlace
 from l0gc.cli.main import cli
 from l0gc.cli.sweep import swept, vacuumed
 from l0gc.collect.plan import Removal
@@ -106,54 +107,41 @@ def test_what_a_vacuum_says_of_versions_is_true_of_the_bucket(versioning: str, s
 
 # -- which engine ---------------------------------------------------------------------------------------------------------
 
+CLUSTER: Final = SparkPlace("spark://host:7077", 32, cluster=True)
+
 
 @pytest.mark.parametrize(
-    ("wanted", "cluster", "eligible", "engine", "why"),
+    ("eligible", "engine", "why"),
     [
-        ("local", True, SPARK_FROM, "local", "--engine"),
-        ("spark", False, 0, "spark", "--engine"),
-        ("auto", False, SPARK_FROM, "local", "no Spark cluster is given"),
-        (
-            "auto",
-            True,
-            SPARK_FROM - 1,
-            "local",
-            "999,999 objects were eligible at the last scan, fewer than 1,000,000",
-        ),
-        (
-            "auto",
-            True,
-            SPARK_FROM,
-            "spark",
-            "1,000,000 objects were eligible at the last scan, at least 1,000,000",
-        ),
-        ("auto", True, -1, "local", "the last compute-watermark did not count what is eligible"),
+        (10**5, "local", "100,000 objects that were eligible at the last scan: 3.3 s estimated in this process"),
+        (10**7, "spark", "10,000,000 objects that were eligible at the last scan: 333.3 s estimated in this process"),
+        (-1, "spark", "the number of objects that were eligible at the last scan is not known"),
     ],
 )
-def test_the_engine_is_chosen_by_what_was_eligible(
-    wanted: str, cluster: bool, eligible: int, engine: str, why: str
-) -> None:
-    chosen, reason = choose_engine(wanted, cluster=cluster, java=True, work=sweep_work(lambda: eligible, limited=False))
+def test_the_engine_is_chosen_by_what_was_eligible(eligible: int, engine: str, why: str) -> None:
+    work = sweep_work(lambda enough: eligible, limited=False)
+    chosen, reason = choose_engine("auto", work, CLUSTER, cores=2, java=True)
     assert chosen == engine
     assert why in reason
 
 
 def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
-    def never() -> int:
+    def never(enough: int) -> int:
         raise AssertionError
 
-    assert choose_engine("auto", cluster=False, java=True, work=sweep_work(never, limited=False))[0] == "local"
-    assert not Engine(master="local[4]").choose(sweep_work(never, limited=False))[1].startswith("--engine")
+    work = sweep_work(never, limited=False)
+    assert choose_engine("auto", work, SparkPlace("local[2]", 2), cores=2, java=True)[0] == "local"
+    assert not Engine(master="local[1]").choose(work)[1].startswith("--engine")
 
 
 def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
     """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
-    work = sweep_work(lambda: SPARK_FROM, limited=True)
-    chosen, reason = choose_engine("auto", cluster=True, java=True, work=work)
+    work = sweep_work(lambda enough: 10**9, limited=True)
+    chosen, reason = choose_engine("auto", work, CLUSTER, cores=2, java=True)
     assert (chosen, "one process" in reason) == ("local", True)
 
 
 def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
-    work = sweep_work(lambda: SPARK_FROM, limited=True)
+    work = sweep_work(lambda enough: 10**9, limited=True)
     with pytest.raises(UsageError, match="need one process: use --engine local"):
-        choose_engine("spark", cluster=True, java=True, work=work)
+        choose_engine("spark", work, CLUSTER, cores=2, java=True)

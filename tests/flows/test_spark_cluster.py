@@ -97,7 +97,8 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     # Under spark-submit, its own options name the master and the settings.
     place = ["--master", spark_workers.url, *options(spark_workers.conf)]
     file = tmp_path / "result.json"
-    computed = submit(*place, *conf, str(SUBMIT), "compute-watermark", "-vv", "--json", "--json-file", str(file))
+    command = ["compute-watermark", "--engine", "spark", "-vv", "--json", "--json-file", str(file)]
+    computed = submit(*place, *conf, str(SUBMIT), *command)
     assert computed.returncode == 0, computed.stderr[-3000:]
     # spark-submit joins stderr to stdout, and so what is logged to the result.
     assert not computed.stdout.startswith("{")

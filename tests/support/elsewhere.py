@@ -13,6 +13,7 @@ class Elsewhere:
     """Does one part after another, each with what pickle makes of it. Its store is the caller's."""
 
     engine: Final = SPARK
+    reason: Final = "the test"
     cores: Final = 2
 
     def __init__(self, place: Place, slots: int = 8) -> None:

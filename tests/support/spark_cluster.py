@@ -43,7 +43,13 @@ class SparkCluster:
     @property
     def options(self) -> list[str]:
         """What makes a command run here."""
-        return ["--master", self.url, *(o for k, v in self.conf.items() for o in ("--conf", f"{k}={v}"))]
+        return [
+            "--engine",
+            "spark",
+            "--master",
+            self.url,
+            *(o for k, v in self.conf.items() for o in ("--conf", f"{k}={v}")),
+        ]
 
     def executors(self) -> list[int]:
         """The process ids of the executors that are alive: children of the workers."""

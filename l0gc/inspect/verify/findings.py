@@ -221,6 +221,8 @@ class VerifyResult(msgspec.Struct, Outcome):
         shadow: With `--shadow`, what was checked instead: `runs` and the `objects` and `bytes` that they have on record
             since `since_ms`; the `entries` since then that were read by `until_ms`, and `entries_gone`, which had been
             truncated; of access logs the `log_lines`, `logs_from_ms` and `logs_until_ms`; and a `sentence`. Null without it.
+        engine: `local` or `spark`.
+        engine_reason: Why that one.
         seconds: How long it took, without Spark's start.
     """
 
@@ -239,6 +241,8 @@ class VerifyResult(msgspec.Struct, Outcome):
     young_l1_objects: int = 0
     deleted_topic_objects: int = 0
     shadow: ShadowProof | None = None
+    engine: str = "local"
+    engine_reason: str = ""
     seconds: float = 0.0
 
     @property

@@ -183,6 +183,7 @@ def verify(
     result = result_of(basis, counts, _searched(cluster, first), deep=deep)
     for name, n in sum((seen for seen, _, _ in parts), Counter[str]()).items():
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
+    result.engine, result.engine_reason = workers.engine, workers.reason
     result.seconds = time.monotonic() - started
     return result
 

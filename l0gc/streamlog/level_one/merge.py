@@ -78,6 +78,7 @@ class MergeResult(Outcome):
         errors: What was left as it is, and why: journals that cannot be read, L1 and index objects that are missing or
             damaged, each with its partition. With any, exit code 3.
         engine: `local` or `spark`. Without anything to merge it is `local`: Spark is not started.
+        engine_reason: Why that one.
         dry_run: Whether it was one.
         seconds: How long it took, without Spark's start.
     """
@@ -91,6 +92,7 @@ class MergeResult(Outcome):
     lost: int = 0
     errors: list[str] = field(default_factory=list)
     engine: str = LOCAL
+    engine_reason: str = ""
     dry_run: bool = False
     seconds: float = 0.0
     unfinished: ClassVar[str] = "not everything could be merged"
@@ -163,7 +165,7 @@ def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEF
 def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> MergeResult:
     """Merge what was planned, and is still there. Raises `StoreError`; what was merged before stays merged."""
     began = cluster.runtime.clock.monotonic()
-    result = MergeResult(errors=list(plan.total.errors), engine=workers.engine)
+    result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
     slots = min(workers.slots, LOCAL_SLOTS) if workers.engine == LOCAL else workers.slots
     shares = [share for whole, planned in plan.journals for share in _cut(whole, planned, slots)]
     for at in range(0, len(shares), slots):

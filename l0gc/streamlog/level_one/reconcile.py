@@ -28,7 +28,7 @@ from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError
 from l0gc.formatting import Outcome, count
 from l0gc.keys import PartitionId
-from l0gc.storage.workers import LocalWorkers, Stage, Workers
+from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import RECONCILE
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -79,6 +79,8 @@ class ReconcileResult(Outcome):
             `value_error`. Not an error.
         errors: What was left out and why: journals that cannot be read, L0 objects that are missing or damaged, each
             with the partitions that it holds. With any, exit code 3.
+        engine: `local` or `spark`. Without anything to lift it is `local`: Spark is not started.
+        engine_reason: Why that one.
         seconds: How long it took, without Spark's start.
     """
 
@@ -91,6 +93,8 @@ class ReconcileResult(Outcome):
     limited: bool = False
     misfits: int = 0
     errors: list[str] = field(default_factory=list)
+    engine: str = LOCAL
+    engine_reason: str = ""
     seconds: float = 0.0
     unfinished: ClassVar[str] = "not everything could be lifted"
 
@@ -118,7 +122,7 @@ def reconcile(
         EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
     """
     workers = workers or LocalWorkers(cluster)
-    result = ReconcileResult()
+    result = ReconcileResult(engine=workers.engine, engine_reason=workers.reason)
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     state = cluster.controller.snapshot()
