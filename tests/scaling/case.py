@@ -1,21 +1,20 @@
-"""The worked case of `docs/scaling.md`: what it assumes, and what follows from that by the formulas of `model.py`.
+"""The worked case of `docs/scaling.md`: what it assumes, and what follows from that by the formulas of `docs/scaling.py`.
 
 Also the sweeps whose LIST requests the document gives; `test_large.py` runs them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
+from docs import scaling as model
+from docs.scaling import Log, Requests
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
-from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY
 from l0gc.storage.workers import SPARK
 from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
-from tests.scaling import model
-from tests.scaling.model import Log, Requests
 
 DAY_S: Final = 86_400
 
@@ -87,6 +86,12 @@ CHECKPOINT_ENTRIES: Final = 2 * CHECKPOINT / ENTRY_CHARGE
 """Entries after a checkpoint when the next one is due: they weigh twice as much."""
 CONTROLLER: Final = Log(uncovered=4, covered=TRUNCATE_MIN_AGE_MS / 1000 / EPOCH_S, checkpoints=2)
 """The controller's log: housekeeping checkpoints at 4 entries."""
+
+
+BUCKET: Final = model.Bucket(OBJECTS, PER_S, OBJECT_BYTES, SHARDS, SWEEP_S, PAGE_S, cores=CORES)
+"""The case, as far as listings and sweeps go."""
+BUCKETS: Final = [replace(BUCKET, objects=10**n, per_second=10**n / 10**5) for n in (6, 7, 8, 9)]
+"""Smaller ones, each a thousandth of what a day brings a second: M is as far behind as in the case."""
 
 
 def journal_log(period_s: float = HOUSEKEEP_S) -> Log:
@@ -185,7 +190,7 @@ def objects_possible() -> float:
 
 def keys_in_time() -> float:
     """How many keys Spark lists in a day, a page at a time on each core: M needs no listing, so once a day is enough."""
-    return DAY_S / PAGE_S * CORES * PAGE_SIZE
+    return OBJECTS * DAY_S / BUCKET.listing_spark_s
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------------------------

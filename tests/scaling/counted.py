@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.scaling.model import Requests
+from docs.scaling import Requests
 from tests.support.memory_store import MemoryStore
 
 _KINDS = {

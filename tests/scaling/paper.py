@@ -13,10 +13,11 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from docs import scaling as model
+from docs.scaling import Requests
 from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
-from tests.scaling import case, model
+from tests.scaling import case
 from tests.scaling.case import DAY_S, SweepCase
-from tests.scaling.model import Requests
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scaling.md"
 _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -135,7 +136,7 @@ def _runs() -> list[tuple[str, Requests, float]]:
         ("journal entries and checkpoints of a day", DAY_S * case.metadata_per_s(), 1),
         ("`housekeep`", case.housekeep(), DAY_S / case.HOUSEKEEP_S),
         ("`reconcile`", case.reconcile(), DAY_S / case.RECONCILE_S),
-        ("`compute-watermark`", case.compute_watermark(scan=True), DAY_S / case.WATERMARK_S),
+        ("`compute-watermark`", case.compute_watermark(scan=True), 1),
         ("`compute-watermark --no-scan`", case.compute_watermark(scan=False), DAY_S / case.WATERMARK_S),
         ("`sweep`", case.sweep(case.STEADY), DAY_S / case.SWEEP_S),
         ("`sweep` of the backlog, once", case.sweep(case.BACKLOG), 1),
@@ -159,13 +160,18 @@ def _requests() -> str:
 
 def _beside() -> str:
     sweeps = DAY_S / case.SWEEP_S
-    full = Requests(lists=model.pages(case.OBJECTS))
+    full, most = case.BUCKET.listing, DAY_S // case.BUCKET.listing_spark_s
     ours = Requests(lists=model.sweep_lists_bound(case.OBJECTS, case.STEADY, case.SHARDS))
     uploaded = case.PER_S * DAY_S * case.OBJECT_BYTES / 10**9 * model.STORED_DOLLARS
     kept = case.KEPT_UP * case.OBJECT_BYTES / 10**9 * model.STORED_DOLLARS
     rows = [
         ("`l0gc sweep`, every 20 minutes", number(sweeps * ours.lists), dollars(sweeps * ours.dollars), "the garbage"),
-        ("a full listing, every 20 minutes", number(sweeps * full.lists), dollars(sweeps * full.dollars), "all"),
+        (
+            f"full listings without a break, {case.CORES} cores: {most:.0f} a day",
+            number(most * full.lists),
+            dollars(most * full.dollars),
+            f"all, {duration(case.BUCKET.listing_spark_s)} old at worst",
+        ),
         ("a full listing, once a day", number(full.lists), dollars(full.dollars), "all, a day old at worst"),
         ("S3 Inventory, once a day", "0", dollars(case.OBJECTS * model.INVENTORY_DOLLARS), "all, a day old or more"),
         ("a lifecycle rule", "0", dollars(0), "ages in whole days, nothing of M"),
@@ -204,7 +210,6 @@ def _deletes() -> str:
 
 def _processor() -> str:
     a_day = case.PER_S * DAY_S
-    scans = DAY_S / case.WATERMARK_S
     rows = [
         ("all sweeps", number(a_day), number(case.DELETED_PER_CPU_S), a_day / case.DELETED_PER_CPU_S),
         (
@@ -213,17 +218,52 @@ def _processor() -> str:
             number(case.SPARK_LISTED_PER_CORE_S),
             case.OBJECTS / case.SPARK_LISTED_PER_CORE_S,
         ),
-        (
-            f"{scans:.0f} of them",
-            number(scans * case.OBJECTS),
-            number(case.SPARK_LISTED_PER_CORE_S),
-            scans * case.OBJECTS / case.SPARK_LISTED_PER_CORE_S,
-        ),
     ]
     return table(
         ["a day", "keys", "keys a core and second", "core hours"],
         ([a, b, c, f"{d / 3600:,.1f}"] for a, b, c, d in rows),
     )
+
+
+def _listing() -> str:
+    yours = case.BUCKET
+
+    def row(what: str, lists: float, seconds: float) -> list[str]:
+        return [what, number(lists), duration(seconds), dollars(Requests(lists=lists).dollars)]
+
+    return table(
+        ["what is listed", "LIST", "how long", "$"],
+        [
+            row(f"all, on Spark with {yours.cores} cores", yours.listing.lists, yours.listing_spark_s),
+            row("all, in one process", yours.listing.lists, yours.listing_here_s),
+            row("the garbage of one sweep, by skip-scan", yours.skip_scan.lists, yours.skip_scan_s),
+        ],
+    ) + wrapped_below(
+        f"So {case.CORES} cores list the bucket at most {DAY_S // yours.listing_spark_s:.0f} times a day; every 20 minutes "
+        f"would take {number(-(-case.CORES * yours.listing_spark_s // case.WATERMARK_S))} cores. "
+        f"The sweep that follows the skip-scan deletes for {duration(yours.sweep_run_s)}, at "
+        f"{number(yours.deletes_per_s)} objects a second."
+    )
+
+
+def _yours() -> str:
+    def row(b: model.Bucket) -> list[str]:
+        return [
+            number(b.objects),
+            number(b.per_second),
+            number(b.garbage),
+            duration(b.listing_here_s),
+            duration(b.listing_spark_s),
+            dollars(b.listing.dollars),
+            number(b.skip_scan.lists),
+            duration(b.sweep_run_s),
+            dollars(b.sweeps_dollars),
+            dollars(b.stored_dollars),
+        ]
+
+    head = ["objects", "new a second", "garbage a sweep", "full listing, one process", "Spark, 16 cores", "$"]
+    head += ["a sweep: LIST", "how long", "sweeps of a day, $", "storage of a month, $"]
+    return table(head, map(row, case.BUCKETS))
 
 
 def _logs() -> str:
@@ -300,6 +340,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "beside": _beside,
     "deletes": _deletes,
     "processor": _processor,
+    "listing": _listing,
+    "yours": _yours,
     "logs": _logs,
     "limits": _limits,
 }

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import scaling as model
+from docs.scaling import Log, Requests
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
@@ -19,9 +21,7 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.producers import begin_run
 from l0gc.watermark.pipeline import run_pipeline
-from tests.scaling import model
 from tests.scaling.counted import counted
-from tests.scaling.model import Log, Requests
 from tests.support.generated_store import PagedStore
 from tests.support.ingest import upload
 from tests.support.journal import key_of, of_topic

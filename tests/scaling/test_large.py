@@ -9,6 +9,8 @@ from functools import partial
 
 import pytest
 
+from docs import scaling as model
+from docs.scaling import Log
 from l0gc.collect.attempts import recorded_attempt
 from l0gc.collect.plan import run_id
 from l0gc.collect.sweep import SweepResult, SweepRun
@@ -18,10 +20,8 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
-from tests.scaling import model
 from tests.scaling.case import SWEEPS, SweepCase
 from tests.scaling.counted import counted
-from tests.scaling.model import Log
 from tests.support.generated_store import EPOCH, WATERMARK, GeneratedStore
 from tests.support.memory_store import memory_cluster, publish_m
 

@@ -1,16 +1,20 @@
 """What each command asks of the store, as formulas; `docs/scaling.md` gives them in words.
 
-`test_counts.py` and `test_large.py` compare them with requests counted in runs, `paper.py` works out the document's tables
-with them. All they rest on is in the first part: what a run asks once (`ONCE`), sizes, limits and prices. Who adds a request
-to a command adds it there, and the tests say if it is wrong.
+`.venv/bin/python docs/scaling.py --objects 1e8 --cores 32` prints what a bucket of yours takes, in hours and dollars. In
+`tests/scaling`, `test_counts.py` and `test_large.py` compare the formulas with requests counted in runs, and `paper.py`
+works out the document's tables with them. All they rest on is in the first part: what a run asks once (`ONCE`), sizes,
+limits and prices. Who adds a request to a command adds it there, and the tests say if it is wrong.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+import sys
+from dataclasses import dataclass, fields
 from math import ceil, log
 from typing import Final
 
+from l0gc.api.estimate import LISTING
 from l0gc.collect.record import SEGMENT_OBJECTS
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.ranges import FIRST_PAGES, GROWTH
@@ -66,6 +70,11 @@ ONCE: Final = {
 
 WORKERS: Final = 16
 """What the sweep's bound on LIST leaves to its eight scanners."""
+
+SCANNERS: Final = 8
+"""Of a sweep in one process, each with a page at a time."""
+READERS: Final = 64
+"""LISTs that one process has in flight, at most, where it lists the whole bucket."""
 
 PUT_DOLLARS: Final = 0.005 / 1000
 """A PUT or a LIST. Prices are those of S3 Standard in us-east-1; DELETE costs nothing."""
@@ -262,3 +271,101 @@ def sweep(controller: Log, journal: Log, *, journals: int, garbage: float, lists
         + journals * read_log(journal)
         + Requests(lists=lists, gets=segments, puts=2 * segments, deletes=batches(garbage))
     )
+
+
+# -- your numbers in, hours and dollars out --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket, and what lists and sweeps it: your numbers.
+
+    Attributes:
+        objects: L0 objects in it.
+        per_second: new L0 objects a second.
+        object_bytes: size of one.
+        shards: of its layout.
+        sweep_s: seconds between two sweeps.
+        list_s: seconds that a LIST of 1,000 keys takes.
+        deletes_per_s: objects that the store deletes in a second.
+        cores: of the Spark cluster.
+    """
+
+    objects: float = 10**9
+    per_second: float = 10**4
+    object_bytes: float = 100_000
+    shards: int = 1000
+    sweep_s: float = 1200
+    list_s: float = 0.1
+    deletes_per_s: float = 20_000
+    cores: int = 16
+
+    @property
+    def listing(self) -> Requests:
+        """A full listing."""
+        return Requests(lists=pages(self.objects))
+
+    @property
+    def listing_here_s(self) -> float:
+        """Seconds of a full listing in one process: as fast as it reads keys, or as it has requests in flight."""
+        return self.objects / min(LISTING.here, READERS * PAGE_SIZE / self.list_s)
+
+    @property
+    def listing_spark_s(self) -> float:
+        """Seconds of a full listing on Spark, a page at a time on each core, without its start."""
+        return self.listing.lists * self.list_s / self.cores
+
+    @property
+    def garbage(self) -> float:
+        """Objects for each sweep, however far M is behind."""
+        return min(self.objects, self.per_second * self.sweep_s)
+
+    @property
+    def skip_scan(self) -> Requests:
+        """The LIST and DELETE requests of a sweep."""
+        return Requests(lists=sweep_lists_bound(self.objects, self.garbage, self.shards), deletes=batches(self.garbage))
+
+    @property
+    def skip_scan_s(self) -> float:
+        """Seconds that a sweep lists, with its scanners at once."""
+        return self.skip_scan.lists * self.list_s / SCANNERS
+
+    @property
+    def sweep_run_s(self) -> float:
+        """Seconds of a sweep, which deletes while it lists."""
+        return max(self.skip_scan_s, self.garbage / self.deletes_per_s)
+
+    @property
+    def sweeps_dollars(self) -> float:
+        """What the sweeps of a day cost, but for the logs that they read."""
+        return 86_400 / self.sweep_s * self.skip_scan.dollars
+
+    @property
+    def stored_dollars(self) -> float:
+        """What a month of the bucket costs."""
+        return self.objects * self.object_bytes / 10**9 * STORED_DOLLARS
+
+    def lines(self) -> list[str]:
+        """Return each figure with its name."""
+        hours = 3600
+        return [
+            f"full listing: {self.listing.lists:,.0f} LIST, ${self.listing.dollars:,.2f}; in one process "
+            f"{self.listing_here_s / hours:,.2f} h, on Spark with {self.cores} cores {self.listing_spark_s / hours:,.2f} h",
+            f"a sweep of {self.garbage:,.0f} objects: {self.skip_scan.lists:,.0f} LIST in {self.skip_scan_s / hours:,.2f} h "
+            f"and {self.skip_scan.deletes:,.0f} DELETE, {self.sweep_run_s / hours:,.2f} h, ${self.skip_scan.dollars:,.2f}",
+            f"the sweeps of a day: ${self.sweeps_dollars:,.2f}",
+            f"a month of the bucket: ${self.stored_dollars:,.2f}",
+        ]
+
+
+def main() -> None:
+    """Print what the numbers on the command line come to."""
+    parser = argparse.ArgumentParser(description=main.__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    for f in fields(Bucket):
+        kind = int if isinstance(f.default, int) and f.name in ("shards", "cores") else float
+        parser.add_argument(f"--{f.name.replace('_', '-')}", type=kind, default=f.default, metavar="N", help=" ")
+    sys.stdout.write("\n".join(Bucket(**vars(parser.parse_args())).lines()) + "\n")
+
+
+if __name__ == "__main__":
+    main()
