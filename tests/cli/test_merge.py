@@ -53,6 +53,7 @@ def test_the_result_counts_objects_partitions_records_and_bytes() -> None:
         "lost": 0,
         "errors": [],
         "engine": "local",
+        "engine_reason": "",
         "dry_run": False,
         "seconds": 1.235,
     }

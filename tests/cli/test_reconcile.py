@@ -49,6 +49,8 @@ def test_the_result_counts_records_objects_and_partitions() -> None:
         "misfits": 0,
         "rounds": 1,
         "errors": [],
+        "engine": "local",
+        "engine_reason": "",
         "seconds": 1.235,
     }
 
