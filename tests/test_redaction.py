@@ -91,7 +91,7 @@ def repeating(planted: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-ALL = {name: given[0] for name, given in (REFUSED | NEEDED | READ_ONLY | OTHERS).items()}
+ALL = {name: given[0] for name, given in (REFUSED | NEEDED | READ_ONLY | OTHERS).items()} | {"topic infer": "events"}
 AS = (["-vv"], ["-vv", "--json"], ["-vv", "--log-format", "json"])
 
 

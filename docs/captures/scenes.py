@@ -42,6 +42,7 @@ SCENES: Final = [
     Scene("printf 'n,m\\n1,2\\n' > table.csv", silent=True),
     Scene("l0gc upload events table.csv"),
     Scene("l0gc upload evnts events.ndjson"),
+    Scene("l0gc topic infer events"),
     Scene("l0gc producer list"),
     Scene("l0gc producer describe nightly"),
     Scene("l0gc epoch show"),

@@ -96,7 +96,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     monkeypatch.setattr(Engine, "session", never)
-    monkeypatch.setattr(ExternalFiles, "read", never)
+    monkeypatch.setattr(ExternalFiles, "find", never)
 
 
 @pytest.mark.usefixtures("no_spark")

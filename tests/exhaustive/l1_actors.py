@@ -49,7 +49,7 @@ from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened,
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import Commit
 from l0gc.streamlog.level_one.rewrite import Rewritten
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, _holding
+from l0gc.streamlog.offset_reader import OffsetReader, _holding
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
 
@@ -296,11 +296,12 @@ def _batch(base: int, rows: int) -> pa.RecordBatch:
 
 def _open_l1(store: Any, wanted: WantedFile) -> Opened:
     store.get(wanted.key)
-    return Opened(wanted, None, None)
+    return Opened(wanted, None, b"all of it")
 
 
 def _chunks(opened: Opened, groups: Sequence[RowGroup]) -> list[L1Chunk]:
-    return [] if opened.wanted.file.is_hole else [L1Chunk(opened, [])]
+    f = opened.wanted.file
+    return [] if f.is_hole else [L1Chunk(opened, [RowGroup(0, f.base_offset, f.last_offset - f.base_offset + 1)])]
 
 
 def _fetch_chunk(store: Any, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
@@ -324,9 +325,12 @@ def _read_back(cluster: Any, key: str, extents: Sequence[Extent]) -> list[LostBl
     return [LostBlock(key, e.block.start, why) for e in extents]
 
 
-def _of_l0(reader: OffsetReader, wanted: UnreconciledObject, bodies: Sequence[bytes]) -> Piece:
-    ((partition, _, _, records, base),) = wanted.extents.tolist()
-    return Piece(partition, _batch(base, records))
+def _decoded(
+    reader: OffsetReader, fetched: tuple[UnreconciledObject, list[bytes]]
+) -> tuple[UnreconciledObject, int, pa.RecordBatch]:
+    wanted, _ = fetched
+    ((_, _, _, records, base),) = wanted.extents.tolist()
+    return wanted, 0, _batch(base, records)
 
 
 def _rewrite(
@@ -365,7 +369,7 @@ def small(state_rows: int) -> Iterator[None]:
         (level_one.parquet, "fetch_chunk", _fetch_chunk),
         (level_one.parquet, "decode", _decode),
         (OffsetReader, "_fetched", _fetched),
-        (OffsetReader, "_of_l0", _of_l0),
+        (OffsetReader, "_decoded", _decoded),
     ]
     with ExitStack() as stack:
         for module, name, value in patches:

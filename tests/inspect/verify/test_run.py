@@ -15,7 +15,7 @@ from l0gc.collect.scan import Deletable
 from l0gc.inspect.verify.findings import Basis, Kind, Suspect, VerifyResult, of_object
 from l0gc.inspect.verify.run import confirm, verify
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
-from l0gc.storage.workers import SPARK, LocalWorkers, Stage
+from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.landing import put_l0
 from l0gc.streamlog.journal.state import JournalState
@@ -61,6 +61,8 @@ def verified(cluster: Handles, **options: Any) -> VerifyResult:
     one = verify(cluster, LocalWorkers(cluster), **{"min_age_ms": -1, **options})
     many = verify(cluster, Tasks(cluster, slots=7), **{"min_age_ms": -1, **options})
     one.seconds = many.seconds = 0.0
+    assert (one.engine, many.engine) == (LOCAL, SPARK)
+    many.engine = one.engine
     assert one == many
     return one
 
