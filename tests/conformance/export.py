@@ -109,7 +109,7 @@ class Recorder:
             batch(0, epoch=1, inputs=[InputSpan("a", 6, 9)]),
         ]
         several = Objects([extents_of(5, {0: 2, 1: 3}, key=key_of(5, 1)), extents_of(6, {0: 4}, key=key_of(6, 2))])
-        for machine, log in (
+        logs: list[tuple[str, list[Any]]] = [
             ("controller", [FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, 0)])]),
             ("controller", [FOUNDED, created("t"), pin, controller.DeletePin("backup", 2)]),
             ("controller", [FOUNDED, created("t"), controller.CreateTable("t", 1, "lake", "l0gc.t")]),
@@ -119,7 +119,8 @@ class Recorder:
             ),
             ("journal", [several, several]),
             *(("journal", [Objects([extents_of(5, {0: 6}, producer=b)]) for b in (first, other)]) for other in later),
-        ):
+        ]
+        for machine, log in logs:
             known = _Known(state_after(machine, []), [])
             for offset, e in enumerate(log):
                 entry = Landed(offset, 0, msgspec.msgpack.encode(e), 0)
@@ -169,8 +170,8 @@ class Plugin:
         def of_controller(machine: Any, state: Any, entry: Landed) -> None:
             record("controller", state, entry, lambda: machine_apply(machine, state, entry))
 
-        journal.apply = of_journal  # type: ignore[assignment]
-        controller.ControllerMachine.apply = of_controller  # type: ignore[method-assign]
+        journal.apply = of_journal
+        controller.ControllerMachine.apply = of_controller  # type: ignore[method-assign, assignment]
 
     def end(self) -> None:
         journal.apply, controller.ControllerMachine.apply = self._originals  # type: ignore[method-assign]

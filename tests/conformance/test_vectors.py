@@ -13,7 +13,8 @@ from l0gc.storage.entry import Landed
 from l0gc.streamlog.controller.entries import ControllerEntry
 from l0gc.streamlog.journal.entries import JournalEntry
 from tests.conformance.vectors import FOLDER, Vector, after, refusal, shown, state_after
-from tests.simulation.mutants.registry import MUTANTS, Mutant
+from tests.simulation.mutants.registry import MUTANTS
+from tests.simulation.mutants.tools import Mutant
 
 VECTORS: Final = [
     v
