@@ -305,10 +305,12 @@ class Output:
 
 def _new_file(name: str) -> Path:
     """Return a file that can be written once the work is done, as far as its folder shows."""
-    path = Path(name)
+    path, writable = Path(name), False
     if name == "-":
         raise UsageError("--json-file writes a file: --json prints to stdout")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    with suppress(OSError, ValueError):  # a name that no file can have
+        writable = not path.is_dir() and os.access(path.parent, os.W_OK)
+    if not writable:
         raise UsageError(f"--json-file {name} cannot be written: name a file in a folder that is there and writable")
     return path
 

@@ -48,7 +48,7 @@ def answer(cluster: Cluster, spark: Any, **theirs: Any) -> str | type[L0gcError]
         result = cluster.compute_watermark(spark, scan=False, dry_run=True, **theirs)
     except L0gcError as e:
         return type(e)
-    return json.dumps(replace(result, seconds={}).to_json())
+    return json.dumps(replace(result, seconds={}, engine="", engine_reason="").to_json())
 
 
 def in_the_bucket(cluster: Cluster, name: str, frame: DataFrame, folder: Path, *columns: str) -> str:
