@@ -184,7 +184,8 @@ def test_reconcile_fails_for_another_reason(cluster: S3Store, tmp_path: Path, mo
 
 
 def fails_with(text: str) -> Callable[..., None]:
-    def fail(*args: object, **kwargs: object) -> None:
+    def fail(cluster: Handles, *args: object, **kwargs: object) -> None:
+        cluster.identity()  # a run fails once it knows the cluster
         raise PartialFailureError(text)
 
     return fail
