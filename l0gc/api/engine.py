@@ -162,9 +162,13 @@ class Engine:
         from l0gc.spark.master import cores_named, is_local
 
         if (session := self._given or self._started) is not None:
-            context = session.sparkContext
-            master = str(context.master)
-            return SparkPlace(master, context.defaultParallelism, not is_local(master), running=True)
+            from l0gc.spark.executors import cores_of
+            from l0gc.spark.workers import raising_causes
+
+            with raising_causes():  # Java may have gone since the last step
+                context = session.sparkContext
+                master = str(context.master)
+                return SparkPlace(master, cores_of(context), not is_local(master), running=True)
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
         master = self._master or ("the cluster of spark-submit" if submitted else "local[*]")
         known = cores_named(master, self._conf, cores)
