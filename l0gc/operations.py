@@ -65,11 +65,8 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
         found = msgspec.convert(_in_its_unit(name, value), kind)
         _check_storable(found)
         return str(found) if isinstance(found, str) else found  # of the type itself, which all encoders take
-    except (
-        msgspec.ValidationError,
-        ValueError,
-        AttributeError,
-    ) as e:  # msgspec takes any object for a mapping, and fails
+    # An AttributeError is msgspec's for an object of numpy that it takes for a mapping.
+    except (msgspec.ValidationError, ValueError, AttributeError) as e:
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
         raise UsageError(f"{name} cannot be {shown}: {str(e)[:1].lower()}{str(e)[1:]}") from e

@@ -127,9 +127,9 @@ class Engine:
             return spark or cls(LOCAL)
         if type(spark).__name__ != "SparkSession":
             raise UsageError(f"spark cannot be {spark!r}: give a SparkSession or an l0gc.api.Engine")
-        if type(spark).__module__.startswith("pyspark.sql.connect."):
-            from l0gc.spark.master import CONNECT_CANNOT
+        from l0gc.spark.master import CONNECT_CANNOT, is_connect
 
+        if is_connect(spark):
             raise UsageError(
                 f'{CONNECT_CANNOT}: give a session of a master, or none for this process; format("l0gc") works with Connect'
             )

@@ -191,10 +191,15 @@ def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[i
             entry: msgspec.Struct = decode_controller_entry(landed.offset, landed.payload)
         else:
             entry = decode_journal_entry(landed.payload, log.entry_key(landed.offset))
-        kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(entry).__name__).lower()
-        return Shown({**where, "entry": kind, **_tree(entry, names)})
+        return Shown({**where, **entry_tree(entry, names)})
     except (L0gcError, ValueError) as e:
         return _damaged(where, e)
+
+
+def entry_tree(entry: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
+    """Return an entry's kind, and what it holds; `names` are those of topics, by their revisions."""
+    kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(entry).__name__).lower()
+    return {"entry": kind, **_tree(entry, names)}
 
 
 def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:

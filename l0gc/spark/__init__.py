@@ -29,12 +29,13 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
         AccessDeniedError: credentials are to be sent, but none were found.
     """
     from l0gc.errors import UsageError
+    from l0gc.spark.master import is_connect
 
     try:
         from l0gc.integrations.spark.source import L0gcDataSource
     except ImportError as e:
         raise UsageError(f'format("l0gc") needs Spark 4.2 or newer, and this is {spark.version} ({e})') from e
-    if type(spark).__module__.startswith("pyspark.sql.connect."):
+    if is_connect(spark):
         if profile is not None or send_credentials:
             raise UsageError(
                 "Spark Connect cannot send credentials: give them to the server and its executors, as a role or in their "

@@ -69,6 +69,7 @@ class ExternalFrames(SnapshotLimits):
         Raises:
             What `known_columns` raises, of a value.
         """
+        from l0gc.spark.executors import cores_of
         from l0gc.spark.workers import raising_causes
 
         rows = []
@@ -76,7 +77,7 @@ class ExternalFrames(SnapshotLimits):
             known = frame.select([c for c in frame.columns if c in TYPES])
             work = partial(_checked, name, needed, reports=needed is REPORTS)
             rows.append(known.mapInArrow(work, f"{_SCHEMA}, {_IS_REPORT} boolean"))
-        tasks = rows[0].sparkSession.sparkContext.defaultParallelism
+        tasks = cores_of(self.session.sparkContext)
         together = rows[0].unionByName(rows[1]).repartition(tasks, *PARTITIONS)
         with raising_causes():
             sums = together.mapInArrow(_sum_up, "summary binary").collect()

@@ -24,6 +24,11 @@ CONNECT_CANNOT: Final = "a Spark Connect server cannot run l0gc's jobs"
 _CONNECT_SECONDS: Final = 5.0
 
 
+def is_connect(session: object) -> bool:
+    """Whether a session is one of Spark Connect, whose driver is its server."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def has_java() -> bool:
     """Whether a Java is here that Spark would take."""
     home = os.environ.get("JAVA_HOME")

@@ -64,8 +64,7 @@ def shown(machine: str, entry: Landed) -> dict[str, Any]:
             if machine == "controller"
             else decode_journal_entry(entry.payload, "the entry")
         )
-        kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(decoded).__name__).lower()
-        return _plain({"entry": kind, **shown_log._tree(decoded, {})})
+        return _plain(shown_log.entry_tree(decoded, {}))
     except (L0gcError, ValueError):
         return {}
 

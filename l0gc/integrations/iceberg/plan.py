@@ -151,19 +151,20 @@ def ended_snapshots(
             followed_ms[parent] = min(followed_ms.get(parent, note.time_ms), note.time_ms)
     slot_ms = keep_ms // SLOTS + 1
 
-    def old(at: int, note: SnapshotNote) -> bool:
+    def replaced_for_ms(at: int, note: SnapshotNote) -> int:
         # One whose follower has ended was followed within its slot.
-        return now_ms - followed_ms.get(at, note.time_ms + slot_ms) >= keep_ms
+        return now_ms - followed_ms.get(at, note.time_ms + slot_ms)
 
-    unreadable = {at for at, note in notes.items() if note is None or note.pin not in pins}
     kept = {
-        at: n for at, n in notes.items() if n is not None and at not in unreadable and (at == current or not old(at, n))
+        at: note
+        for at, note in notes.items()
+        if note is not None and note.pin in pins and (at == current or replaced_for_ms(at, note) < keep_ms)
     }
     firsts = dict[int, int]()
     for at, note in sorted(kept.items(), key=lambda item: (item[1].time_ms, item[0])):
         firsts.setdefault(note.time_ms // slot_ms, at)
     between = kept.keys() - firsts.values() - {current}
-    thinned = {at for at in between if now_ms - followed_ms.get(at, kept[at].time_ms + slot_ms) >= UNTHINNED_MS}
+    thinned = {at for at in between if replaced_for_ms(at, kept[at]) >= UNTHINNED_MS}
     return notes.keys() - kept.keys() | (thinned if len(thinned) >= THINNED else set())
 
 

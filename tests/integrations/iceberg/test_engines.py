@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
-import yaml
 from pyiceberg.catalog import load_catalog
 
 import l0gc
@@ -18,19 +16,13 @@ from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from tests.docs.test_blocks import found
 from tests.support.engines import a_duckdb, extension_file, of_server, rows_of
-from tests.support.tables import configure
 
 DOCUMENT = "docs/tables.md"
 
 
 @pytest.mark.weed
-def test_every_engine_reads_what_read_gives(
-    bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documented = found(DOCUMENT, "catalog:\n  lake:\n    type: sql").text + found(DOCUMENT, "    s3.endpoint").text
-    text = of_server(documented, weed).replace("s3://bucket", f"s3://{bucket.bucket}")
-    configure(monkeypatch, **yaml.safe_load(text.replace("/var/lib/l0gc", str(tmp_path)))["catalog"]["lake"])
-    with l0gc.open(bucket.url) as cluster:
+def test_every_engine_reads_what_read_gives(documented_catalog: StoreConfig, weed: SeaweedFS) -> None:
+    with l0gc.open(documented_catalog.url) as cluster:
         cluster.init(create_bucket=True, journals=2)
         cluster.topics.create("events", partitions=3, journals=2)
         cluster.tables.create("events", catalog="lake")

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-import yaml
 from pyiceberg.catalog import load_catalog
 
 import l0gc
@@ -21,8 +20,8 @@ from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import columns_of
 from tests.docs.test_blocks import found
 from tests.support.cli import l0gc as l0gc_cli
-from tests.support.engines import a_duckdb, of_server
-from tests.support.tables import configure, lift, sync, table
+from tests.support.engines import a_duckdb
+from tests.support.tables import lift, sync, table
 
 DOCUMENT = "docs/tables.md"
 FIRST = {"fields": [{"name": "id", "type": "int"}, {"name": "key", "type": "string"}]}
@@ -59,16 +58,11 @@ def test_a_table_gets_the_columns_of_its_topic_by_their_ids_with_the_next_sync(c
 
 
 @pytest.mark.weed
-def test_every_engine_reads_typed_columns(
-    bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documented = found(DOCUMENT, "catalog:\n  lake:\n    type: sql").text + found(DOCUMENT, "    s3.endpoint").text
-    text = of_server(documented, weed).replace("s3://bucket", f"s3://{bucket.bucket}")
-    configure(monkeypatch, **yaml.safe_load(text.replace("/var/lib/l0gc", str(tmp_path)))["catalog"]["lake"])
+def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed: SeaweedFS, tmp_path: Path) -> None:
     late = (
         b'{"id": 3000000000, "tags": ["a", null], "place": {"lat": 1.5}, "price": 1.25, "at": "2024-01-31T10:00:00Z"}'
     )
-    with l0gc.open(bucket.url) as cluster:
+    with l0gc.open(documented_catalog.url) as cluster:
         cluster.init(create_bucket=True, journals=1)
         cluster.topics.create("events", partitions=1)
         cluster.tables.create("events", catalog="lake")
