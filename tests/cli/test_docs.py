@@ -35,7 +35,7 @@ def _name(document: Path) -> str:
 COMMON = "options of every command"
 
 HAZARDS = [*range(1, 41)]
-"""The hazards that docs/safety.md has a guard, a mutant and a test for, by their numbers there."""
+"""The hazards that docs/hazards.md has a guard, a mutant and a test for, by their numbers there."""
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
@@ -284,7 +284,7 @@ def test_functions_and_tests_that_the_documents_name_exist(document: Path) -> No
 
 
 def test_every_hazard_has_a_row_with_a_guard() -> None:
-    rows = re.findall(r"^\| (\d+) \| .* \| .*l0gc/\w.* \| .* \|$", (ROOT / "docs/safety.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| .* \| .*l0gc/\w.* \| .* \|$", (ROOT / "docs/hazards.md").read_text(), re.MULTILINE)
     assert [int(n) for n in rows] == HAZARDS
 
 

@@ -105,6 +105,7 @@ NOT_RUN: Final = {
     ("docs/concepts.md", "level_zero/data/"): "the layout of keys",
     ("docs/concepts.md", "bound(p) ="): "a formula",
     ("docs/safety.md", "bound(p) ="): "a formula",
+    ("docs/safety.md", "epochs  "): "a picture",
     ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
     ("docs/external-log.md", "func key"): "it needs Go",
     ("docs/external-log.md", "fn key"): "it needs a crate of uuids",

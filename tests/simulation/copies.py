@@ -135,7 +135,7 @@ class Restore:
 
     @property
     def noticed(self) -> bool:
-        """Whether a log went back, and what is published shows it (docs/safety.md says what nobody can notice)."""
+        """Whether a log went back, and what is published shows it (docs/hazards.md says what nobody can notice)."""
         return bool(self.parts & {LOGS, CONTROLLER}) and not self.published
 
     def happen(self, world: World, copy: Copy, newest: Copy) -> None:
