@@ -6,8 +6,8 @@ instead. A signal that was ignored when the command was started, as under `nohup
 
 A request that hangs holds nobody up. The main thread may be in another library's wait, where no signal reaches it, or wait
 for threads that are. So Python also writes each signal into a pipe. A thread that reads it says that the run stops, ends the
-process after a grace, and at once at the second signal. Wherever that is, running the command again is safe: an append under
-way is read back by the next one, and an object that no journal names is garbage.
+process after a grace, with the Java that it started, and at once at the second signal. Wherever that is, running the command
+again is safe: an append under way is read back by the next one, and an object that no journal names is garbage.
 
 Nothing is raised in the middle of a lock of `threading`: its methods are written in Python, so the lock would stay locked,
 and the threads that need it would keep the process for ever. Such a signal is sent once more, a moment later.
@@ -124,6 +124,8 @@ def _end_now(number: int, why: str) -> None:
     """End the process, after a moment for a last word, or for the signal itself to end it."""
     if why:
         _thread.start_new_thread(_say, (why,))  # whoever has stderr may not take it
+    if (gateway := sys.modules.get("l0gc.spark.gateway")) is not None:
+        gateway.end_java_at_once()
     time.sleep(_LAST_WORD_S)
     if sys.stderr is not None and sys.stderr.isatty():
         os.write(2, b"\x1b[?25h")  # progress hides the cursor

@@ -41,8 +41,8 @@ from pyspark.sql import SparkSession
 
 from l0gc.runtime import temporary_folder
 
-GRACE_S: Final = 10.0
-"""How long Java may take to end on its own before it is killed."""
+GRACE_S: Final = 5.0
+"""How long Java may take to end on its own before it is killed; less than a command may take that a signal stops."""
 
 PYTHON: Final = "spark.pyspark.python"
 _WORKERS_S: Final = 4.0
@@ -64,13 +64,14 @@ done
 PYTHONPATH=$rest exec {python} "$@"
 """
 _java: list[subprocess.Popen[bytes]] = []
+_folders: Final = ExitStack()
+"""They go at this process's end."""
+atexit.register(_folders.close)
 
 
 def own_folder(purpose: str) -> Path:
     """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(temporary_folder(purpose))
+    return _folders.enter_context(temporary_folder(purpose))
 
 
 @functools.cache
@@ -164,6 +165,15 @@ def end_java() -> None:
     _java.clear()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
+
+
+def end_java_at_once() -> None:
+    """Kill Java with its workers, and remove its folders, while another thread may be in the middle of its work."""
+    for process in _java:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _end_workers(process.pid)
+    _folders.close()
 
 
 def _end_workers(session: int) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,27 +26,31 @@ WAITING = "touch $STARTED; cat > /dev/null"
 WORKER = "import os, time; os.setpgid(0, 0); open(os.environ['STARTED'], 'w'); time.sleep(1000)"
 WORKING = f'{sys.executable} -c "{WORKER}" & cat > /dev/null'
 """Java with a worker, which has a process group of its own, and is slow to notice that Java has gone."""
+SLOW = "trap '' TERM; touch $STARTED; while :; do sleep 0.1; done"
+"""Java on a busy machine, which takes longer to end than anybody waits."""
 ENDING = "echo noise; exit 0"
 
-Start = Callable[[str], tuple["subprocess.Popen[bytes]", dict[str, str]]]
+VERIFY = (*BIN, "verify", "--engine", "spark")
+
+Start = Callable[..., tuple["subprocess.Popen[bytes]", dict[str, str]]]
 
 
 @pytest.fixture
 def start(store: S3Store, tmp_path: Path) -> Start:
-    """Starts `l0gc verify` with this script as Spark, in a process group of its own, and waits until the script runs."""
+    """Starts `l0gc verify`, or another line, in a process group of its own, and waits until this script runs as Spark."""
     l0gc("init", "--create-bucket", "--shards", "4")
     home, started = tmp_path / "spark", tmp_path / "started"
     (home / "bin").mkdir(parents=True)
     (home / "temporary").mkdir()
 
-    def run(script: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    def run(script: str, line: Sequence[str] = VERIFY) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
         for name in ("spark-submit", "java"):
             (home / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
             (home / "bin" / name).chmod(0o700)
         mark = new_mark()
         places = {"SPARK_HOME": str(home), "JAVA_HOME": str(home), "TMPDIR": str(home / "temporary")}
         process = subprocess.Popen(
-            [*BIN, "verify", "--engine", "spark"],
+            line,
             env={**os.environ, **mark, **places, "STARTED": str(started)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -60,6 +64,21 @@ def start(store: S3Store, tmp_path: Path) -> Start:
     return run
 
 
+STUCK = """
+import threading, time
+from l0gc.cli import signals
+from l0gc.spark.gateway import start_java
+signals.listen()
+threading.Thread(target=start_java, args=({}, "python"), kwargs={"verbose": False}, daemon=True).start()
+while True:
+    try:
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        continue
+"""
+"""A command in the middle of a call that no signal ends."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp_path: Path, number: int) -> None:
     process, mark = start(STARTING)
@@ -68,6 +87,17 @@ def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp
     assert (process.returncode, out) == (128 + number, b"")
     assert err.startswith(b"l0gc: stopped: ")
     assert err.count(b"\n") == 1
+    assert marked(mark) == []
+    assert list((tmp_path / "spark" / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("line", [VERIFY, (sys.executable, "-c", STUCK)], ids=["Java", "the command"])
+@pytest.mark.thorough
+def test_what_ends_too_late_leaves_nothing(start: Start, tmp_path: Path, line: tuple[str, ...]) -> None:
+    process, mark = start(SLOW, line)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 130, err
     assert marked(mark) == []
     assert list((tmp_path / "spark" / "temporary").iterdir()) == []
 
