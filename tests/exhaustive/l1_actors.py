@@ -1,6 +1,7 @@
 """What the processes of the search over L1's life do: l0gc's own runs.
 
-What Parquet holds is its records' offsets here, as the key says; all else is the real code.
+What Parquet holds is its records' offsets here, as the key says, and the number of a value schema, if there is one, as
+the body says; all else is the real code.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 from unittest import mock
 
@@ -32,11 +34,13 @@ from l0gc.errors import (
     OffsetOutOfRangeError,
     PartitionClosedError,
     SafetyError,
+    UnsupportedFormatError,
     UsageError,
 )
 from l0gc.operations import Vacuum
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, is_hole, name_bytes
@@ -45,13 +49,22 @@ from l0gc.streamlog.level_one.give_up import LostBlock, give_up
 from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
-from l0gc.streamlog.level_one.parquet import L1_SCHEMA, RECORD, L1Chunk, Opened, RowGroup, WantedFile
+from l0gc.streamlog.level_one.parquet import (
+    L1_FILE,
+    L1_SCHEMA,
+    RECORD,
+    SCHEMA_METADATA,
+    L1Chunk,
+    Opened,
+    RowGroup,
+    WantedFile,
+)
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import Commit
-from l0gc.streamlog.level_one.rewrite import Rewritten
+from l0gc.streamlog.level_one.rewrite import Rewritten, _check_columns
 from l0gc.streamlog.offset_reader import OffsetReader, _holding
 from l0gc.streamlog.reader import read_slices
-from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View
+from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View, topic_with
 
 P: Final = TOPIC.id(0)
 RULE: Final = MergeRule(1 << 30, 2)
@@ -93,11 +106,16 @@ def _window() -> Window:
     return Window(0, {TOPIC.revision: TOPIC})
 
 
-def _row(cluster: Handles, base: int, last: int, size: int, epoch: int) -> Rows:
-    """A new L1 object, durable."""
-    row = np.array([(0, base, last, size, 0, epoch, name_bytes(cluster.runtime.new_id()), 0)], L1_ROW)
-    cluster.store.put(_key(row[0]), b"")
+def _row(store: Any, runtime: Runtime, base: int, last: int, size: int, epoch: int, schema: int) -> Rows:
+    """A new L1 object by a value schema of this number, or by none, durable."""
+    row = np.array([(0, base, last, size, 0, epoch, name_bytes(runtime.new_id()), 0)], L1_ROW)
+    store.put(_key(row[0]), b"%d" % schema if schema else b"")
     return row
+
+
+def _number(*topics: Topic) -> int:
+    """The number of the value schema that the topic has; 0 if it has none, or is gone."""
+    return max((t.value_schema.number for t in topics if t.value_schema is not None), default=0)
 
 
 def _key(row: Any) -> str:
@@ -134,9 +152,11 @@ class Reconciler(Actor):
 
     def act(self, cluster: Handles, local: Local) -> Local:
         if local.step == "begin":
-            epoch = cluster.controller.snapshot().epoch
+            state = cluster.controller.snapshot()
+            epoch, number = state.epoch, _number(*state.topics.values())
             extents = _readable(cluster.journal(0).catch_up().topic(TOPIC.revision), _lost(cluster))
-            rows = [_row(cluster, e.base_offset, e.last_offset, 1, epoch) for e in extents]
+            at = cluster.store, cluster.runtime
+            rows = [_row(*at, e.base_offset, e.last_offset, 1, epoch, number) for e in extents]
             plan = (epoch, extents[-1].log_offset, np.concatenate(rows).tobytes()) if extents else ()
             return Local("commit" if extents else "", plan=plan)
         epoch, cut, packed, *before = local.plan
@@ -155,13 +175,31 @@ class Reconciler(Actor):
 
 
 class Merger(Actor):
-    """Merges what is due, by one round of a real merge."""
+    """Merges what is due, by one round of a real merge.
+
+    Args:
+        looks: whether the topic's value schema may change, so that it looks it up first.
+    """
+
+    def __init__(self, name: str, *, looks: bool = False) -> None:
+        super().__init__(name)
+        self._looks = looks
 
     def act(self, cluster: Handles, local: Local) -> Local:
-        share = Share(_window(), {TOPIC.revision: RULE})
+        if self._looks and local.step == "begin":
+            return Local("merge", plan=(_number(cluster.controller.snapshot().topics[TOPIC.name]),))
+        share = Share(Window(0, {TOPIC.revision: topic_with(*local.plan or (0,))}), {TOPIC.revision: RULE})
         result = _merge_share(cluster, share)
-        if any("fenced off" not in e and "no longer" not in e for e in result.errors):
+        if any(all(why not in e for why in ("fenced off", "no longer", "merge again")) for e in result.errors):
             raise BrokenError(str(result.errors))
+        return Local("")
+
+
+class Alterer(Actor):
+    """Gives the topic its next value schema."""
+
+    def act(self, cluster: Handles, local: Local) -> Local:
+        cast(Any, cluster.controller)._view.ask("alter-topic")
         return Local("")
 
 
@@ -333,20 +371,25 @@ def _decoded(
     return wanted, 0, _batch(base, records)
 
 
+_NOTHING: Final = WantedFile("", l1_file(np.zeros(1, L1_ROW)[0]), 0, 0)
+_COLUMNS: Final = SimpleNamespace(to_arrow_schema=lambda: L1_FILE)
+
+
 def _rewrite(
     store: Any, merges: Sequence[MergeGroup], topics: Any, epoch: int, runtime: Runtime, parallel: Any
 ) -> list[Rewritten]:
     done = []
     for m in merges:
         try:
-            store.read([_key(source) for source in m.sources])
-        except ObjectNotFoundError as e:
+            number = _number(topics[m.revision])
+            for body in store.read([_key(source) for source in m.sources]):
+                written = {SCHEMA_METADATA.encode(): body} if body else {}
+                _check_columns(Opened(_NOTHING, SimpleNamespace(metadata=written, schema=_COLUMNS), None), number)
+        except (ObjectNotFoundError, UnsupportedFormatError) as e:
             done.append(Rewritten(m, error=e))
             continue
         span = int(m.sources["base"][0]), int(m.sources["last"][-1])
-        row = np.array([(0, *span, m.bytes, 0, epoch, name_bytes(runtime.new_id()), 0)], L1_ROW)
-        store.put(_key(row[0]), b"")
-        done.append(Rewritten(m, row))
+        done.append(Rewritten(m, _row(store, runtime, *span, m.bytes, epoch, number)))
     return done
 
 

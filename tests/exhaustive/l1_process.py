@@ -25,6 +25,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import identity_of
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, EpochTime, Topic
+from l0gc.streamlog.controller.value_schema import FIRST_ID, ValueColumn, ValueSchema
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.process import RightTime
@@ -89,11 +90,18 @@ def now_ms(epoch: int) -> int:
 
 
 @lru_cache
-def controller_state(epoch: int, deleted: int) -> ControllerState:
+def topic_with(schema: int) -> Topic:
+    """The topic with a value schema of this number; 0 for none."""
+    fields = tuple(ValueColumn(FIRST_ID + n, f"f{n}", "long") for n in range(schema))
+    return msgspec.structs.replace(TOPIC, value_schema=ValueSchema(schema, fields)) if schema else TOPIC
+
+
+@lru_cache
+def controller_state(epoch: int, deleted: int, schema: int) -> ControllerState:
     """The controller's state at an epoch; `deleted` is the one at which the topic was deleted, 0 if it was not."""
     state = ControllerState("cluster", 4, epoch=epoch, journals=1, time_ms=now_ms(epoch))
     state.epoch_times = [EpochTime(e, now_ms(e)) for e in range(epoch + 1)]
-    state.topics = {} if deleted else {TOPIC.name: TOPIC}
+    state.topics = {} if deleted else {TOPIC.name: topic_with(schema)}
     state.deleted = [DeletedTopic(TOPIC, deleted)] if deleted else []
     return state
 
@@ -194,7 +202,7 @@ class FakeController:
         if kept is not None:
             return kept
         answer = self._view.ask("epoch")
-        return controller_state(answer.epoch, answer.value)
+        return controller_state(answer.epoch, *answer.value)
 
     def epoch(self, at_least: int = -1) -> int:
         return self._view.epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.exhaustive.l1_actors import Deleter, Expirer, Giver, Merger, Reader, Reconciler, Vacuumer
+from tests.exhaustive.l1_actors import Alterer, Deleter, Expirer, Giver, Merger, Reader, Reconciler, Vacuumer
 from tests.exhaustive.l1_search import L1Scope
 
 R, M, E, V = Reconciler("r"), Merger("m"), Expirer("e", 1, 2), Vacuumer("v")
@@ -17,6 +17,9 @@ E1, D = Expirer("e", 1), Deleter("d")
 """An expiry up to the second record, a deletion of the topic."""
 G = Giver("g", 2, 3)
 """Somebody who gives up the third or the fourth record."""
+
+L = Merger("m", looks=True)
+"""A merge that looks the value schema up first."""
 
 L1_SCOPES = (
     # The vacuum may fence the reconciler off; or the merge, whose sources it may delete.
@@ -61,6 +64,9 @@ L1_SCOPES = (
     L1Scope("given-up-merged-and-vacuumed", (Giver("g", 2), M, V), waiting=2, lost=(2,), ticks=1),
     L1Scope("given-up-and-read", (Reader("read"), Giver("g", 3), R), waiting=3, lost=(3,), ticks=0),
     L1Scope("given-up-and-deleted", (Giver("g", 2), D, V), waiting=2, lost=(2,), ticks=1),
+    # The topic gets another value schema, while a reconciler and a merge go on by the one before.
+    L1Scope("altered-and-merged", (R, L, Alterer("a")), ticks=0),
+    L1Scope("altered-lifted-and-merged", (R, Reconciler("s"), L, Alterer("a")), lifted=1, waiting=2, ticks=0),
     L1Scope("listed-and-given-up", (Giver("g", 3), R, V), waiting=3, lost=(3,), state_rows=1, ticks=1),
 )
 L1_WHOLE = {s.name: s for s in L1_SCOPES}

@@ -19,17 +19,19 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from l0gc.errors import L0gcError
-from l0gc.keys import journal_log
+from l0gc.keys import L1_DATA, journal_log
 from l0gc.storage.entry import Entry, encode_entry
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.entries import Objects
+from l0gc.streamlog.journal.entries import Edit, Objects
+from l0gc.streamlog.journal.rows import L1_ROW, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.l1_actors import Actor, Local, Reconciler, Vacuumer, small
 from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, BrokenError, View, now_ms
 from tests.exhaustive.store import Call, Stands
 from tests.simulation.shadow import LandingWorld, Shadow
-from tests.simulation.shadow_l1 import Wrong
+from tests.simulation.shadow_l1 import Wrong, spans_of_files
+from tests.simulation.typed import check_merged
 from tests.support.journal import extents_of
 
 FIRST_EPOCH: Final = 2
@@ -58,13 +60,15 @@ class L1Scope:
 
 
 class State(NamedTuple):
-    """All numbers but `epoch`, and `deleted`, the epoch at which the topic was deleted."""
+    """All numbers but `epoch`, `deleted`, the epoch at which the topic was deleted, and `schema`, the number of its value
+    schema."""
 
     log: int
     there: int
     epoch: int
     deleted: int
     nodes: tuple[int, ...]
+    schema: int = 0
 
 
 class _Node(NamedTuple):
@@ -229,7 +233,7 @@ class L1Search:
             case "read", ():
                 return state, answer, ""
             case "epoch", ():
-                return state, answer._replace(log=-1, value=state.deleted), ""
+                return state, answer._replace(log=-1, value=(state.deleted, state.schema)), ""
             case "append", (log, epoch, payload):
                 if (log, epoch) != (state.log, state.epoch):
                     return state, answer._replace(done=False), ""
@@ -246,6 +250,8 @@ class L1Search:
             case "delete", (keys,):
                 after = self._with(state, {k: body for k, body in there.items() if k not in keys})
                 return after, Answer(state.epoch), self._wrongly_deleted(state, keys)
+            case "alter-topic", ():
+                return state._replace(epoch=state.epoch + 1, schema=state.schema + 1), Answer(state.epoch + 1), ""
             case "delete-topic", ():
                 return state._replace(epoch=state.epoch + 1, deleted=state.epoch + 1), Answer(state.epoch + 1), ""
         raise AssertionError(call)
@@ -287,7 +293,12 @@ class L1Search:
         objects = {**self._l0, **self._bucket(state)}
         try:
             names = {TOPIC.topic_id: TOPIC.name}
-            shadow.land(offset, body, LandingWorld(objects, state.epoch, -1, names, {TOPIC.topic_id}, lost=self.lost))
+            seen = LandingWorld(objects, state.epoch, -1, names, {TOPIC.topic_id}, lost=self.lost)
+            landed = shadow.land(offset, body, seen)
+            numbers = {key: int(number or 0) for key, number in objects.items() if key.startswith(L1_DATA)}
+            for t in landed.topics if isinstance(landed, Edit) else ():
+                rows = (unpack(r, L1_ROW) for r in (t.added, t.removed))
+                check_merged(numbers, *(dict(spans_of_files(TOPIC.name, TOPIC.revision, r)) for r in rows))
         except Wrong as e:
             return state.log, f"the journal {e}"
         dropped = {k: before.dropped.get(k, state.epoch) for k in shadow.l1.dropped}

@@ -34,6 +34,7 @@ QUICK = [
     (within("given-up-twice", 1), 1_000),
     (within("given-up-and-expired", 0), 500),
     (within("given-up-and-read", 0), 200),
+    (within("altered-and-merged", 0), 200),
 ]
 
 
@@ -109,6 +110,12 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
         "stamped below its L1 fence",
     ),
     ("looked-before-fence", of_l1.looked_before_fence.off, within("lifted-and-vacuumed", 1), "the journal names it"),
+    (
+        "newer-columns-lost",
+        of_l1.newer_columns_lost.off,
+        within("altered-and-merged", 0),
+        "merged columns of value schema",
+    ),
     ("listing-decides", listing_decides, within("lifted-and-vacuumed", 1), "the journal names it"),
     ("no-grace", of_l1.no_grace.off, within("merged-and-vacuumed", 1), "and was dropped at"),
     ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, within("merged-and-vacuumed", 2), "and was dropped at"),

@@ -6,6 +6,7 @@ is reported to a job as done, it reports to the watch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
@@ -185,10 +186,21 @@ def acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploa
             at += n
 
 
+def line_of(name: str, i: int) -> bytes:
+    """Return a value that fits the value schemas of `typed.py`, or only those from the second on, or none of them."""
+    n = i if i % 3 else 3_000_000_000
+    return (
+        b"%s[%d" % (name.encode(), i)
+        if i % 4 == 3
+        else json.dumps({"who": f"{name}-{i}", "n": n, "tags": ["a", None], "x": i}).encode()
+    )
+
+
 def new_lines(world: World, name: str) -> list[bytes]:
     """A few records that nobody has uploaded before."""
     n = world.random.randrange(1, 9)
-    return [f"{name}-{world.random.getrandbits(48):012x}-{i}".encode() for i in range(n)]
+    names = [f"{name}-{world.random.getrandbits(48):012x}" for _ in range(n)]
+    return [line_of(w, i) if world.weather.schemas else f"{w}-{i}".encode() for i, w in enumerate(names)]
 
 
 @contextmanager

@@ -142,6 +142,8 @@ def usual(world: World, work: Work, phase: str) -> None:
     if world.weather.pins:
         for n in (1, 2):
             world.spawn(f"pinner-{phase}{n}", pins.pinner(world, 10), pins.pinner(world, 10))
+    if world.weather.schemas:
+        world.spawn(f"evolver-{phase}", jobs.evolver(world, 4), jobs.evolver(world, 4))
     if world.losses is not None:
         world.spawn(f"loser-{phase}", actors.repeat(world, 4, partial(losses.loser, world)))
     if world.weather.external_log:

@@ -14,7 +14,8 @@ from l0gc.keys import JOURNALS
 from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
+from l0gc.streamlog.controller.value_schema import columns_of
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
@@ -27,6 +28,7 @@ from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
+from tests.simulation import typed
 from tests.simulation.actors import TOPICS, found_topic, new_lines, repeated, upload
 from tests.simulation.shadow_l1 import spans_of_files
 from tests.simulation.weather import HOUR_MS
@@ -185,6 +187,17 @@ def retainer(world: World, process: Process) -> None:
         expire(cluster, world.random.choice([None, name]))
     finally:
         thread.retains = None
+
+
+@repeated
+def evolver(world: World, process: Process) -> None:
+    """Gives a topic its next value schema; somebody else may do so at the same time."""
+    cluster, name = world.cluster(process), world.random.choice(TOPICS)
+    known = cluster.controller.snapshot().topic(name).value_schema
+    number = 0 if known is None else known.number
+    if number < len(typed.SCHEMAS):
+        cluster.controller.alter_topic(name, NOT_GIVEN, columns_of({"fields": typed.SCHEMAS[number]}))
+        world.happened[typed.ALTERED] += 1
 
 
 @repeated

@@ -22,12 +22,14 @@ from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import EXPIRE, Edit, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import LandedObject
+from l0gc.streamlog.journal.rows import L1_ROW, unpack
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark, decode_published
+from tests.simulation import typed
 from tests.simulation.promises import Promises
 from tests.simulation.retention import Retentions, check_expiry
 from tests.simulation.shadow import LandingWorld, Shadow, fingerprint
-from tests.simulation.shadow_l1 import Wrong
+from tests.simulation.shadow_l1 import Wrong, spans_of_files
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -84,6 +86,7 @@ class Watch:
         self.refused: set[tuple[int, str]] = set()
         self.acknowledged: dict[Place, dict[int, bytes]] = {}
         self.states: set[int] = set()
+        self.numbers: dict[str, int] = {}
         self.protected: frozenset[str] = frozenset()
         self.strays: frozenset[str] = frozenset()
         self.went_back: frozenset[int] = frozenset()
@@ -176,6 +179,8 @@ class Watch:
                 there = ChainMap(dict.fromkeys(lost), self._world.store.objects)
             seen = LandingWorld(there, self.epoch, self.watermark, self.names, self.topics(), self.vanished, lost)
             entry = shadow.land(offset, body, seen)
+            if isinstance(entry, Edit) and self._world.weather.schemas:
+                self._check_numbers(entry)
         except Wrong as wrong:
             self._fail(f"journal {journal} {wrong}")
             raise
@@ -193,6 +198,14 @@ class Watch:
         self.live = +self.live
         self.promises.see(self)
         self._count_state()
+
+    def _check_numbers(self, edit: Edit) -> None:
+        """Raises `Wrong` if typed columns are wrong or lost."""
+        for t in edit.topics:
+            name = self.names[t.topic_id]
+            added, removed = (dict(spans_of_files(name, t.revision, unpack(r, L1_ROW))) for r in (t.added, t.removed))
+            self.numbers |= {key: typed.check_columns(key, self._world.store.objects[key].body) for key in added}
+            typed.check_merged(self.numbers, added, removed)
 
     def _check_retention(self, shadow: Shadow, journal: int, offset: int, body: bytes) -> None:
         """Of what leaves by a retention: it had to leave. What leaves by hand may be anything. Raises `Wrong`."""

@@ -63,6 +63,28 @@ def fits_anyhow(kind: Kind) -> AbstractContextManager[Any]:
 
 
 @mutant(
+    24,
+    "l0gc/streamlog/level_one/rewrite.py::_check_columns",
+    "a merge that began under an older value schema writes newer columns by that",
+    "tests/streamlog/level_one/test_typed.py::test_a_merge_that_began_under_an_older_schema_leaves_what_is_newer",
+    simulated=False,
+)
+def newer_columns_lost() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.streamlog.level_one.rewrite", "schema_number", lambda metadata: 0)
+
+
+@mutant(
+    24,
+    "l0gc/streamlog/controller/entries.py::check_next_schema",
+    "a value schema lands that does not follow the one before",
+    "tests/streamlog/controller/test_value_schema.py::test_an_entry_with_a_schema_that_does_not_follow_is_refused",
+    simulated=False,
+)
+def any_next_schema() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.streamlog.controller.entries", "check_next_schema", lambda known, wanted: None)
+
+
+@mutant(
     25,
     "l0gc/streamlog/journal/edits.py::fits",
     "what is stamped below the L1 fence is committed",

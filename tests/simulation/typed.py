@@ -1,0 +1,66 @@
+"""Value schemas that change while everybody is at work, and what L1 must then hold, by rules of its own.
+
+The columns of a number are always the same here, so that each L1 object can be held against its own bytes when it is
+named.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from tests.simulation.shadow_l1 import Span, Wrong
+
+_FIRST: Final[list[dict[str, Any]]] = [{"name": "who", "type": "string"}, {"name": "n", "type": "int"}]
+_WIDER: Final[list[dict[str, Any]]] = [_FIRST[0], {"name": "n", "type": "long"}]
+_MORE: Final[list[dict[str, Any]]] = [
+    {"name": "tags", "type": {"type": "list", "element": "string"}},
+    {"name": "x", "type": "double"},
+]
+SCHEMAS: Final[tuple[list[dict[str, Any]], ...]] = (_FIRST, _WIDER, [*_WIDER, _MORE[0]], [*_WIDER, *_MORE])
+"""The fields of value schema 1, and of those that follow."""
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {"who": (str,), "n": (int,), "tags": (list,), "x": (int, float)}
+ALTERED = "value schemas altered"
+
+
+def check_columns(key: str, body: bytes) -> int:
+    """Return the number of the schema that an L1 object was written by. Raises `Wrong` if its columns are not that one's."""
+    with pq.ParquetFile(io.BytesIO(body)) as file:
+        number = int((file.metadata.metadata or {}).get(b"l0gc.value_schema", 0))
+        rows = file.read().to_pylist()
+    fields = SCHEMAS[number - 1] if number else []
+    for row in rows:
+        wanted = _columns(row["value"], fields, wide=number > 1)
+        found = {name: v for name, v in row.items() if name in _TYPES or name == "value_error"}
+        if number and (found.pop("value_error", "none") is None) != (wanted is not None):
+            raise Wrong(f"{key}: value schema {number} and {row['value']!r} gave {row}")
+        if found != (wanted or {str(f["name"]): None for f in fields}):
+            raise Wrong(f"{key}: value schema {number} and {row['value']!r} gave {found}")
+    return number
+
+
+def _columns(value: bytes, fields: Iterable[Mapping[str, Any]], *, wide: bool) -> dict[str, Any] | None:
+    """The columns of a value; None if it does not fit."""
+    try:
+        given = json.loads(value)
+    except ValueError:
+        return None
+    if not isinstance(given, dict):
+        return None
+    found = {str(f["name"]): given.get(f["name"]) for f in fields}
+    fits = all(v is None or isinstance(v, _TYPES[name]) for name, v in found.items())
+    return found if fits and (wide or (found.get("n") or 0) < 2**31) else None
+
+
+def check_merged(
+    numbers: Mapping[str, int], added: Mapping[str, tuple[int, Span]], removed: Mapping[str, tuple[int, Span]]
+) -> None:
+    """Raises `Wrong` if a merge has lost columns: what it adds was written by an older schema than what it replaces."""
+    for key, (p, span) in added.items():
+        before = [numbers[k] for k, (q, old) in removed.items() if q == p and span.base <= old.base <= span.last]
+        if numbers[key] < max(before, default=0):
+            raise Wrong(f"merged columns of value schema {max(before)} into those of {numbers[key]} in {key}")
