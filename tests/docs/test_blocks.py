@@ -62,6 +62,7 @@ _BACKUP: Final = (
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
 _TYPED: Final = "tests/integrations/iceberg/test_typed.py::test_every_engine_reads_typed_columns"
+_TUTORIAL: Final = "tests/docs/test_tutorial.py::test_a_newcomer_types_the_readme_and_the_tutorial_up_to_cron"
 _REST: Final = "tests/integrations/iceberg/test_rest.py::server"
 
 ELSEWHERE: Final = {
@@ -96,6 +97,18 @@ ELSEWHERE: Final = {
     ("docs/tables.md", "    s3.endpoint"): _ENGINES,
     ("docs/tables.md", "ATTACH 'lakehouse'"): _REST,
     ("docs/tables.md", "l0gc topic infer"): _TYPED,
+    ("docs/tutorial.md", "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer f"): _TUTORIAL,
+    ("docs/tutorial.md", "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer s"): _TUTORIAL,
+    ("docs/tutorial.md", "$ l0gc status"): _TUTORIAL,
+    ("docs/tutorial.md", "$ l0gc gc --shadow --houseke"): _TUTORIAL,
+    ("docs/tutorial.md", "$ l0gc verify --shadow"): _TUTORIAL,
+    ("docs/tutorial.md", '$ l0gc pause --why "end of t'): _TUTORIAL,
+    ("docs/tutorial.md", "$ l0gc resume"): _TUTORIAL,
+    ("docs/tutorial.md", "$ l0gc runs list"): _TUTORIAL,
+    ("docs/tutorial.md", "$ env | grep -E '^(AWS|L0GC)"): _TUTORIAL,
+    ("docs/tutorial.md", "*/10 * * * * . $HOME/l0gc.en"): _TUTORIAL,
+    ("docs/tutorial.md", "$ grep -E '^l0gc_(epoch_lag|"): _TUTORIAL,
+    ("docs/tutorial.md", "rule_files:"): _TUTORIAL,
 }  # fmt: skip
 """Blocks that another test runs."""
 
@@ -419,14 +432,14 @@ def test_the_blocks_about_spark_run_one_after_another(
 # -- running ------------------------------------------------------------------------------------------------------------
 
 
-def _environment(own: dict[str, str]) -> dict[str, str]:
+def environment(own: dict[str, str]) -> dict[str, str]:
     """This one, with l0gc and the Python of these tests first on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "COLUMNS": "200", **own}
 
 
 def _run(words: list[str], own: dict[str, str]) -> str:
-    ended = subprocess.run(words, cwd=ROOT, env=_environment(own), capture_output=True, text=True, check=False)
+    ended = subprocess.run(words, cwd=ROOT, env=environment(own), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, f"{words}: {ended.stderr}"
     return ended.stdout
 
