@@ -14,12 +14,12 @@ import pyarrow as pa
 
 
 def integers(values: Sequence[int]) -> pa.Array:
-    """A column of 64-bit integers."""
+    """Return a column of 64-bit integers."""
     return numbers(np.fromiter(values, np.int64, len(values)))
 
 
 def numbers(values: Any) -> pa.Array:
-    """A column of 64-bit integers from numpy's; those of another width are converted."""
+    """Return a column of 64-bit integers from numpy's; those of another width are converted."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))])
 
 
@@ -30,13 +30,13 @@ def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Arra
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
-    """A column of byte strings, below 2 GiB in all."""
+    """Return a column of byte strings, below 2 GiB in all."""
     return cut([-1 if v is None else len(v) for v in values], pa.py_buffer(b"".join(filter(None, values))))
 
 
 def cut(sizes: Any, data: pa.Buffer, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of byte strings, or of `kind`, that lie one after another in `data`, below 2 GiB in all; a negative size is
-    null."""
+    """Return a column of byte strings, or of `kind`, that lie one after another in `data`, below 2 GiB in all; a negative
+    size is null."""
     sizes = np.asarray(sizes, np.int32)
     here = sizes >= 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
@@ -45,7 +45,7 @@ def cut(sizes: Any, data: pa.Buffer, kind: pa.DataType | None = None) -> pa.Arra
 
 
 def uncut(column: pa.Array) -> tuple[Any, memoryview]:
-    """The sizes of a column's byte strings, -1 for null, and their bytes, one after another."""
+    """Return the sizes of a column's byte strings, -1 for null, and their bytes, one after another."""
     sizes = np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1])
     if column.null_count:
         sizes[~is_valid(column)] = -1
@@ -68,37 +68,37 @@ def is_valid(column: pa.Array) -> Any:
 
 
 def valid_only(values: Any, here: Any, kind: pa.DataType) -> pa.Array:
-    """A column of 64-bit values of some kind; those that are not `here` are null."""
+    """Return a column of 64-bit values of some kind; those that are not `here` are null."""
     data = pa.py_buffer(np.ascontiguousarray(values, np.int64))
     return pa.Array.from_buffers(kind, len(values), [bitmap(here), data])
 
 
 def strings(values: Sequence[str]) -> pa.Array:
-    """A column of text, below 2 GiB in all."""
+    """Return a column of text, below 2 GiB in all."""
     text = "".join(values)
     each: Iterable[str | bytes] = values if text.isascii() else (v.encode() for v in values)
     return cut(np.fromiter(map(len, each), np.int32, len(values)), pa.py_buffer(text.encode()), pa.string())
 
 
 def named(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column by its name, whatever its case."""
+    """Return a column by its name, whatever its case."""
     at = [i for i, n in enumerate(batch.schema.names) if n.lower() == name]
     return batch.column(at[0]) if at else None
 
 
 def binary_of(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column of byte strings by its name, also if it holds text."""
+    """Return a column of byte strings by its name, also if it holds text."""
     column = named(batch, name)
     return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
 
 
 def scalar(value: int | str) -> pa.Scalar:
-    """A value for Arrow's functions; they would convert one of Python's as they convert a list."""
+    """Return a value for Arrow's functions; they would convert one of Python's as they convert a list."""
     return (strings([value]) if isinstance(value, str) else integers([value]))[0]
 
 
 def raw(column: pa.Array) -> memoryview:
-    """The bytes of a column of 64-bit integers; a value that is null may be any."""
+    """Return the bytes of a column of 64-bit integers; a value that is null may be any."""
     if not len(column):
         return memoryview(b"")
     return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]

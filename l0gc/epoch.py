@@ -19,10 +19,10 @@ NO_WATERMARK: Final = -1
 
 
 def is_epoch(value: int) -> bool:
-    """Whether `value` can be a cluster epoch."""
+    """Return whether `value` can be a cluster epoch."""
     return 0 <= value <= MAX_EPOCH
 
 
 def prev(epoch: int) -> int:
-    """The predecessor of `epoch` on the number line; `NO_WATERMARK` for epoch 0."""
+    """Return the predecessor of `epoch` on the number line; `NO_WATERMARK` for epoch 0."""
     return epoch - 1

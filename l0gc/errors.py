@@ -59,7 +59,7 @@ class PartialFailureError(L0gcError):
 
     @classmethod
     def of(cls, sentence: str, errors: Sequence[str]) -> PartialFailureError | None:
-        """The sentence with the first few of these errors, since the result has them all; None without any."""
+        """Return the sentence with the first few of these errors, since the result has them all; None without any."""
         if not errors:
             return None
         more = f" (and {len(errors) - _NAMED} more)" if len(errors) > _NAMED else ""

@@ -19,7 +19,7 @@ def event(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain values of a result; of a list, its length."""
+    """Return the plain values of a result; of a list, its length."""
     plain = {k: len(v) if isinstance(v, Sized) and not isinstance(v, str | dict) else v for k, v in data.items()}
     return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 

@@ -87,25 +87,25 @@ def size(n: float) -> str:
 
 
 def span(ms: float) -> str:
-    """A length of time in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
+    """Return a length of time in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
     seconds = int(max(0, ms) // 1000)
     unit, name = next(((u, name) for u, name in _SPANS if seconds >= 2 * u), (1, "s"))
     return f"{seconds // unit} {name}"
 
 
 def moment(ms: int, between: str = " ") -> str:
-    """A time in milliseconds since 1970 as `2026-01-31 23:59:59Z`."""
+    """Return a time in milliseconds since 1970 as `2026-01-31 23:59:59Z`."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d{between}%H:%M:%S}Z"
 
 
 def amount(text: str, units: Mapping[str, int]) -> int | None:
-    """A number with one of the units, or without one if they have an empty one; None for anything else."""
+    """Return a number with one of the units, or without one if they have an empty one; None for anything else."""
     m = _AMOUNT.fullmatch(text.strip().lower())
     return int(m[1]) * units[m[2]] if m is not None and m[2] in units else None
 
 
 def seconds_of(text: str) -> int | None:
-    """A length of time as people write it: `30s`, `15m`, `2h`, `7d`, or seconds; None for anything else."""
+    """Return a length of time as people write it: `30s`, `15m`, `2h`, `7d`, or seconds; None for anything else."""
     return amount(text, SECONDS)
 
 

@@ -81,8 +81,8 @@ class KeyLayout:
 
     @cached_property
     def _parts(self) -> tuple[str, int, str, int, str, str]:
-        """The text before the shard, the shard's width, the text up to the epoch, its width, the text up to the name, the
-        rest."""
+        """Return the text before the shard, the shard's width, the text up to the epoch, its width, the text up to the name,
+        the rest."""
         before, _, shard, between, _, epoch, last, _, _, rest = _FIELD.split(self.template)
         return before, int(shard), between, int(epoch), last, rest
 
@@ -94,11 +94,11 @@ class KeyLayout:
 
     @property
     def data_prefix(self) -> str:
-        """The part of every L0 key before the shard, e.g. `level_zero/data/`."""
+        """Return the part of every L0 key before the shard, e.g. `level_zero/data/`."""
         return self._parts[0]
 
     def format(self, shard: int, epoch: int, name: str) -> str:
-        """The key of the L0 object `name` (a UUID) at `epoch` in `shard`.
+        """Return the key of the L0 object `name` (a UUID) at `epoch` in `shard`.
 
         Raises:
             UsageError: the epoch or the shard does not fit its field.
@@ -124,7 +124,7 @@ class KeyLayout:
         return a, b, c, d
 
     def epochs(self, keys: Sequence[str]) -> list[int]:
-        """The epoch of each key, -1 for one that `parse` gives None for."""
+        """Return the epoch of each key, -1 for one that `parse` gives None for."""
         pattern, (a, b, c, d) = self._pattern, self.places
         epochs = [int(k[c:d]) if pattern.match(k) else -1 for k in keys]
         if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
@@ -134,7 +134,7 @@ class KeyLayout:
         return epochs
 
     def shard_text(self, key: str) -> str:
-        """The digits of the shard in `key`, for display; in a foreign key, whatever stands in their place."""
+        """Return the digits of the shard in `key`, for display; in a foreign key, whatever stands in their place."""
         return key[self.places[0] : self.places[1]]
 
     def shard_prefix(self, shard: int) -> str:
@@ -142,15 +142,17 @@ class KeyLayout:
         return f"{self._parts[0]}{shard:0{self._parts[1]}}"
 
     def before_shard(self, shard: int) -> str:
-        """A `StartAfter` that sorts after all of shard - 1 and before all of `shard`; empty for the first one."""
+        """Return a `StartAfter` that sorts after all of shard - 1 and before all of `shard`; empty for the first one."""
         return self.shard_prefix(shard - 1) + JUMP if shard > 0 else ""
 
     def before_epoch(self, shard: int, epoch: int) -> str:
-        """A `StartAfter` that sorts after all of `shard` below `epoch` and before the rest of it, as `before_shard` does."""
+        """Return a `StartAfter` that sorts after all of `shard` below `epoch` and before the rest of it, as `before_shard`
+        does.
+        """
         return self.before_shard(shard) if epoch <= 0 else f"{self._up_to_epoch(shard, epoch - 1)}{JUMP}"
 
     def before_name(self, shard: int, epoch: int, first: int) -> str:
-        """The same within an epoch, for the names whose first two hexadecimal digits are `first` (0 to 255)."""
+        """Return the same within an epoch, for the names whose first two hexadecimal digits are `first` (0 to 255)."""
         if first <= 0:
             return self.before_epoch(shard, epoch)
         return f"{self._up_to_epoch(shard, epoch)}{self._parts[4]}{first - 1:02x}{JUMP}"
@@ -159,7 +161,7 @@ class KeyLayout:
         return f"{self.shard_prefix(shard)}{self._parts[2]}{epoch:0{self._parts[3]}}"
 
     def shard_of(self, name: str) -> int:
-        """The shard that the object `name` belongs to: spread by hash."""
+        """Return the shard that the object `name` belongs to: spread by hash."""
         return zlib.crc32(name.encode()) % self.shards
 
 
@@ -210,22 +212,24 @@ ATTEMPTS: Final = "l0gc/attempts/"
 
 
 def journal_log(journal: int) -> str:
-    """The folder of a journal's log."""
+    """Return the folder of a journal's log."""
     return f"{JOURNALS}{journal:04}/"
 
 
 def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> str:
-    """The key of an L1 object with the records `base` to `last`, both included; `epoch` is that of the run that wrote it."""
+    """Return the key of an L1 object with the records `base` to `last`, both included; `epoch` is that of the run that wrote
+    it.
+    """
     return f"{L1_DATA}{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
 
 
 def level_one_index(p: PartitionId, epoch: int, name: str) -> str:
-    """The key of an index object: older rows of a partition's L1 index; `epoch` as for `level_one`."""
+    """Return the key of an index object: older rows of a partition's L1 index; `epoch` as for `level_one`."""
     return f"{L1_INDEX}{p.path}/{epoch:018}/{name}"
 
 
 def parse_level_one(key: str) -> L1Key | None:
-    """The parts of `key`; None if it is not the key of an L1 or index object."""
+    """Return the parts of `key`; None if it is not the key of an L1 or index object."""
     m = _L1_KEY.fullmatch(key)
     if m is None or (m[7] is not None) != key.startswith(L1_DATA):
         return None
@@ -237,7 +241,7 @@ def parse_level_one(key: str) -> L1Key | None:
 
 
 def check_topic_name(name: str) -> str:
-    """`name`, if it can be a topic's.
+    """Return `name`, if it can be a topic's.
 
     Raises:
         UsageError: it is empty, too long, begins with '-', or has characters other than letters, digits, '.', '_' and '-'.

@@ -50,7 +50,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def command(cls) -> str:
-        """The operation's name, as the command line and the settings file write it: `compute-watermark`."""
+        """Return the operation's name, as the command line and the settings file write it: `compute-watermark`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
 
@@ -103,7 +103,7 @@ def _check_storable(value: object) -> None:
 
 @cache
 def types_of(operation: type[Operation]) -> dict[str, Any]:
-    """The options' types, by name, with their bounds."""
+    """Return the options' types, by name, with their bounds."""
     return get_type_hints(operation, include_extras=True)
 
 
@@ -114,17 +114,17 @@ def bounded(kind: Any) -> tuple[Any, msgspec.Meta]:
 
 
 def default_of(operation: type[Operation], name: str) -> Any:
-    """An option's default."""
+    """Return an option's default."""
     return dict(zip(operation.__struct_fields__, operation.__struct_defaults__, strict=True))[name]
 
 
 def step_of(kind: Any) -> type[Operation] | None:
-    """The operation that an option of `Gc` gives the options of; None for any other option."""
+    """Return the operation that an option of `Gc` gives the options of; None for any other option."""
     return next((k for k in get_args(kind) if isinstance(k, type) and issubclass(k, Operation)), None)
 
 
 def written(operation: type[Operation], name: str) -> str:
-    """An option as the command line, the environment and the settings file write it: `min-age`, `no-record`.
+    """Return an option as the command line, the environment and the settings file write it: `min-age`, `no-record`.
 
     Texts have units, so their names need none; and what is done by default is what can be turned off.
     """
@@ -166,12 +166,12 @@ class Deletion(Operation, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it is to delete all that may go."""
+        """Return whether it is to delete all that may go."""
         return not self.dry_run
 
     @property
     def in_one_process(self) -> bool:
-        """Whether it has a limit, or a record, that only one process can keep."""
+        """Return whether it has a limit, or a record, that only one process can keep."""
         limits = self.max_objects, self.max_delete_ratio, self.record_dir
         return any(limit is not None for limit in limits) or not self.record
 

@@ -26,7 +26,7 @@ _credentials: WeakSet[object] = WeakSet()
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of that name holds a secret."""
+    """Return whether a setting of that name holds a secret."""
     return _SECRET.search(name) is not None and _PLACE.search(name) is None
 
 
@@ -51,7 +51,7 @@ def without_secrets(text: str) -> str:
 
 
 def _secrets_of(settings: Mapping[str, object]) -> Iterator[str]:
-    """The values that are secret, and the user and password of an address, however malformed that is."""
+    """Yield the values that are secret, and the user and password of an address, however malformed that is."""
     for name, value in settings.items():
         if isinstance(value, str):
             if is_secret(name):

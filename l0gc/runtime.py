@@ -67,16 +67,16 @@ class Runtime:
     random: random.Random = field(default_factory=random.SystemRandom)
 
     def new_id(self) -> str:
-        """A random UUID (version 4) in its canonical text form."""
+        """Return a random UUID (version 4) in its canonical text form."""
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
     def jitter(self, seconds: float) -> float:
-        """A random share of `seconds`, between none and all of it ("full jitter"): retries never march in step."""
+        """Return a random share of `seconds`, between none and all of it ("full jitter"): retries never march in step."""
         return self.random.random() * seconds
 
 
 def user_at_host() -> str:
-    """The user and the host of this process."""
+    """Return the user and the host of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without a name for its user
@@ -127,7 +127,7 @@ def _remove_left(prefix: str) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether the process that made this folder is gone. A new one may be about to be locked."""
+    """Return whether the process that made this folder is gone. A new one may be about to be locked."""
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -72,12 +72,12 @@ def default_file() -> Path:
 
 
 def has_default_file() -> bool:
-    """Whether it is there and can be read. Nobody named it, so one that cannot be read does not end a command."""
+    """Return whether it is there and can be read. Nobody named it, so one that cannot be read does not end a command."""
     return os.access(default_file(), os.R_OK)
 
 
 def load_settings(path: str | None, context: str | None = None) -> FileSettings:
-    """The settings of a TOML file, or of the default one if that is there, with the names of the options.
+    """Return the settings of a TOML file, or of the default one if that is there, with the names of the options.
 
     Args:
         context: the one to take; by default the one that the file itself names as `context`.

@@ -51,7 +51,7 @@ def open(
     cluster_id: str | None = None,
     epoch_interval_s: float | timedelta = EPOCH_INTERVAL_S,
 ) -> Cluster:
-    """The cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
+    """Return the cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
 
     Args:
         endpoint_url: an S3-compatible server; by default what boto3 finds, in `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` or

@@ -208,7 +208,7 @@ class Engine:
             raise
 
     def session(self, config: StoreConfig, progress: Progress = quiet) -> SparkSession:
-        """The session, started and fit for l0gc."""
+        """Return the session, started and fit for l0gc."""
         spark = self._given or self._started
         if spark is None:
             from l0gc.spark.session import get_session

@@ -90,7 +90,7 @@ class EngineEstimate:
 
     @property
     def even(self) -> float:
-        """The number of units from which on Spark is faster: 0 if it always is, infinite if it never is."""
+        """Return the number of units from which on Spark is faster: 0 if it always is, infinite if it never is."""
         behind = self.spark_s(0) - self.here_s(0)
         gain = self._here_unit - 1 / self.pace.core / self.spark.cores
         if gain <= 0:

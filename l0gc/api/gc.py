@@ -164,7 +164,7 @@ class _Run:
                 break
 
     def _do(self, step: GcStep) -> bool:
-        """Whether to go on after this step."""
+        """Return whether to go on after this step."""
         began, code, why = time.monotonic(), _INTERRUPTED, ""
         try:
             why = step.not_due() if step.name not in self._always else ""
@@ -301,7 +301,7 @@ class Due:
         return "nothing that was dropped has had its grace, and orphans were searched for within a day"
 
     def orphans(self) -> bool:
-        """Whether it is time to look for orphans, which takes a listing."""
+        """Return whether it is time to look for orphans, which takes a listing."""
         before_ms = self._now_ms() - int(1000 * self._vacuum.orphan_age_s) - gc_steps.SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
@@ -317,7 +317,7 @@ class Due:
         return read_published(self._cluster.store, self._cluster.controller.replica.state.cluster_id)[0]
 
     def _now_ms(self) -> int:
-        """The store's clock at the last look at the controller's log, which each question begins with."""
+        """Return the store's clock at the last look at the controller's log, which each question begins with."""
         as_of_ms = self._cluster.controller.replica.as_of_ms
         return self._cluster.store.now_ms() if as_of_ms is None else as_of_ms
 

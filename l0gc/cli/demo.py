@@ -140,7 +140,7 @@ class _Demo:
         return results[-1].data
 
     def play(self, paths: list[Path]) -> dict[str, Any]:
-        """The loop. Raises `L0gcError` if a record is lost, doubled, changed or out of order."""
+        """Return the loop. Raises `L0gcError` if a record is lost, doubled, changed or out of order."""
         self.run("init", "--create-bucket", "--shards", "16")
         self.run("topic", "create", _TOPIC, "--partitions", str(_PARTITIONS))
         self.run("topic", "create", "quiet", "--partitions", "2")
@@ -262,7 +262,7 @@ def _why_no_spark() -> str:
 
 
 def _digests(records: Iterable[tuple[int, bytes]]) -> dict[int, tuple[int, str]]:
-    """Each partition's number of records and their SHA-256, in order."""
+    """Return each partition's number of records and their SHA-256, in order."""
     hashes: dict[int, Any] = defaultdict(hashlib.sha256)
     counts: dict[int, int] = defaultdict(int)
     for partition, value in records:

@@ -95,7 +95,7 @@ def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: 
 
 
 def running(step: str) -> str:
-    """The command to run again for a step: the one that the user ran, of which it may be a part."""
+    """Return the command to run again for a step: the one that the user ran, of which it may be a part."""
     return HANDLER.command or step
 
 

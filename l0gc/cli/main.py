@@ -174,7 +174,7 @@ def acts() -> dict[str, Act]:
 
 
 def load(name: str) -> click.Command:
-    """The command of that name, from its module; a module that has several names each."""
+    """Return the command of that name, from its module; a module that has several names each."""
     module = importlib.import_module(f"l0gc.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name.replace('-', '_')}_command", None) or module.command
     assert isinstance(command, click.Command)
@@ -205,7 +205,7 @@ class LazyGroup(Command, click.Group):
             return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands' names, without importing them, then the group's own options."""
+        """Return the commands' names, without importing them, then the group's own options."""
         names = [CompletionItem(n, help=c.text) for n, c in COMMANDS.items() if n.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -333,7 +333,7 @@ def _of_this_machine(e: OSError) -> str:
 
 
 def _log_format(args: list[str]) -> str:
-    """The requested format, if it can be read without the command."""
+    """Return the requested format, if it can be read without the command."""
     wanted = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
     for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")

@@ -49,7 +49,7 @@ class Metric:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of its labels, in their order."""
+        """Return the names of its labels, in their order."""
         return (*LABELS, self.label) if self.label else LABELS
 
     @property
@@ -251,7 +251,9 @@ def key_of(name: str, labels: Mapping[str, str]) -> Key:
 
 
 def samples(run: Run, url: str) -> dict[Key, float]:
-    """The numbers of a command's run, and of its steps; their labels are those of `LABELS`. A dry or shadow run has none."""
+    """Return the numbers of a command's run, and of its steps; their labels are those of `LABELS`. A dry or shadow run has
+    none.
+    """
     found = {}
     for part in (p for p in (run, *run.parts) if not p.data.get("dry_run")):
         labels = {"url": url, "command": run.step, "step": part.step}
@@ -276,7 +278,7 @@ def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key,
 
 
 def _numbers(run: Run) -> dict[str, Any]:
-    """A step's result, with what follows from it."""
+    """Return a step's result, with what follows from it."""
     if not run.due:
         return {"run": {"exit_code": run.exit_code}}
     failed = run.exit_code != 0

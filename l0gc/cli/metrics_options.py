@@ -80,7 +80,7 @@ _OPTIONS: Final = options([
 
 
 def _log_free() -> int | None:
-    """The bytes that are free where stdout and stderr go, the fewest; None if none of them is a file."""
+    """Return the bytes that are free where stdout and stderr go, the fewest; None if none of them is a file."""
     free = []
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -145,7 +145,7 @@ def push(gateway: str, new: Mapping[Key, float]) -> None:
     def send(
         url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
     ) -> Callable[[], None]:
-        """A user and a password in the URL go into a header: urllib takes them for a part of the host."""
+        """Return a user and a password in the URL go into a header: urllib takes them for a part of the host."""
         user, password = (unquote(part) if part is not None else None for part in (place.username, place.password))
         return basic_auth_handler(url, method, timeout, headers, data, user, password)
 

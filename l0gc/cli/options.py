@@ -112,7 +112,7 @@ def _type_of(name: str, kind: Any) -> dict[str, Any]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A default as it would be written."""
+    """Return a default as it would be written."""
     if name.endswith("_s"):
         return as_duration(value)
     return as_size(value) if name.endswith("_bytes") else value
@@ -178,7 +178,7 @@ def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
 
 
 def settings_of(context: click.Context) -> Settings:
-    """The settings of a command, or of a line that is still being typed. Raises `UsageError`."""
+    """Return the settings of a command, or of a line that is still being typed. Raises `UsageError`."""
     file, first = settings_file(context)
     given = {k: v for k, v in context.params.items() if v is not None and (k != "verbose" or v)}
     said = file.values | given | {k: file.values[k] for k in first} | on_command_line(context)
@@ -267,7 +267,7 @@ def engine_options(where: str = "Where it runs") -> Decorator:
 
 
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
-    """The KEY=VALUE settings that the user gives. Raises `UsageError`."""
+    """Return the KEY=VALUE settings that the user gives. Raises `UsageError`."""
     found: dict[str, str] = {}
     for item in conf:
         key, separator, value = item.partition("=")
@@ -285,7 +285,7 @@ price_option: Final = click.option(
 
 
 def library(settings: Settings) -> Cluster:
-    """The cluster of one command, to be used in a `with` block. Raises `UsageError` if nobody said where it is."""
+    """Return the cluster of one command, to be used in a `with` block. Raises `UsageError` if nobody said where it is."""
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
     of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # which reads it itself, unless a profile says not to

@@ -324,17 +324,17 @@ def _fitting(text: Sequence[str], height: int) -> list[str]:
 
 
 def is_capable() -> bool:
-    """Whether stdout is a terminal that can do more than print one line below the other."""
+    """Return whether stdout is a terminal that can do more than print one line below the other."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown", ""}
 
 
 def is_coloured() -> bool:
-    """Whether stdout takes colours, and NO_COLOR is not set (https://no-color.org)."""
+    """Return whether stdout takes colours, and NO_COLOR is not set (https://no-color.org)."""
     return is_capable() and not os.environ.get("NO_COLOR")
 
 
 def epoch(value: int) -> str:
-    """An epoch or a watermark as text: `none` is below every epoch."""
+    """Return an epoch or a watermark as text: `none` is below every epoch."""
     return str(value) if value >= 0 else "none"
 
 

@@ -64,7 +64,7 @@ class OutputClosedError(Exception):
 
 
 def exit_code_of(e: BaseException | None) -> int:
-    """The exit code of a command that raised `e`; of one that raised nothing, 0."""
+    """Return the exit code of a command that raised `e`; of one that raised nothing, 0."""
     match e:
         case None:
             return 0
@@ -149,7 +149,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
 
 
 def _put_off(number: int, frame: FrameType | None) -> bool:
-    """Whether the signal came in the middle of a lock; it is sent once more then."""
+    """Return whether the signal came in the middle of a lock; it is sent once more then."""
     if _in_a_lock(frame):
         _send_again(number)
         return True
@@ -157,7 +157,7 @@ def _put_off(number: int, frame: FrameType | None) -> bool:
 
 
 def _in_a_lock(frame: FrameType | None) -> bool:
-    """Whether the main thread is in a function of `threading` that may hold a lock."""
+    """Return whether the main thread is in a function of `threading` that may hold a lock."""
     while frame is not None and frame.f_code.co_filename != threading.__file__:
         frame = frame.f_back
     if frame is None or frame.f_code.co_name in _WAITING:

@@ -95,7 +95,7 @@ class Line:
 
 
 def lines_of(s: Overview, url: str) -> list[Line]:
-    """The whole block, the next step last."""
+    """Return the whole block, the next step last."""
     lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {moment(s.as_of_ms)}")]
     lines += _epoch_and_m(s)
     lines.append(Line("garbage", _garbage(s)))
@@ -341,7 +341,7 @@ def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
 
 
 def verified(result: VerifyResult) -> list[str]:
-    """The result of a run as text."""
+    """Return the result of a run as text."""
     checked = result.checked
     lines = [f.line for f in result.findings]
     if result.total > len(lines):

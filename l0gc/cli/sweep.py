@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def new_run(cluster: Cluster) -> str:
-    """A name for a run, which the events of its log get."""
+    """Return a name for a run, which the events of its log get."""
     handles = cluster.handles()
     logs.HANDLER.run_id = run_id(handles.now_ms(), handles.runtime.new_id())
     return logs.HANDLER.run_id
@@ -88,7 +88,7 @@ def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
 
 
 def swept(r: SweepResult) -> list[str]:
-    """The run as text."""
+    """Return the run as text."""
     plan = r.plan
     up_to = (f", up to epoch {r.bound}" if r.bound >= 0 else ", nothing yet") if r.bound < r.watermark else ""
     lines = [
@@ -147,7 +147,7 @@ def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
 
 
 def vacuumed(r: VacuumResult) -> list[str]:
-    """The run as text."""
+    """Return the run as text."""
     done = "would be deleted" if r.dry_run else f"deleted in {r.seconds:.1f} s"
     lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {done}"]
     lines += [f"  {KINDS[kind].text}: {d.objects:,} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]

@@ -56,7 +56,7 @@ def fitted(text: Sequence[str], indent: int, stream: TextIO) -> list[str]:
 
 
 def is_utf8(value: str) -> bool:
-    """Whether it is UTF-8, as every name and reason that is stored must be."""
+    """Return whether it is UTF-8, as every name and reason that is stored must be."""
     return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)
 
 

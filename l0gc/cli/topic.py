@@ -43,7 +43,7 @@ retention_options: Final = options([
 
 
 def retention_text(ms: int | None, bytes_: int | None) -> str:
-    """A retention as text; None if it is the cluster's."""
+    """Return a retention as text; None if it is the cluster's."""
     kept_ms = DEFAULT if ms is None else "unlimited" if ms == UNLIMITED else span(ms) if ms >= 1000 else f"{ms} ms"
     kept_bytes = DEFAULT if bytes_ is None else "unlimited" if bytes_ == UNLIMITED else size(bytes_)
     if kept_ms == kept_bytes:
@@ -198,7 +198,7 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
 
 
 def _what_goes(cluster: Cluster, name: str) -> str:
-    """The topic and its records, in a sentence. Raises `NotFoundError`."""
+    """Return the topic and its records, in a sentence. Raises `NotFoundError`."""
     topic = cluster.handles().controller.snapshot().topic(name)
     what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:
@@ -268,7 +268,7 @@ def describe(out: Output, cluster: Cluster, name: str, partition: int | None, li
 
 
 def _described(found: TopicDescription, hidden: int) -> list[str]:
-    """The topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
+    """Return the topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
     lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in found.runs[:_RUNS_SHOWN]]
     if len(found.runs) > _RUNS_SHOWN:
         lines.append(f"and {count(len(found.runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
@@ -295,7 +295,7 @@ def _columns(schema: dict[str, Any] | None) -> list[str]:
 
 
 def _table(offsets: list[PartitionOffsets]) -> list[str]:
-    """A line for each partition, below a head."""
+    """Return a line for each partition, below a head."""
     head = ["partition", "journal", "log start", "last reconciled", "next offset", "L1 objects", "L1 size"]
     rows = [
         [

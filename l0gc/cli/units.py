@@ -34,7 +34,7 @@ class Number(click.FloatRange):
 
 
 def duration(value: object) -> int:
-    """`30s`, `15m`, `2h`, `7d`; seconds."""
+    """Return `30s`, `15m`, `2h`, `7d`; seconds."""
     seconds = seconds_of(str(value))
     if seconds is None:
         raise click.BadParameter(f"{value!r} is not a valid duration; use for example 30s, 15m, 2h or 7d")
@@ -42,7 +42,7 @@ def duration(value: object) -> int:
 
 
 def interval(value: object) -> float:
-    """`30s`, `15m`, `2h`, `7d`, or seconds with a fraction."""
+    """Return `30s`, `15m`, `2h`, `7d`, or seconds with a fraction."""
     text = str(value).strip()
     return float(text) if re.fullmatch(r"[0-9]+\.[0-9]+", text) else duration(text)
 
@@ -60,7 +60,7 @@ def as_size(n: int) -> str:
 
 
 def size_up_to(most: int) -> Callable[[object], int]:
-    """The type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
+    """Return the type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
 
     def size(value: object) -> int:
         n = amount(str(value), BYTES)
@@ -76,7 +76,7 @@ def size_up_to(most: int) -> Callable[[object], int]:
 
 
 def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int | UnsetType | None]:
-    """A number with one of the units; -1 for unlimited, `default` for the cluster's setting, which is None."""
+    """Return a number with one of the units; -1 for unlimited, `default` for the cluster's setting, which is None."""
 
     def convert(value: object) -> int | UnsetType | None:
         text = str(value).strip().lower()
@@ -93,7 +93,7 @@ def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int |
 
 
 def time_ms(value: object) -> int:
-    """A time as RFC 3339 has it, with its zone: milliseconds since 1970; or how long ago: `7d`, as a negative number."""
+    """Return an RFC 3339 time with a zone as milliseconds since 1970, or an age such as `7d` as a negative number."""
     text = str(value).strip()
     if _AGO.fullmatch(text):
         return -(amount(text, MS) or 0)
@@ -112,7 +112,7 @@ def time_ms(value: object) -> int:
 
 
 def span_of(what: str, example: str) -> Callable[[str], tuple[int, int]]:
-    """The type of ranges of numbers, or of one: the first and the last."""
+    """Return the type of ranges of numbers, or of one: the first and the last."""
 
     def span(value: str) -> tuple[int, int]:
         m = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", value.strip())

@@ -137,13 +137,13 @@ def _journal(j: JournalView) -> list[str]:
 
 
 def _inputs(inputs: Sequence[InputView]) -> list[str]:
-    """The inputs that landed last; how many there are of the others."""
+    """Return the inputs that landed last; how many there are of the others."""
     lines = [f"input {_short(i.input)}: {count(i.landed, 'record')} landed" for i in inputs[:_INPUTS_SHOWN]]
     more = len(inputs) - _INPUTS_SHOWN
     return [*lines, f"and {count(more, 'input')} before (--json has them)"] if more > 0 else lines
 
 
 def _short(input_id: str) -> str:
-    """The hash, shortened, and the number after the point, which counts inputs of the same content."""
+    """Return the hash, shortened, and the number after the point, which counts inputs of the same content."""
     digest, point, nth = input_id.partition(".")
     return digest[:_DIGITS_SHOWN] + point + nth

@@ -58,7 +58,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> str:
-        """How it ended, in a word: `ended`, `failed`, or `stopped` by a signal, which is not a failure."""
+        """Return how it ended, in a word: `ended`, `failed`, or `stopped` by a signal, which is not a failure."""
         return "ended" if self.ok else "stopped" if self.exit_code in _SIGNALS else "failed"
 
 
@@ -78,7 +78,7 @@ def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
 
 
 def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> dict[str, Attempt]:
-    """The last run of each of the jobs that left a record; one that cannot be read counts as none."""
+    """Return the last run of each of the jobs that left a record; one that cannot be read counts as none."""
 
     def read(command: str) -> Attempt | None:
         try:
@@ -91,7 +91,7 @@ def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = 
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:
-    """The note of `gc`, or an empty one if it does not exist."""
+    """Return the note of `gc`, or an empty one if it does not exist."""
     try:
         return _NOTE.decode(store.get(GC_NOTE).body)
     except (ObjectNotFoundError, *UNDECODABLE):

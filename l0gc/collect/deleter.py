@@ -168,7 +168,7 @@ def _without(objects: list[Deletable], keys: set[str]) -> list[Deletable]:
 
 
 def _of_batch(batch: list[Deletable], failures: list[DeleteFailure]) -> list[DeleteFailure]:
-    """The failures, if each names an object of the batch; otherwise the whole batch counts as failed."""
+    """Return the failures, if each names an object of the batch; otherwise the whole batch counts as failed."""
     if failures:
         requested = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
         for f in failures:

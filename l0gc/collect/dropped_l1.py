@@ -62,7 +62,7 @@ class DroppedRemoval:
             raise error
 
     def _delete(self, kind: str, objects: list[Deletable]) -> tuple[list[Deletable], BaseException | None]:
-        """Those of the objects that are gone, and what ended it."""
+        """Return those of the objects that are gone, and what ended it."""
         gone: list[Deletable] = []
         remover = self._remover_of(kind)
         remover.gone = gone.extend

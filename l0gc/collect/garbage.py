@@ -155,11 +155,13 @@ class GarbageSource(Protocol):
 
     @property
     def broken(self) -> Sequence[str]:
-        """The units that cannot be read, each with its error; nothing of theirs is garbage."""
+        """Return the units that cannot be read, each with its error; nothing of theirs is garbage."""
 
     @property
     def damaged(self) -> Sequence[str]:
-        """The dropped objects that cannot be read, each with its error and the way out; they stay with what they list."""
+        """Return the dropped objects that cannot be read, each with its error and the way out; they stay with what they
+        list.
+        """
 
     @property
     def objects(self) -> int:
@@ -173,7 +175,7 @@ class GarbageSource(Protocol):
         """
 
     def units(self) -> Sequence[int]:
-        """The units that can be read."""
+        """Return the units that can be read."""
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
         """What a unit dropped at `before_ms` or before, by the store's clock, and when no epoch above `epoch` was known."""
@@ -192,10 +194,10 @@ class GarbageSource(Protocol):
         """
 
     def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
-        """The listing below `prefix` in about `count` parts, which together are all of it."""
+        """Return the listing below `prefix` in about `count` parts, which together are all of it."""
 
     def looker(self, *, remote: bool) -> LookAt:
-        """How a part is read; `remote` where that is done in another process."""
+        """Return how a part is read; `remote` where that is done in another process."""
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         """All objects below the fence that are not needed were found: what was kept only to find them may be forgotten.

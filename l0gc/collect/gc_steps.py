@@ -105,12 +105,12 @@ def sweep_not_due(
 
 
 def is_final(e: L0gcError) -> bool:
-    """Whether every later step would fail too: the cluster or bucket does not exist, or an argument cannot be used."""
+    """Return whether later steps would fail too: the cluster or bucket does not exist, or an argument cannot be used."""
     return isinstance(e, UsageError | NotInitialisedError | BucketNotFoundError)
 
 
 def is_left_out(step: str, failed: Collection[str]) -> bool:
-    """Whether `step` does not run because of the steps that `failed` before it."""
+    """Return whether `step` does not run because of the steps that `failed` before it."""
     return step in (SWEEP, VACUUM) and COMPUTE in failed
 
 

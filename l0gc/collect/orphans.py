@@ -25,7 +25,7 @@ from l0gc.storage.workers import Place
 
 
 def is_orphan(fact: Fact) -> bool:
-    """Whether an object that is listed may go."""
+    """Return whether an object that is listed may go."""
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 

@@ -124,5 +124,5 @@ class Pacer:
 
 @lru_cache(maxsize=1)
 def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
-    """The pace of a process that works for a run of another one, task after task."""
+    """Return the pace of a process that works for a run of another one, task after task."""
     return Pacer(Runtime(), max_rate)

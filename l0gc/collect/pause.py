@@ -54,7 +54,7 @@ _PAUSE: Final = msgspec.json.Decoder(Pause)
 
 
 def read_pause(store: ObjectStore) -> Pause | None:
-    """The pause that is set, or None; raises `StoreError` if it cannot be read, and the sweep does not go on."""
+    """Return the pause that is set, or None; raises `StoreError` if it cannot be read, and the sweep does not go on."""
     stored = if_there(store.get, PAUSED)
     try:
         return None if stored is None else _PAUSE.decode(stored.body)
@@ -107,7 +107,7 @@ class PauseWatch:
         self.seen = ""
 
     def is_set(self, after_s: float = 0.0) -> bool:
-        """Whether a pause has ended the run. Reads the flag if the last reading began at least `after_s` ago.
+        """Return whether a pause has ended the run. Reads the flag if the last reading began at least `after_s` ago.
 
         Raises:
             StoreError: the flag cannot be read, and nothing more may be deleted.

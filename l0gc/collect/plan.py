@@ -75,22 +75,22 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
 
     @property
     def limit(self) -> int | None:
-        """The most objects that the run may delete, for whichever reason."""
+        """Return the most objects that the run may delete, for whichever reason."""
         limits = [n for n in (self.options.max_objects, self.ratio_limit) if n is not None]
         return min(limits) if limits else None
 
     @property
     def is_limited_by_ratio(self) -> bool:
-        """Whether the share of the bucket that may go is what limits it."""
+        """Return whether the share of the bucket that may go is what limits it."""
         return self.ratio_limit is not None and self.limit == self.ratio_limit
 
     @property
     def keeps_history(self) -> bool:
-        """Whether version ids may matter: those of the delete markers that are made, or of the versions that go."""
+        """Return whether version ids may matter: those of the delete markers that are made, or of the versions that go."""
         return self.versioning != OFF
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
-        """The shards in at most `n` ranges, each from its first shard to the one after its last.
+        """Return the shards in at most `n` ranges, each from its first shard to the one after its last.
 
         Each range costs the end of a page that is not its own, so where the last scan saw few pages there are few ranges.
         """
@@ -162,7 +162,7 @@ def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Remo
 def _look(
     cluster: ClusterHandle, options: D, name: str, judge: Callable[[], Judged]
 ) -> tuple[Removal[D], PublishedWatermark | None, Callable[[], str]]:
-    """The plan, but for what one kind of run decides; what is published; and what gives the bucket's versioning.
+    """Return the plan, but for what one kind of run decides; what is published; and what gives the bucket's versioning.
 
     What no log says is asked while the logs are read. Raises `PausedError`.
     """
@@ -188,7 +188,7 @@ def _look(
 
 
 def versioning_of(store: ObjectStore) -> str:
-    """Whether the bucket keeps versions; `unknown` where the store or the credentials do not say."""
+    """Return whether the bucket keeps versions; `unknown` where the store or the credentials do not say."""
     try:
         return store.versioning()
     except StoreError:
@@ -196,5 +196,5 @@ def versioning_of(store: ObjectStore) -> str:
 
 
 def run_id(now_ms: int, random_id: str) -> str:
-    """A run's name, which sorts by the time it began."""
+    """Return a run's name, which sorts by the time it began."""
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{random_id[:8]}"

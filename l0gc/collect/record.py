@@ -149,7 +149,9 @@ class RecordedObject(Deletable, frozen=True, gc=False):
 
     @classmethod
     def of(cls, o: Deletable, status: str = PLANNED, marker: str = "", now_ms: int = -1) -> RecordedObject:
-        """An object as it goes on record at `now_ms`; `marker` is the delete marker that hides it now, if that is known."""
+        """Return an object as it goes on record at `now_ms`; `marker` is the delete marker that hides it now, if that is
+        known.
+        """
         when = now_ms if status == DELETED else -1
         return cls(o.key, o.epoch, o.size, o.modified_ms, o.version_id or marker, status, when)
 
@@ -168,7 +170,7 @@ def worker_of(segment: str) -> str:
 
 
 def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
-    """A segment as Parquet; it has rows."""
+    """Return a segment as Parquet; it has rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -224,7 +226,7 @@ class RunRecord:
 
 
 def read_segment(records: Records, key: str) -> list[RecordedObject]:
-    """The objects of a segment. Raises `CorruptObjectError` if it cannot be read as one."""
+    """Return the objects of a segment. Raises `CorruptObjectError` if it cannot be read as one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

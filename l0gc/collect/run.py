@@ -84,22 +84,22 @@ class RunResult(Tally, Outcome, kw_only=True):
 
     @property
     def run_id(self) -> str:
-        """The run's name."""
+        """Return the run's name."""
         return self.plan.run_id
 
     @property
     def dry_run(self) -> bool:
-        """Whether it deleted nothing."""
+        """Return whether it deleted nothing."""
         return self.plan.options.dry_run
 
     @property
     def versioning(self) -> str:
-        """Whether the bucket keeps versions."""
+        """Return whether the bucket keeps versions."""
         return self.plan.versioning
 
     @property
     def requests(self) -> dict[str, int]:
-        """How many LIST and DELETE requests it sent."""
+        """Return how many LIST and DELETE requests it sent."""
         return {"list": self.list_requests, "delete": self.delete_requests}
 
     @property
@@ -109,12 +109,12 @@ class RunResult(Tally, Outcome, kw_only=True):
 
     @property
     def left_traces(self) -> bool:
-        """Whether it deleted data, or met trouble: then a run that is done leaves a record, too."""
+        """Return whether it deleted data, or met trouble: then a run that is done leaves a record, too."""
         return self.objects > 0 or self.failed > 0
 
     @property
     def over_ratio(self) -> bool:
-        """Whether the run ended because more was to go than the share that may go."""
+        """Return whether the run ended because more was to go than the share that may go."""
         return self.limited and self.plan.is_limited_by_ratio
 
     @property
@@ -138,7 +138,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         return {"limited": self.limited}
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as `--json` prints them."""
+        """Return the fields as `--json` prints them."""
         more = {name: getattr(self, name) for name in ("run_id", "dry_run", "versioning", "requests")}
         more |= {"paused": self.paused or None, "backpressure_seconds": round(self.backpressure_seconds, 3)}
         return super().to_json() | more
@@ -263,7 +263,7 @@ class RemovalRun(Generic[D, R]):
 
     @property
     def _ended(self) -> bool:
-        """Whether nothing more is to be deleted."""
+        """Return whether nothing more is to be deleted."""
         return self.stop.is_set() or any(r.full for r in self._removers.values())
 
     def _spread(self, kind: str, find: Find[A], parts: Sequence[A]) -> None:

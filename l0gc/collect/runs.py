@@ -235,7 +235,7 @@ class UndeleteResult(Outcome):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, with the first failures only."""
+        """Return the fields, with the first failures only."""
         return super().to_json() | {
             "again": [{"run_id": run, "objects": objects} for run, objects in sorted(self.again.items())],
             "failures": [msgspec.to_builtins(f) for f in self.failures[:_FAILURES_SHOWN]],
@@ -249,7 +249,7 @@ def started_ms(run_id: str) -> int:
 
 
 def run_of(key: str, *, shadow: bool = False) -> str | None:
-    """The run whose record the object `key` belongs to; None if it belongs to none.
+    """Return the run whose record the object `key` belongs to; None if it belongs to none.
 
     Args:
         shadow: the shadow run instead, which deleted nothing.
@@ -268,7 +268,7 @@ def run_of(key: str, *, shadow: bool = False) -> str | None:
 
 
 def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
-    """The `last` newest runs, the oldest of them first; searches a day back, then a week, and only then all of them."""
+    """Return the `last` newest runs, the oldest first. Searches the last day, then the last week, then all runs."""
     for days in (1, 7):
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
         runs, found = list_runs(records, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
@@ -280,7 +280,7 @@ def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
 def list_runs(
     records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None, shadow: bool = False
 ) -> tuple[list[RunEntry], int]:
-    """The `last` newest runs that left a record, the oldest of them first; and how many runs there are.
+    """Return the `last` newest runs that left a record, the oldest of them first; and how many runs there are.
 
     Args:
         start_after: only the runs whose records lie after this key.
@@ -295,7 +295,7 @@ def list_runs(
 
 
 def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:
-    """The undeletes of a run, oldest first; like few other runs, they have no segment."""
+    """Return the undeletes of a run, oldest first; like few other runs, they have no segment."""
     segments, ended = _counted(records, f"{folder(run_id)}~")
     later = [run for run in sorted(ended) if not segments[run]]
     summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
@@ -304,7 +304,7 @@ def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[Ru
 
 
 def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -> tuple[Counter[str], set[str]]:
-    """How many segments each run has, and the runs that have an end on record; see `list_runs`."""
+    """Return how many segments each run has, and the runs that have an end on record; see `list_runs`."""
     segments: Counter[str] = Counter()
     ended: set[str] = set()
     for page in records.scan(f"{RUNS}{SHADOW}" if shadow else RUNS, start_after):
@@ -338,7 +338,7 @@ def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
 
 
 def is_whole(s: RunSummary, shards: int) -> bool:
-    """Whether a run looked at all that it might have deleted."""
+    """Return whether a run looked at all that it might have deleted."""
     return s.outcome == DONE and not s.limited and (s.first_shard, s.end_shard) == (0, shards)
 
 
@@ -424,7 +424,7 @@ def who_deleted(cluster: ClusterHandle, key: str) -> str:
 
 
 def _reached(records: Records, run_id: str, epoch: int) -> bool:
-    """Whether a run was to delete objects of an epoch; a killed one may have been."""
+    """Return whether a run was to delete objects of an epoch; a killed one may have been."""
     summary = if_there(read_summary, records, run_id)
     return summary is None or summary.bound >= epoch
 
@@ -453,7 +453,7 @@ def run_named(records: Records, start: str) -> str:
 
 
 def _segments(records: Records, run_id: str) -> list[str]:
-    """The keys of a run's segments; there may be none, if it ended before it had any."""
+    """Return the keys of a run's segments; there may be none, if it ended before it had any."""
     keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
         raise NotFoundError(f"run {run_id} has no record; l0gc runs list shows the records that are kept")
@@ -597,7 +597,7 @@ def _there(cluster: ClusterHandle, keys: Sequence[str]) -> set[str]:
 
 
 def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str]:
-    """How many of the keys, which are not there, each later run has deleted last."""
+    """Return how many of the keys, which are not there, each later run has deleted last."""
     again: Counter[str] = Counter()
     left = set(keys)
     later = [k for page in records.scan(RUNS, f"{folder(run_id)}~") for k in page.keys]
@@ -613,14 +613,14 @@ def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str
 
 
 def _versions_of(store: ObjectStore, key: str) -> Iterator[tuple[str, int | None]]:
-    """The versions of `key`; of a delete marker, with the time of its making."""
+    """Yield the versions of `key`; of a delete marker, with the time of its making."""
     for page in store.versions(key):
         rows = zip(page.keys, page.version_ids, page.markers, page.modified_ms, strict=True)
         yield from ((version, modified if marker else None) for k, version, marker, modified in rows if k == key)
 
 
 def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKey]:
-    """The delete markers of `key` that are not older than the run."""
+    """Return the delete markers of `key` that are not older than the run."""
     return [
         VersionedKey(key, version)
         for version, made_ms in _versions_of(store, key)
@@ -629,7 +629,7 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
 
 
 def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[int, int]:
-    """How many objects are gone of those in the segments, each counted once, and their bytes."""
+    """Return how many objects are gone of those in the segments, each counted once, and their bytes."""
     objects = size = 0
     for rows in _settled(cluster, cluster.store, segments):
         objects += sum(r.status == DELETED for r in rows)
@@ -641,7 +641,7 @@ def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[
 
 
 def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
-    """The records of runs that are older than the plan keeps them, and of all but the `keep` newest.
+    """Yield the records of runs that are older than the plan keeps them, and of all but the `keep` newest.
 
     An attempt of a step that this l0gc does not have expires by the same age.
     """
@@ -663,13 +663,13 @@ def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_
 
 
 def old_scan_snapshots(store: ObjectStore, plan: Removal[Vacuum]) -> Iterator[list[Deletable]]:
-    """The snapshots that `old_scans` names."""
+    """Yield the snapshots that `old_scans` names."""
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], plan.started_ms))
     yield from (_those(page, lambda key, _: key in old) for page in pages)
 
 
 def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[Deletable]:
-    """The objects of a page that are wanted, judged by key and by when they were written."""
+    """Return the objects of a page that are wanted, judged by key and by when they were written."""
     rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
     return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if wanted(key, modified_ms)]

@@ -128,7 +128,7 @@ class SkipScan:
         self.at = self._start
 
     def batches(self) -> Iterator[list[Deletable]]:
-        """The eligible objects of each page, of a page without any an empty list: the caller may stop at each.
+        """Yield the eligible objects of each page, of a page without any an empty list: the caller may stop at each.
 
         Raises:
             OutOfOrderError: a page was not in key order, while skipping.
@@ -156,7 +156,7 @@ class SkipScan:
                     break
 
     def _disordered(self, keys: list[str], last: str) -> bool:
-        """Whether a page does not go on after `last`, in order; versions of one key may follow each other."""
+        """Return whether a page does not go on after `last`, in order; versions of one key may follow each other."""
         if keys[0] < last or sorted(keys) != keys:
             return True
         return not self._versions and (keys[0] == last or len(set(keys)) < len(keys))

@@ -80,12 +80,12 @@ class SweepResult(RunResult, kw_only=True):
 
     @property
     def bound(self) -> int:
-        """The highest epoch that was to go, M or less."""
+        """Return the highest epoch that was to go, M or less."""
         return self.plan.bound
 
     @property
     def deleted(self) -> int:
-        """How many objects were deleted."""
+        """Return how many objects were deleted."""
         return self.objects
 
     def measures(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
         return result
 
     def _parts(self, plan: Removal[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
-        """The shards in parts; in key order a limit is used up by the same objects in a dry run and in the run."""
+        """Return the shards in parts; in key order a limit is used up by the same objects in a dry run and in the run."""
         workers = self._workers
         if workers.engine != LOCAL:
             # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.

@@ -203,6 +203,6 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
 
 
 def _is_below(fence: int, upload: UnfinishedUpload) -> bool:
-    """Whether what the upload would become can be named no more; aborting it sooner would only fail a run's round."""
+    """Return whether what the upload would become can be named no more; aborting it sooner would only fail a run's round."""
     key = parse_level_one(upload.key)
     return key is not None and key.epoch < fence

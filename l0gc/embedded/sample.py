@@ -36,7 +36,7 @@ class SampleDataMissingError(NotFoundError):
 
 
 def flights() -> Iterator[bytes]:
-    """Each flight as one JSON object without a newline, in the file's order; a missing value is `null`."""
+    """Yield each flight as one JSON object without a newline, in the file's order; a missing value is `null`."""
     encode = msgspec.json.Encoder().encode
     with _open_csv() as text:
         rows = csv.reader(text)
@@ -79,7 +79,7 @@ def write_files(directory: str | os.PathLike[str], files: int, limit: int | None
 
 
 def _open_csv() -> io.TextIOWrapper:
-    """The flights' CSV as text, for the caller to close."""
+    """Return the flights' CSV as text, for the caller to close."""
     spec = find_spec(PACKAGE)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     archive = next((path for folder in folders if (path := Path(folder, ARCHIVE)).is_file()), None)

@@ -99,7 +99,7 @@ class SeaweedFS:
 
     @property
     def catalog_url(self) -> str:
-        """The address of the Iceberg REST catalog, whose clients log in with the access key as the client's id."""
+        """Return the address of the Iceberg REST catalog, whose clients log in with the access key as the client's id."""
         self._running()
         return f"http://{HOST}:{self._ports['iceberg']}"
 
@@ -108,7 +108,7 @@ class SeaweedFS:
         return self._running().process.pid
 
     def environment(self) -> dict[str, str]:
-        """The variables that point an AWS client, and `l0gc`, at this server; they hold its secret."""
+        """Return the variables that point an AWS client, and `l0gc`, at this server; they hold its secret."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -118,7 +118,7 @@ class SeaweedFS:
         }
 
     def client(self, config: Config | None = None) -> S3Client:
-        """A boto3 S3 client for this server, whatever proxies or profiles the environment names."""
+        """Return a boto3 S3 client for this server, whatever proxies or profiles the environment names."""
         direct = Config(proxies={}, s3={"addressing_style": "path"})
         return boto3.session.Session(
             aws_access_key_id=self.access_key,
@@ -238,7 +238,7 @@ class SeaweedFS:
 
 
 def find_weed() -> Path:
-    """The SeaweedFS program: next to this Python, where its wheel puts it, else on PATH."""
+    """Return the SeaweedFS program: next to this Python, where its wheel puts it, else on PATH."""
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
     if found is None:
@@ -284,7 +284,7 @@ class _BoundProcess:
         self.process = spawned.result()
 
     def exited(self, wait_seconds: float) -> bool:
-        """Whether the process has ended, now or within that time."""
+        """Return whether the process has ended, now or within that time."""
         return self._exited.wait(wait_seconds)
 
     def stop(self) -> None:

@@ -125,7 +125,7 @@ class DoctorResult(Outcome):
 
     @property
     def problem(self) -> EndedError | None:
-        """The first failure, with its remedy, as the error that the command ends with."""
+        """Return the first failure, with its remedy, as the error that the command ends with."""
         failed = next((c for c in self.checks if c.status == FAILURE), None)
         return (
             None if failed is None else EndedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)

@@ -509,7 +509,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
 
     @property
     def left_objects(self) -> int:
-        """The objects that may go now, where that is known."""
+        """Return the objects that may go now, where that is known."""
         return self.garbage.left_objects if self.garbage is not None else 0
 
     def last(self, command: str) -> Attempt | None:

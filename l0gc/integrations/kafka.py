@@ -135,7 +135,7 @@ def to_l0gc(
 
 
 def _partitions(servers: str, source: str) -> tuple[list[int], str]:
-    """The partitions of Kafka's topic, and the id of its cluster; a consumer that asks does not create the topic."""
+    """Return the partitions of Kafka's topic, and the id of its cluster; a consumer that asks does not create the topic."""
     with closing(Consumer({"bootstrap.servers": servers, "group.id": "l0gc"})) as consumer:
         found = consumer.list_topics(source, _ANSWER_S)
     about = found.topics[source]
@@ -147,7 +147,7 @@ def _partitions(servers: str, source: str) -> tuple[list[int], str]:
 
 
 def topic_id(admin: AdminClient, source: str) -> str:
-    """The id of Kafka's topic, which changes when the topic is made again; the same for all of a broker before 2.8."""
+    """Return the id of Kafka's topic, which changes if the topic is created anew. Brokers before 2.8 have one id for all."""
     (found,) = admin.describe_topics(TopicCollection([source]), request_timeout=_ANSWER_S).values()
     return str(found.result().topic_id)
 
@@ -180,7 +180,7 @@ def _record_of(message: Any) -> NewRecord:
 
 
 def in_kafka(record: Record) -> tuple[bytes | None, list[tuple[str, str | bytes | None]], int]:
-    """The value, the headers and the create time that a record has in Kafka."""
+    """Return the value, the headers and the create time that a record has in Kafka."""
     value: bytes | None = record.value
     create_time = record.timestamp_ms if record.create_time_ms is None else record.create_time_ms
     headers: list[tuple[str, str | bytes | None]] = []

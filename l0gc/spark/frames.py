@@ -48,7 +48,7 @@ class ExternalFrames(SnapshotLimits):
 
     @property
     def session(self) -> SparkSession:
-        """The session that reads them."""
+        """Return the session that reads them."""
         return self.reports.sparkSession
 
     def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:

@@ -65,19 +65,19 @@ PYTHONPATH=$rest exec {python} "$@"
 """
 _java: list[subprocess.Popen[bytes]] = []
 _folders: Final = ExitStack()
-"""They go at this process's end."""
+"""The folders to remove when this process ends."""
 atexit.register(_folders.close)
 
 
 def own_folder(purpose: str) -> Path:
-    """A new folder that only this user can write to, gone at this process's end: nobody else may say what Spark runs."""
+    """Return a new folder that only this user can write to: nobody else may choose what Spark runs. Removed at exit."""
     return _folders.enter_context(temporary_folder(purpose))
 
 
 @functools.cache
 def without_zips() -> str:
-    """A program to start instead of this interpreter, which leaves out the zips inside the installed pyspark, so that the
-    code is the same; gone at this process's end. This interpreter if pyspark is itself in a zip."""
+    """Return a program to start instead of this interpreter, which leaves out the zips inside the installed pyspark, so that
+    the code is the same; gone at this process's end. This interpreter if pyspark is itself in a zip."""
     home = Path(pyspark.__file__).parent
     if not home.is_dir():
         return sys.executable

@@ -49,7 +49,7 @@ class ClusterAddress:
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
 def cluster_at(address: ClusterAddress) -> Handles:
-    """The cluster, for all tasks of a process.
+    """Return the cluster, for all tasks of a process.
 
     It resolves credentials as boto3 does: from the environment, where the driver may have put its own (`for_executors`),
     from a profile, or from the role of its machine. Where the driver has put its own, a profile has no effect.
@@ -73,7 +73,7 @@ def leave_out_of_collections() -> None:
 
 
 def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
-    """The variables that make the executors act as the driver does; none if they are to act as themselves.
+    """Return the variables that make the executors act as the driver does; none if they are to act as themselves.
 
     Args:
         send: whether to send credentials; by default only those that do not come with the machine.

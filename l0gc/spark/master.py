@@ -25,18 +25,18 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 def is_connect(session: object) -> bool:
-    """Whether a session is one of Spark Connect, whose driver is its server."""
+    """Return whether a session is one of Spark Connect, whose driver is its server."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def has_java() -> bool:
-    """Whether a Java is here that Spark would take."""
+    """Return whether a Java is here that Spark would take."""
     home = os.environ.get("JAVA_HOME")
     return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None
 
 
 def has_user() -> bool:
-    """Whether this process's user has a name: Java and Hadoop end without one, as OpenShift starts containers."""
+    """Return whether this process's user has a name: Java and Hadoop end without one, as OpenShift starts containers."""
     try:
         return bool(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
@@ -44,7 +44,7 @@ def has_user() -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks run in the driver's own process: `local`, `local[4]`, `local[*]`."""
+    """Return whether tasks run in the driver's own process: `local`, `local[4]`, `local[*]`."""
     return _LOCAL.fullmatch(master) is not None
 
 

@@ -37,7 +37,7 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 def get_session(
     app: str, *, master: str | None = None, conf: Mapping[str, str] | None = None, verbose: bool = False
 ) -> SparkSession:
-    """A session for `app`.
+    """Return a session for `app`.
 
     Args:
         master: the cluster; by default what spark-submit says, else all local cores.
@@ -113,7 +113,7 @@ def stop(spark: SparkSession) -> None:
 
 
 def _submitted() -> dict[str, str]:
-    """The settings that spark-submit was given; they go before l0gc's own."""
+    """Return the settings that spark-submit was given; they go before l0gc's own."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()  # connects to the Java that spark-submit started, which knows them

@@ -101,7 +101,7 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
 
 
 def package_zip() -> Path | None:
-    """The installed l0gc as a zip, the same bytes for the same source, gone at this process's end.
+    """Return the installed l0gc as a zip, the same bytes for the same source, gone at this process's end.
 
     None if l0gc was itself imported from a zip: `spark-submit --py-files` has sent it already.
     """
@@ -175,7 +175,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
 
 
 def _look() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
-    """A function that is pickled with its code, since the worker may not be able to import this module."""
+    """Return a function that is pickled with its code, since the worker may not be able to import this module."""
     modules, entry_points = dict(MODULES), _ENTRY_POINTS
 
     def look(_: int) -> tuple[Mapping[str, str | None], str]:

@@ -95,7 +95,7 @@ class Access:
 
     @property
     def region(self) -> str | None:
-        """The region that is set, if any is."""
+        """Return the region that is set, if any is."""
         region: str | None = self.session.get_config_variable("region")
         return region
 
@@ -108,7 +108,7 @@ class Access:
 
     @cached_property
     def endpoint_url(self) -> str | None:
-        """The server, unless it is AWS's own: the one that was given, or that botocore knows."""
+        """Return the server, unless it is AWS's own: the one that was given, or that botocore knows."""
         if self._config.endpoint_url:
             return self._config.endpoint_url
         known = self.client.meta.endpoint_url
@@ -124,12 +124,12 @@ class Access:
 
     @cached_property
     def client(self) -> S3Client:
-        """The boto3 client for what may be retried."""
+        """Return the boto3 client for what may be retried."""
         return self._client(ATTEMPTS)
 
     @cached_property
     def once(self) -> S3Client:
-        """The boto3 client for what must be sent once: its failure means something to the caller."""
+        """Return the boto3 client for what must be sent once: its failure means something to the caller."""
         return self._client(1)
 
     def _client(self, attempts: int) -> S3Client:
@@ -166,7 +166,7 @@ class Access:
 
     @cached_property
     def _ca_bundle(self) -> str:
-        """The file that botocore takes certificates from. Raises `UsageError`: it cannot be read."""
+        """Return the file that botocore takes certificates from. Raises `UsageError`: it cannot be read."""
         from botocore.httpsession import get_cert_path
 
         named = self.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
@@ -208,7 +208,7 @@ class Access:
 
     @cached_property
     def bulk(self) -> Bulk | None:
-        """The same bucket through obstore; None if that cannot be given what botocore decided, which is logged."""
+        """Return the same bucket through obstore; None if that cannot be given what botocore decided, which is logged."""
         credentials = self.credentials
         if credentials is None:
             raise no_credentials(self._config)
@@ -239,7 +239,7 @@ def _usable(config: StoreConfig, error: type[Exception]) -> Iterator[None]:
 
 
 def session_of(config: StoreConfig) -> Session:
-    """A session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
+    """Return a session for `config`. Raises `UsageError`: its profile, or the one that AWS_PROFILE names, cannot be used."""
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session
 
@@ -310,7 +310,7 @@ def _refuse_a_redirect_to_nowhere(response: tuple[Any, Any] | None, **_: Any) ->
 
 
 def parse_time(text: str) -> datetime:
-    """A timestamp of an answer, as botocore reads it; in a twentieth of the time if its form is one that S3 writes.
+    """Return a timestamp of an answer, as botocore reads it; in a twentieth of the time if its form is one that S3 writes.
 
     Raises:
         ValueError: it is not a timestamp.

@@ -28,7 +28,7 @@ MOVES = "moves objects to another storage class"
 
 
 def lifecycle(store: S3Store) -> list[LifecycleRule]:
-    """The enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix.
+    """Return the enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix.
 
     Raises:
         StoreError: the store or the credentials do not show them; so does `object_lock`.
@@ -39,7 +39,7 @@ def lifecycle(store: S3Store) -> list[LifecycleRule]:
 
 
 def object_lock(store: S3Store) -> str:
-    """The default retention as text, `enabled` for a lock without one, empty without a lock."""
+    """Return the default retention as text, `enabled` for a lock without one, empty without a lock."""
     r = if_there(store.ask, "head", "get_object_lock_configuration", "object-lock") or {}
     lock = r.get("ObjectLockConfiguration", {})
     if lock.get("ObjectLockEnabled") != "Enabled":

@@ -135,7 +135,7 @@ class Bulk:
         return self._client(0)
 
     def ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (start, length). Raises `FileNotFoundError`, and what obstore raises."""
+        """Return the bytes of each (start, length). Raises `FileNotFoundError`, and what obstore raises."""
         import obstore
 
         self._count("get")
@@ -144,7 +144,7 @@ class Bulk:
         return [bytes(p) for p in parts]
 
     def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
-        """The pages of a listing; keys without the URL's prefix. Raises what obstore raises."""
+        """Yield the pages of a listing; keys without the URL's prefix. Raises what obstore raises."""
         import obstore
         from arro3.core import DataType
 
@@ -200,7 +200,7 @@ class Bulk:
 
 
 def _credential(credentials: Credentials) -> S3Credential:
-    """The credentials now, with the time at which botocore knows them to expire; obstore asks 5 minutes before that."""
+    """Return the current credentials and when they expire. obstore asks for new ones 5 minutes before that."""
     credentials.get_frozen_credentials()  # renews them, which may move their end; a later renewal moves it further
     expires = getattr(credentials, "_expiry_time", None)
     now: Any = credentials.get_frozen_credentials()

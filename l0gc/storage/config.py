@@ -23,7 +23,7 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The first of these variables that is set, and not empty."""
+    """Return the first of these variables that is set, and not empty."""
     return next((value for name in names if (value := environment.get(name))), None)
 
 

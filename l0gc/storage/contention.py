@@ -90,21 +90,21 @@ class WriterOrder:
 
     @property
     def writers(self) -> int:
-        """How many writers are in the order, this one included."""
+        """Return how many writers are in the order, this one included."""
         return len({self._writer, *self._order})
 
     @property
     def joined(self) -> bool:
-        """Whether this writer is in the order; a newcomer is not, nor one that others went past."""
+        """Return whether this writer is in the order; a newcomer is not, nor one that others went past."""
         return self._writer in self._order
 
     @property
     def place(self) -> int:
-        """How many entries of others should land before this writer appends."""
+        """Return how many entries of others should land before this writer appends."""
         return self._order.index(self._writer) if self.joined else self._to_pass
 
     def pause_s(self) -> float:
-        """How long to wait until the log is read again; 0: append now."""
+        """Return how long to wait until the log is read again; 0: append now."""
         silent = self._runtime.clock.monotonic() - self._landed_at
         if self.writers == 1:
             gap = self._in_a_row > 0 and self._in_a_row % _GAP_EVERY == 0

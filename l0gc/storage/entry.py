@@ -98,17 +98,19 @@ _ENTRY: Final = msgspec.msgpack.Decoder(Entry)
 
 
 def encode_entry(key: str, entry: Entry, limit: int = ENTRY_LIMIT) -> bytes:
-    """An entry as `key` holds it. Raises `ProtocolError`: it is larger than anybody would read."""
+    """Return an entry as `key` holds it. Raises `ProtocolError`: it is larger than anybody would read."""
     return pack_sealed(key, _ENCODER.encode(entry), limit)
 
 
 def decode_entry(key: str, body: bytes, limit: int = ENTRY_LIMIT) -> Entry:
-    """The entry that `key` holds. Raises `CorruptObjectError`: it is not an entry, or was not written there."""
+    """Return the entry that `key` holds. Raises `CorruptObjectError`: it is not an entry, or was not written there."""
     return unpack_sealed(key, body, _ENTRY, limit)
 
 
 def pack_sealed(key: str, content: bytes, limit: int) -> bytes:
-    """`content`, packed and sealed for `key`. Raises `ProtocolError`: it is larger than `limit`, so nobody would read it."""
+    """Return `content`, packed and sealed for `key`. Raises `ProtocolError`: it is larger than `limit`, so nobody would read
+    it.
+    """
     if len(content) > limit:
         raise ProtocolError(f"{key} would hold {len(content):,} bytes, and {limit:,} are the most")
     packed = compressed(content)
@@ -154,17 +156,19 @@ def decompressed(where: str, packed: memoryview, limit: int, most: str = "") -> 
 
 
 def checksum(key: str, content: bytes | memoryview) -> int:
-    """The CRC-32 of `content` as what `key` holds."""
+    """Return the CRC-32 of `content` as what `key` holds."""
     return zlib.crc32(content, zlib.crc32(key.encode()))
 
 
 def seal(key: str, content: bytes) -> bytes:
-    """`content`, and a last line with its checksum."""
+    """Return `content`, and a last line with its checksum."""
     return b'%b\n{"crc32":%d}\n' % (content, checksum(key, content))
 
 
 def unseal(key: str, body: bytes) -> bytes:
-    """The content that was sealed. Raises `CorruptObjectError` if it has changed since, or was sealed for another key."""
+    """Return the content that was sealed. Raises `CorruptObjectError` if it has changed since, or was sealed for another
+    key.
+    """
     m = _SEAL.search(body, max(0, len(body) - 32))
     if m is None or int(m[1]) != checksum(key, content := body[: m.start()]):
         raise _mismatch(key)

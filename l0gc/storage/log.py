@@ -117,7 +117,7 @@ class Folder:
 
     @classmethod
     def for_replay(cls, store: ObjectStore, folder: str, *, whole: bool = False) -> Folder:
-        """All checkpoints of the log below `folder`, and the entries after the newest: what a replay needs.
+        """Return all checkpoints of the log below `folder`, and the entries after the newest: what a replay needs.
 
         A log of one page is listed whole. Of a longer one, which a pin may hold, the first page shows all checkpoints, whose
         keys come first, and the listing goes on after the newest. Whoever finds a gap after that lists all: the store lists
@@ -145,13 +145,14 @@ class Folder:
         return cls(entries, found.checkpoints, found.date_ms, skipped)
 
     def needed_from(self, as_of: int | None) -> int:
-        """The offset of the checkpoint that a replay as of `as_of` begins with, of the newest one if that is None; what is
-        older may go. -1 if a replay begins with the first entry."""
+        """Return the offset of the checkpoint that a replay as of `as_of` begins with, of the newest one if that is None;
+        what is older may go. -1 if a replay begins with the first entry."""
         older = (c for c in self.checkpoints if as_of is None or c <= as_of)
         return max(older, default=-1)
 
     def spent(self, kept: int, as_of: Collection[int]) -> list[int]:
-        """The checkpoints that may go: but for the `kept` newest, those with which a replay as of none of `as_of` begins.
+        """Return the checkpoints that may go: but for the `kept` newest, those with which a replay as of none of `as_of`
+        begins.
 
         With -1 among them, none may: a pin that has not taken effect may have read where the log ended before the listing.
         """
@@ -161,7 +162,7 @@ class Folder:
         return [c for c in self.checkpoints[:-kept] if c not in needed]
 
     def ripe(self, min_age_ms: int, as_of: int | None = None) -> list[int]:
-        """The entries that may go: those that a checkpoint covers, up to the first that is too young.
+        """Return the entries that may go: those that a checkpoint covers, up to the first that is too young.
 
         Args:
             as_of: see `needed_from`.
@@ -192,7 +193,7 @@ class Boundary:
         self._runtime = runtime
 
     def read(self) -> tuple[int, str | None, int]:
-        """The boundary (0 if it does not exist), its ETag, and the store's clock when it was read.
+        """Return the boundary (0 if it does not exist), its ETag, and the store's clock when it was read.
 
         Raises as `ask_of_one`.
         """
@@ -227,11 +228,13 @@ class Boundary:
                 _pause(self._runtime, attempt)  # then it is read again: the write may have landed
 
     def is_due(self, as_of_ms: int, date_ms: int) -> bool:
-        """Whether what was free at `as_of_ms` may have been truncated by `date_ms`; a clock that jumped proves nothing."""
+        """Return whether what was free at `as_of_ms` may have been truncated by `date_ms`; a clock that jumped proves
+        nothing.
+        """
         return not within(as_of_ms, date_ms, self.min_age_ms // _CHECK_SHARE)
 
     def if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
-        """The boundary, and when it was read; 0 where it need not be read."""
+        """Return the boundary, and when it was read; 0 where it need not be read."""
         if not self.is_due(as_of_ms, date_ms):
             return 0, date_ms
         boundary, _, seen_ms = self.read()
@@ -239,7 +242,7 @@ class Boundary:
 
 
 def within(earlier_ms: int, later_ms: int, limit_ms: int) -> bool:
-    """Whether less than `limit_ms` has passed, if the store's clocks differ by at most `CLOCKS_DIFFER_MS`."""
+    """Return whether less than `limit_ms` has passed, if the store's clocks differ by at most `CLOCKS_DIFFER_MS`."""
     return -CLOCKS_DIFFER_MS <= later_ms - earlier_ms < limit_ms
 
 
@@ -295,7 +298,7 @@ class SharedLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def replay(self, as_of: int | None = None) -> Replay:
-        """All that a state is built from: the newest checkpoint and every entry after it.
+        """Return all that a state is built from: the newest checkpoint and every entry after it.
 
         Args:
             as_of: the state after this entry, which a pin keeps readable, in place of the newest.
@@ -336,7 +339,7 @@ class SharedLog:
         )
 
     def tail(self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False) -> tuple[list[Landed], int]:
-        """The entries after offset `after`, read in windows that grow; and when the offset after them was free.
+        """Return the entries after offset `after`, read in windows that grow; and when the offset after them was free.
 
         Args:
             after: the last offset that the caller holds.
@@ -365,14 +368,14 @@ class SharedLog:
             window = min(_WINDOW, 2 * window)
 
     def _get_if_there(self, offset: int) -> Landed | int:
-        """The entry at `offset`, or the store's clock when it did not exist."""
+        """Return the entry at `offset`, or the store's clock when it did not exist."""
         try:
             return self.get(offset)
         except ObjectNotFoundError as e:
             return e.date_ms if e.date_ms is not None else self.store.now_ms()
 
     def get(self, offset: int) -> Landed:
-        """The entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer; and as `ask_of_one`."""
+        """Return the entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer; and as `ask_of_one`."""
         return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
     def get_checkpoint(self, offset: int) -> Landed:
@@ -530,7 +533,7 @@ class SharedLog:
         return len(body), True
 
     def newest_checkpoint(self) -> tuple[int, int] | None:
-        """The offset and the weight of the newest checkpoint, of any writer."""
+        """Return the offset and the weight of the newest checkpoint, of any writer."""
         listing = self.store.list(f"{self.folder}checkpoint/")
         kept = Folder.of(listing, self.folder).checkpoints
         if not kept:
@@ -565,7 +568,7 @@ def _landed(key: str, offset: int, stored: Stored, limit: int) -> Landed:
 
 
 def outcome_unknown(what: str, why: str) -> AppendOutcomeUnknownError:
-    """The error for an append of which it could not be learned whether it landed."""
+    """Return the error for an append of which it could not be learned whether it landed."""
     return AppendOutcomeUnknownError(
         f"whether {what} was written is not known ({why}); "
         "run the command again with the same --producer, which repeats nothing"

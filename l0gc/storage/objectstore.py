@@ -87,7 +87,7 @@ class DeleteFailure:
 
     @property
     def why(self) -> str:
-        """The code and the message, with the permission that may be missing."""
+        """Return the code and the message, with the permission that may be missing."""
         return why_kept(self.code, self.message)
 
 
@@ -153,13 +153,13 @@ class ObjectStore(Protocol):
     probe finds out, and `l0gc/format.json` remembers it for later processes."""
 
     def get(self, key: str) -> Stored:
-        """The object. Raises `ObjectNotFoundError`."""
+        """Return the object. Raises `ObjectNotFoundError`."""
 
     def head(self, key: str) -> Head:
         """Its size, version and time. Raises `ObjectNotFoundError`."""
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
+        """Return the bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
 
     def put(self, key: str, body: bytes) -> Written:
         """Write, whatever is there."""
@@ -186,16 +186,16 @@ class ObjectStore(Protocol):
         """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
-        """All keys of a small folder, or its first page; and the store's clock before the listing began."""
+        """Return all keys of a small folder, or its first page; and the store's clock before the listing began."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        """The keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
+        """Return the keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
 
     def now_ms(self) -> int:
-        """The store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
+        """Return the store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
 
     def versioning(self) -> str:
-        """`off`, `enabled` or `suspended`."""
+        """Return `off`, `enabled` or `suspended`."""
 
     def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
         """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
@@ -204,7 +204,7 @@ class ObjectStore(Protocol):
         """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never touches a newer version."""
 
     def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
-        """The unfinished uploads below `prefix`, a page for each request."""
+        """Return the unfinished uploads below `prefix`, a page for each request."""
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Abort an upload; one that is gone counts as aborted."""
@@ -259,7 +259,7 @@ class LocalFolder:
         return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
 
     def get(self, key: str) -> Stored:
-        """A file. Raises `ObjectNotFoundError`; `CorruptObjectError`: it is there, and cannot be read."""
+        """Return a file. Raises `ObjectNotFoundError`; `CorruptObjectError`: it is there, and cannot be read."""
         path = self.folder / key
         if not path.is_file():
             raise ObjectNotFoundError(f"{path} does not exist")
@@ -277,5 +277,5 @@ class LocalFolder:
             yield ListedPage([k for k, _ in found], [h.size for _, h in found], [h.modified_ms for _, h in found])
 
     def files(self, prefix: str) -> builtins.list[str]:
-        """The keys of all files below `prefix`, in order."""
+        """Return the keys of all files below `prefix`, in order."""
         return sorted(p.relative_to(self.folder).as_posix() for p in (self.folder / prefix).rglob("*") if p.is_file())

@@ -38,7 +38,7 @@ _AHEAD_BYTES: Final = 24 << 20
 
 
 def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
-    """The items in their order, as many together as stay within each limit, which comes with how an item counts.
+    """Yield the items in their order, as many together as stay within each limit, which comes with how an item counts.
 
     An item that is above a limit is alone.
     """
@@ -290,7 +290,9 @@ class Parallel(AbstractContextManager["Parallel"]):
         return fn if pool is None else pool.submit(fn).result
 
     def pool(self) -> Executor | None:
-        """The threads, for work that is handed in one by one; none within them, which must not wait for themselves."""
+        """Return the threads, for tasks submitted one by one; None within these threads, which must not wait for
+        themselves.
+        """
         return None if self._within() else self._threads
 
     def _within(self) -> bool:

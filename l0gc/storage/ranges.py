@@ -57,7 +57,7 @@ class RangeReader:
         self.requests = 0
 
     def read(self) -> Iterator[ListedPage]:
-        """The pages; none of them is empty."""
+        """Yield the pages; none of them is empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
         self.requests = 1  # for the first page, also if it is empty
@@ -128,7 +128,7 @@ def split_rest(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> l
 
 
 def cut_range(keys: KeyRange, at: Iterable[str]) -> list[KeyRange]:
-    """The range, cut after each of these keys that lies within it."""
+    """Return the range, cut after each of these keys that lies within it."""
     inside = sorted({k for k in at if keys.start < k and (keys.end is None or k < keys.end)})
     ends: list[str | None] = [*inside, keys.end]
     return [KeyRange(start, end) for start, end in zip([keys.start, *inside], ends, strict=True)]

@@ -242,14 +242,14 @@ FAILURES: Final = (
 
 
 def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
-    """The error for an answer to a request about `key`; an empty key stands for the bucket."""
+    """Return the error for an answer to a request about `key`; an empty key stands for the bucket."""
     row = next((r for r in ROWS if r.fits(answer, key)), Row(StoreError, "{what}: {status} {code} {message}"))
     action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
     return _error(row, config, key, **asdict(answer), action=action)
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:
-    """The error for a request that was not sent, or not answered: `e` is a `BotoCoreError`."""
+    """Return the error for a request that was not sent, or not answered: `e` is a `BotoCoreError`."""
     names = {c.__name__ for c in type(e).__mro__}
     unresolved = _is_unresolved(e)
     row = next(r for r in FAILURES if r.name in names and unresolved >= r.unresolved and conditional >= r.conditional)
@@ -279,7 +279,7 @@ def without_answer(e: Exception) -> str:
 
 
 def _is_unresolved(e: BaseException | None) -> bool:
-    """Whether a name that does not resolve is the cause, or the cause of that."""
+    """Return whether a name that does not resolve is the cause, or the cause of that."""
     seen: list[BaseException] = []
     while e is not None and e not in seen:
         if isinstance(e, socket.gaierror):

@@ -65,7 +65,7 @@ class StateMachine(Protocol[S]):
     """The pure half: what an entry does to a state."""
 
     def initial(self) -> S:
-        """The state before offset 0."""
+        """Return the state before offset 0."""
 
     def check(self, state: S, offset: int, payload: bytes) -> None:
         """Raise what a caller is told if `payload`, as it will be read, may not land at `offset`. Raises
@@ -109,14 +109,14 @@ class Replica(Generic[S]):
 
     @property
     def state(self) -> S:
-        """The state as of the last read of the log; replays it on first use."""
+        """Return the state as of the last read of the log; replays it on first use."""
         with self.lock:
             if not self._whole:
                 self.replay()
             return self._state
 
     def peek(self) -> S:
-        """The state without waiting for a change in progress, so perhaps half changed; only for hints."""
+        """Return the state without waiting for a change in progress, so perhaps half changed; only for hints."""
         return self._state
 
     def replay(self) -> Folder:
@@ -136,7 +136,7 @@ class Replica(Generic[S]):
             return r.folder
 
     def catch_up(self, *, hasty: bool = False) -> S:
-        """The state as the log has it now.
+        """Return the state as the log has it now.
 
         Args:
             hasty: the writer whose turn is before ours may have ended it, and that is all there is to know.
@@ -217,7 +217,7 @@ class Replica(Generic[S]):
 
     @property
     def writers(self) -> int:
-        """How many writers, this one included, have appended to the log lately."""
+        """Return how many writers, this one included, have appended to the log lately."""
         with self.lock:
             return self._order.writers
 
@@ -274,7 +274,8 @@ class Replica(Generic[S]):
         self._whole = True
 
     def _now_ms(self) -> int:
-        """The store's time now, to 2 s, and never ahead of the date of a later reply: both are whole seconds, cut off.
+        """Return the store's time now, to 2 s, and never ahead of the date of a later reply: both are whole seconds, cut
+        off.
 
         Raises:
             SafetyError, StoreError: see `StoreTime.settle`.
@@ -293,7 +294,7 @@ class Replica(Generic[S]):
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
     def checkpoint_due(self, *, housekeeping: bool = False) -> bool:
-        """Whether the state should be kept: what lies after the newest checkpoint weighs enough.
+        """Return whether the state should be kept: what lies after the newest checkpoint weighs enough.
 
         Args:
             housekeeping: also where a cheap one saves a reader some requests.

@@ -147,7 +147,7 @@ class S3Store:
                 self.access, self._plain_deletes = Access(self.config, self.count), False
 
     def _named(self) -> StoreConfig:
-        """The config, with the server's name for messages."""
+        """Return the config, with the server's name for messages."""
         from botocore.exceptions import BotoCoreError
 
         with suppress(BotoCoreError, UsageError):
@@ -155,7 +155,7 @@ class S3Store:
         return self.config
 
     def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
-        """The answer to an operation of boto3 on the bucket: see `call`. With `once` it is not retried."""
+        """Return the answer to an operation of boto3 on the bucket: see `call`. With `once` it is not retried."""
 
         def request() -> Any:
             return getattr(self.access.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
@@ -163,7 +163,9 @@ class S3Store:
         return self.call(kind, about, request)
 
     def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
-        """The answer; one to a HEAD request, which has no body to name the cause, is asked for again by another request."""
+        """Return the answer; one to a HEAD request, which has no body to name the cause, is asked for again by another
+        request.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         answer = Answer.of(e.operation_name, e.response, conditional=conditional)
@@ -180,7 +182,7 @@ class S3Store:
     def pages(
         self, operation: str, prefix: str, goes_on: Mapping[str, str], at: Mapping[str, Any], **page: Any
     ) -> Iterator[Any]:
-        """The answers to a listing, one for each request.
+        """Yield the answers to a listing, one for each request.
 
         Args:
             goes_on: the arguments of the next request, and the field of an answer that each of them has.
@@ -198,7 +200,7 @@ class S3Store:
                 raise StoreError(f"the listing of {self.full(prefix)} does not go on: the store repeats its {markers}")
 
     def full(self, key: str) -> str:
-        """The key as a URL, for messages."""
+        """Return the key as a URL, for messages."""
         return f"{self.config.url}{key}"
 
     def full_key(self, key: str) -> str:
@@ -211,7 +213,7 @@ class S3Store:
         return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
 
     def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
-        """The answer, and its body, as far as it is read: see `read_limit`."""
+        """Return the answer, and its body, as far as it is read: see `read_limit`."""
         from botocore.exceptions import BotoCoreError
 
         most = math.inf if wanted else read_limit(key)
@@ -350,7 +352,7 @@ class S3Store:
         yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
 
     def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage, bool]]:
-        """The pages, the store's clock at each, and whether another one follows; one without keys, too."""
+        """Yield the pages, the store's clock at each, and whether another one follows; one without keys, too."""
         cut = len(self.config.prefix)
         goes_on = {"ContinuationToken": "NextContinuationToken"}
         at = {"StartAfter": self.full_key(start_after)} if start_after else {}
@@ -397,7 +399,9 @@ class S3Store:
                 yield page
 
     def _version_page(self, response: Any) -> VersionPage:
-        """The page in key order: S3 answers with versions and markers apart. What was out of order stays so, and is seen."""
+        """Return the page in key order: S3 answers with versions and markers apart. What was out of order stays so, and is
+        seen.
+        """
         cut = len(self.config.prefix)
         versions = [(v["Key"], v, False) for v in response.get("Versions", [])]
         markers = [(m["Key"], m, True) for m in response.get("DeleteMarkers", [])]
@@ -506,12 +510,12 @@ class S3Store:
         return True
 
     def below(self, prefix: str) -> S3Store:
-        """The same bucket, below another prefix."""
+        """Return the same bucket, below another prefix."""
         return S3Store(replace(self.config, prefix=prefix))
 
 
 def date_ms(response: Any) -> int:
-    """The store's clock from the `Date` header (whole seconds; the later end of it is not assumed)."""
+    """Return the store's clock from the `Date` header (whole seconds; the later end of it is not assumed)."""
     date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date is None:
         raise StoreError("the store sends no Date header, so ages cannot be judged by its clock")

@@ -36,7 +36,7 @@ class StoreTime:
             self._last_ms = date_ms
 
     def settle(self, date_ms: int) -> int:
-        """The date of a reply, which may be relied on when this returns it.
+        """Return the date of a reply, which may be relied on when this returns it.
 
         Raises:
             SafetyError: it jumped, and another reply does not confirm it.
@@ -54,7 +54,7 @@ class StoreTime:
         return date_ms
 
     def now_ms(self) -> int:
-        """The store's clock now. Raises as `settle` does."""
+        """Return the store's clock now. Raises as `settle` does."""
         return self.settle(self._store.now_ms())
 
     def _follows(self, date_ms: int) -> bool:

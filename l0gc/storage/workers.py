@@ -67,7 +67,7 @@ class Workers(Protocol[P_co]):
 
     @property
     def cores(self) -> int:
-        """How many stages' tasks run at once."""
+        """Return how many stages' tasks run at once."""
         ...
 
     @property

@@ -73,7 +73,7 @@ class Handles:
 
     @property
     def identified(self) -> bool:
-        """Whether this process has seen that there is a cluster here, and that it is the expected one."""
+        """Return whether this process has seen that there is a cluster here, and that it is the expected one."""
         return self.controller.looked
 
     def identity(self) -> ClusterIdentity:
@@ -81,11 +81,11 @@ class Handles:
         return identity_of(self.controller.snapshot())
 
     def now_ms(self) -> int:
-        """The store's clock now, for what cannot be undone. See `StoreTime.settle`."""
+        """Return the store's clock now, for what cannot be undone. See `StoreTime.settle`."""
         return self._store_time.now_ms()
 
     def journal(self, number: int) -> JournalHandle:
-        """The process's handle on a journal; always the same one, so that its threads share one fence."""
+        """Return the process's handle on a journal; always the same one, so that its threads share one fence."""
         with self._lock:
             handle = self._journals.pop(number, None) or self._new_handle(number)
             self._journals[number] = handle  # the last one used is the last one here
@@ -94,14 +94,14 @@ class Handles:
             return handle
 
     def passing_journal(self, number: int) -> JournalHandle:
-        """A handle for work that goes through all journals: one that is forgotten with the work, where a process keeps all
-        that it has; but for a journal that it has read before, the one that it has."""
+        """Return a handle for work that goes through all journals: one that is forgotten with the work, where a process
+        keeps all that it has; but for a journal that it has read before, the one that it has."""
         if self.journals_kept is None and number not in self._journals:
             return self._new_handle(number)
         return self.journal(number)
 
     def journal_as_of(self, number: int, offset: int) -> JournalHandle:
-        """A journal as it was after an entry, to read only: a pin has to keep that state."""
+        """Return a journal as it was after an entry, to read only: a pin has to keep that state."""
         return self._new_handle(number, offset)
 
     def _new_handle(self, number: int, as_of: int | None = None) -> JournalHandle:
@@ -112,7 +112,7 @@ class Handles:
     def units(
         self, some: Collection[int] | None = None, *, keep: bool = True, topic: int = ALL_TOPICS
     ) -> Sequence[UnitSummary]:
-        """The journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`.
+        """Return the journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`.
 
         Args:
             topic: count the partitions of this topic alone, given its revision.
@@ -146,6 +146,6 @@ def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles
 
 
 def identity_of(state: ControllerState) -> ClusterIdentity:
-    """The collector's view of the cluster, from the controller's state."""
+    """Return the collector's view of the cluster, from the controller's state."""
     layout = KeyLayout(state.key_template, state.shards)
     return ClusterIdentity(state.cluster_id, state.epoch, layout, state.external_log)

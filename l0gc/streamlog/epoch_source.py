@@ -93,7 +93,8 @@ def pins_of(state: ControllerState, published: int) -> PinnedUnits:
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:
-    """The topic of a journal that a controller log which was not set back would know (hazard 10), as a sentence; or empty.
+    """Return the topic of a journal that a controller log which was not set back would know (hazard 10), as a sentence; or
+    empty.
 
     Args:
         topics: revision and id of the topics that the journal holds.

@@ -50,7 +50,7 @@ _DECODER: Final = msgspec.json.Decoder(Format)
 
 
 def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | None:
-    """The bucket's format, if this l0gc may work on it; None if no cluster was ever founded there. One request.
+    """Return the bucket's format, if this l0gc may work on it; None if no cluster was ever founded there. One request.
 
     From then on the store object sends ETags in the form that the store takes.
 
@@ -107,7 +107,7 @@ def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
 
 
 def refuse_without_format() -> UnsupportedFormatError:
-    """The error for a cluster whose format nobody knows."""
+    """Return the error for a cluster whose format nobody knows."""
     return UnsupportedFormatError(
         f"there is a cluster under this URL, but no {FORMAT} that says how it is laid out: put it back from a backup or "
         "a version of the object"

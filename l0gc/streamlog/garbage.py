@@ -161,7 +161,7 @@ class JournalGarbage:
         return found
 
     def is_due(self, before_ms: int) -> bool:
-        """Whether anything that was dropped before then may go."""
+        """Return whether anything that was dropped before then may go."""
         epoch = self._state.epoch - GRACE_EPOCHS
         found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
@@ -220,7 +220,7 @@ class JournalGarbage:
         return min(self._fences.values(), default=0)
 
     def scan_due(self, before_ms: int) -> bool:
-        """Whether the fences are older than `before_ms`: so long no run has searched for orphans."""
+        """Return whether the fences are older than `before_ms`: so long no run has searched for orphans."""
         epoch = self._state.epoch_before(before_ms)
         return any(epoch > s.l1_fence for s in self._states.values() if s.topics or len(s.closed_revisions))
 
@@ -327,7 +327,8 @@ def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
 
 
 def _as_it_stands(handle: JournalHandle) -> JournalState:
-    """The state now, in a copy: another thread may be in the middle of the next entry, and be interrupted (hazard 29).
+    """Return the state now, in a copy: another thread may be in the middle of the next entry, and be interrupted (hazard
+    29).
 
     In there, an object may be neither in the lists nor among the dropped ones.
     """

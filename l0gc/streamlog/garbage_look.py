@@ -35,7 +35,7 @@ _NAME: Final = np.dtype("S16")
 
 
 def _cut_in(folder: str, cut: str) -> int | None:
-    """The partition after which a listing is cut, if that is in this folder."""
+    """Return the partition after which a listing is cut, if that is in this folder."""
     return int(cut[len(folder) : -1]) if cut.startswith(folder) else None
 
 

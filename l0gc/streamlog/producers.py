@@ -107,7 +107,7 @@ def list_producers(cluster: Handles) -> ProducerList:
 
 
 def describe_producer(cluster: Handles, name: str) -> ProducerView:
-    """The producer as the logs have it now; `errors` names the logs that cannot be read.
+    """Return the producer as the logs have it now; `errors` names the logs that cannot be read.
 
     Raises:
         NotFoundError: no producer has that name, or it was forgotten.
@@ -145,20 +145,21 @@ def describe_producer(cluster: Handles, name: str) -> ProducerView:
 
 
 def begin_run(cluster: Handles, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
-    """A new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
+    """Return a new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
     run = cluster.controller.init_producer(name)
     cluster.parallel.map(JournalHandle.catch_up, journals)
     return run_ahead(cluster, name, run, journals)
 
 
 def is_due(cluster: Handles, run: Producer) -> bool:
-    """Whether a run that goes on should become the next one, as of the last look at the controller's log."""
+    """Return whether a run that goes on should become the next one, as of the last look at the controller's log."""
     as_of_ms = cluster.controller.replica.as_of_ms
     return as_of_ms is not None and as_of_ms - run.time_ms > _RENEW_MS
 
 
 def run_ahead(cluster: Handles, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
-    """The run, or a new one where these journals, as of their last replay, have seen a later run than the controller has.
+    """Return the run, or a new one where these journals, as of their last replay, have seen a later run than the controller
+    has.
 
     The controller's log has each run before any journal does. So a journal that is ahead of it shows that the log was
     restored from an older copy (hazard 10), which has forgotten the later runs. Where another instance took over, its run is
@@ -181,7 +182,7 @@ def _view(journal: int, known: ProducerState, run: Producer) -> JournalView:
 
 
 def _verdict(known: ProducerState, run: Producer) -> tuple[bool, str]:
-    """Whether the journal takes the newest run's next object, and what that means."""
+    """Return whether the journal takes the newest run's next object, and what that means."""
     if known.epoch < run.epoch:
         return True, f"open: the newest run begins at sequence 0, and fences epoch {known.epoch}"
     if known.epoch > run.epoch:

@@ -19,7 +19,7 @@ from l0gc.watermark.source import UnitSummary
 
 
 def set_back(cluster: Handles, journal: int) -> str:
-    """How it shows that a journal was set back, as a sentence.
+    """Return how it shows that a journal was set back, as a sentence.
 
     Raises:
         UsageError: it was not, or there is no such journal, so there is nothing to accept.

@@ -21,7 +21,7 @@ _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
-    """The table that a topic is to have; by default with its own name, in the namespace `l0gc`.
+    """Return the table that a topic is to have; by default with its own name, in the namespace `l0gc`.
 
     Raises:
         UsageError: the name has no namespace, or a part of it is empty.

@@ -45,13 +45,13 @@ def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
 
 
 def deleted(topic: Topic) -> PartitionClosedError:
-    """The error for a topic that is gone."""
+    """Return the error for a topic that is gone."""
     return PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted while it was read")
 
 
 def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Iterator[UnreconciledObject]:
-    """The L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets; of
-    their extents those that are wanted, cut to what is wanted of them.
+    """Yield the L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets;
+    of their extents those that are wanted, cut to what is wanted of them.
 
     Args:
         starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
@@ -100,7 +100,7 @@ class TopicView:
         self.reconciled = known.values(known.reconciled, self.partitions, -1)
 
     def files(self, partition: int, start: int) -> list[L1File]:
-        """The L1 objects of a partition with records from `start` on. Raises as `files_of`."""
+        """Return the L1 objects of a partition with records from `start` on. Raises as `files_of`."""
         state = JournalState(topics={self.topic.revision: self._known})
         listed = files_of(self._cluster.store, self.topic.id(partition), state, start)
         return [f for f in listed if f.last_offset >= start]
@@ -160,7 +160,7 @@ class TopicView:
         return found
 
     def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> tuple[int | None, int]:
-        """The first record in L1 from an offset on that is not older, and its time, else `NEVER`."""
+        """Return the first record in L1 from an offset on that is not older, and its time, else `NEVER`."""
         names = ("offset", "timestamp")
         for f in self.files(partition, start):
             if f.is_hole or f.max_timestamp < timestamp_ms:

@@ -126,7 +126,7 @@ def create_topic(
     retention: RetentionSettings = NOT_GIVEN,
     columns: Sequence[ValueColumn] = (),
 ) -> tuple[Topic, bool]:
-    """The topic, and whether it was created now. See `decide_create_topic`.
+    """Return the topic, and whether it was created now. See `decide_create_topic`.
 
     Raises:
         EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic would get a revision
@@ -140,13 +140,13 @@ def create_topic(
 def alter_topic(
     cluster: Handles, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
 ) -> tuple[Topic, bool]:
-    """The topic as it is then, and whether it was altered now. See `create_topic` for the errors."""
+    """Return the topic as it is then, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
     return cluster.controller.alter_topic(name, retention, columns)
 
 
 def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Retention, bool]:
-    """The cluster's retention as it is then, and whether it was altered now. See `create_topic` for the errors."""
+    """Return the cluster's retention as it is then, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
     return cluster.controller.alter_defaults(retention)
 

@@ -147,7 +147,7 @@ class ExternalEpochs(SnapshotLimits):
         return self
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """The same as an export. Raises `UsageError` for what is not a whole number."""
+        """Return the same as an export. Raises `UsageError` for what is not a whole number."""
         try:
             partitions = [(t, index(n), None if r is None else index(r)) for (t, n), r in self.partitions.items()]
             reports = [(t, index(n), index(epoch)) for (t, n), epoch in self.gc_epochs.items()]

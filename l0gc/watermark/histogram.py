@@ -79,7 +79,7 @@ BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]
 def read_listing(
     workers: Workers[Place], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int | None = None
 ) -> Histogram:
-    """A `BucketScan` of the listing.
+    """Return a `BucketScan` of the listing.
 
     Args:
         first_pages: how far each reader goes in the first round; by default as suits the engine.

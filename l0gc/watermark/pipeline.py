@@ -94,18 +94,18 @@ class EpochSource(Protocol):
 
     @property
     def external(self) -> bool:
-        """Whether it stands for an external log."""
+        """Return whether it stands for an external log."""
 
     @property
     def snapshot_age_ms(self) -> int | None:
-        """The snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
+        """Return the snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
 
     @property
     def remedy(self) -> str:
         """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
 
     def snapshot(self) -> ClusterIdentity:
-        """The cluster, with the epoch that caps M."""
+        """Return the cluster, with the epoch that caps M."""
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
         """What the partitions of the snapshot may still need.
@@ -118,10 +118,10 @@ class EpochSource(Protocol):
         """
 
     def epoch_now(self) -> int:
-        """The epoch, read again: to be compared with what was seen since the snapshot."""
+        """Return the epoch, read again: to be compared with what was seen since the snapshot."""
 
     def pins(self, published: int) -> PinnedUnits:
-        """The pins, as of the last `epoch_now`, where M = `published` was published before they were read."""
+        """Return the pins, as of the last `epoch_now`, where M = `published` was published before they were read."""
 
 
 def run_pipeline(

@@ -103,7 +103,7 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
 
 
 def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
-    """The same before the cluster is known: the caller compares the cluster ids."""
+    """Return the same before the cluster is known: the caller compares the cluster ids."""
     stored = if_there(store.get, PUBLISHED_WATERMARK)
     return (None, "") if stored is None else (decode_published(stored.body), stored.etag)
 

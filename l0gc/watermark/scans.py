@@ -95,7 +95,7 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def epochs(self) -> list[ScanRow]:
-        """The rows of L0 objects."""
+        """Return the rows of L0 objects."""
         return [r for r in self.rows if r.epoch is not None]
 
 
@@ -180,7 +180,7 @@ _ROWS: Final = msgspec.msgpack.Decoder(list[ScanRow])
 
 
 def scan_key(taken_ms: int, new_id: str) -> str:
-    """The key of a run's snapshot; they sort by time."""
+    """Return the key of a run's snapshot; they sort by time."""
     return f"{SCANS}{taken_ms:015}-{new_id}"
 
 
@@ -189,7 +189,7 @@ def list_scans(store: ObjectStore) -> list[str]:
 
 
 def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[str]:
-    """Those of the keys that are snapshots, and older than `KEEP_DAYS`, or not among the `keep` newest."""
+    """Return those of the keys that are snapshots, and older than `KEEP_DAYS`, or not among the `keep` newest."""
     snapshots = sorted(k for k in keys if _KEY.fullmatch(k))
     before = scan_key(max(0, now_ms - KEEP_DAYS * _DAY_MS), "")
     return [k for i, k in enumerate(snapshots) if i < len(snapshots) - keep or k < before]
@@ -237,7 +237,7 @@ def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
 
 
 def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
-    """The snapshot at `key`.
+    """Return the snapshot at `key`.
 
     Raises:
         CorruptObjectError: it cannot be read, is of a newer version, or has changed since it was written.
@@ -249,7 +249,7 @@ def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
 
 
 def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec.Raw]:
-    """The totals, and the rows as they are stored."""
+    """Return the totals, and the rows as they are stored."""
     try:
         kept = unpack_sealed(key, body, _KEPT, ENTRY_LIMIT)
         if kept.version != FORMAT_VERSION:
@@ -268,8 +268,8 @@ def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec
 def read_trend(
     store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100
 ) -> tuple[list[ScanTotals], int]:
-    """The totals of the `last` newest snapshots, oldest first; and how many are left out, since they cannot be read or are
-    another cluster's."""
+    """Return the totals of the `last` newest snapshots, oldest first; and how many are left out, since they cannot be read
+    or are another cluster's."""
 
     def read(key: str) -> list[ScanTotals] | None:
         try:

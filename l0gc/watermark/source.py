@@ -75,16 +75,19 @@ class ClusterHandle(Protocol):
 
     @property
     def identified(self) -> bool:
-        """Whether this process has read the identity, and found that it is the expected cluster."""
+        """Return whether this process has read the identity, and found that it is the expected cluster."""
 
     def identity(self) -> ClusterIdentity:
-        """The cluster as it is now. Raises `NotInitialisedError`, and `ClusterMismatchError` if another one is expected."""
+        """Return the cluster as it is now. Raises `NotInitialisedError`, and `ClusterMismatchError` if another one is
+        expected.
+        """
 
     def now_ms(self) -> int:
-        """The store's clock now. Raises `SafetyError`: replies disagree, and nothing may be deleted by it."""
+        """Return the store's clock now. Raises `SafetyError`: replies disagree, and nothing may be deleted by it."""
 
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
-        """The units of the cluster's own writers as their logs are now, with what the cluster was at the last `identity`.
+        """Return the units of the cluster's own writers as their logs are now, with what the cluster was at the last
+        `identity`.
 
         Empty if the log is external.
 
@@ -144,7 +147,7 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gc_epoch(self) -> int | None:
-        """The lowest M(p), or where an unreadable unit holds M; None if there is nothing in it."""
+        """Return the lowest M(p), or where an unreadable unit holds M; None if there is nothing in it."""
         return min([*self.gc_epochs, *(h.gc_epoch for h in self.lowest[:1])], default=None)
 
     @property

@@ -206,7 +206,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
 
     @property
     def runs(self) -> list[RunEntry]:
-        """The newest runs, which the page lists."""
+        """Return the newest runs, which the page lists."""
         return self.overview.runs[-SHOWN_RUNS:]
 
     @property

@@ -129,7 +129,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The finding as one line."""
+        """Return the finding as one line."""
         where = ""
         if self.topic is not None:
             where = f" {self.topic}" if self.partition is None else f" {self.topic}/{self.partition}"
@@ -247,7 +247,7 @@ class VerifyResult(msgspec.Struct, Outcome):
 
     @property
     def problem(self) -> SafetyError | None:
-        """How many findings there are, as the error that the command ends with."""
+        """Return how many findings there are, as the error that the command ends with."""
         return SafetyError(f"{count(self.total, 'finding')}; nothing was changed") if self.total else None
 
 
@@ -293,7 +293,7 @@ class Basis:
 
     @cached_property
     def live(self) -> dict[int, Topic]:
-        """The topics that exist, by their revisions."""
+        """Return the topics that exist, by their revisions."""
         return {t.revision: t for t in self.state.topics.values()}
 
     def owner(self, key: L1Key | None) -> tuple[str, int]:

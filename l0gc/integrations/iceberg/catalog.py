@@ -213,7 +213,7 @@ with suppress(ImportError):
 
 
 def _sentence(e: Exception) -> str:
-    """The first line of what an error says, without what may be long."""
+    """Return the first line of what an error says, without what may be long."""
     e = getattr(next(iter(e.args), None), "reason", e)  # what urllib3 met in the end
     lines = str(e).strip().splitlines()
     return (lines[0] if lines else type(e).__name__)[:300]
@@ -239,7 +239,7 @@ def metadata_folder(table: Table) -> str:
 
 
 def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
-    """The table in its catalog, which is created if it is not there, and else is as `load_table` wants it."""
+    """Return the table in its catalog, which is created if it is not there, and else is as `load_table` wants it."""
     from pyiceberg.table import TableProperties as P
 
     properties = {
@@ -258,7 +258,7 @@ def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> 
 
 
 def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
-    """The table as its catalog has it now.
+    """Return the table as its catalog has it now.
 
     Raises:
         NotFoundError: it does not exist.

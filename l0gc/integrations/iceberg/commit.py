@@ -46,7 +46,7 @@ Entries = dict[str, ManifestEntry]
 
 
 def path_of(url: str, p: PartitionId, row: Any) -> str:
-    """An L1 object as a table names it, given its row of `L1_ROW`."""
+    """Return an L1 object as a table names it, given its row of `L1_ROW`."""
     key = level_one(p, int(row["epoch"]), int(row["base"]), int(row["last"]), name_text(row["name"]))
     return f"{url}{key}"
 
@@ -94,7 +94,7 @@ def _time(ms: int) -> bytes:
 
 
 def data_files(rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int) -> list[DataFile]:
-    """The objects at these places of a topic's L1 rows, which are by partition and offset and have the holes."""
+    """Return the objects at these places of a topic's L1 rows, which are by partition and offset and have the holes."""
     same = rows["partition"][1:] == rows["partition"][:-1]
     found = []
     for i in which.tolist():
@@ -107,7 +107,7 @@ def data_files(rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int
 
 
 def manifests_of(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
-    """The manifests of a snapshot that name an object."""
+    """Return the manifests of a snapshot that name an object."""
     if snapshot is None:
         return []
     return [m for m in snapshot.manifests(table.io) if m.has_added_files() or m.has_existing_files()]
@@ -122,7 +122,7 @@ def _entries(io: FileIO, m: ManifestFile) -> Entries:
 
 
 def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
-    """All of the manifests, ever more at a time: from both ends, where merge and retention drop objects."""
+    """Yield all of the manifests, ever more at a time: from both ends, where merge and retention drop objects."""
     left, some = deque(manifests), READ_FIRST
     while left:
         yield [left.pop() if n % 2 else left.popleft() for n in range(min(some, len(left)))]
@@ -130,7 +130,9 @@ def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]
 
 
 def name_in(path: str, url: str, table: str) -> bytes:
-    """The UUID in the path of an L1 object of this cluster, as its row has it. Raises `SafetyError`: it is another path."""
+    """Return the UUID in the path of an L1 object of this cluster, as its row has it. Raises `SafetyError`: it is another
+    path.
+    """
     key = parse_level_one(path.removeprefix(url)) if path.startswith(url) else None
     if key is None or key.base < 0:
         raise SafetyError(
@@ -172,7 +174,7 @@ class Replacement(_SnapshotProducer["Replacement"]):
         ]
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        """Those that stay, and those that take the place of the others."""
+        """Return those that stay, and those that take the place of the others."""
         gone = {f.file_path for f in self._deleted_data_files}
 
         def left(m: ManifestFile) -> Iterator[ManifestEntry]:
@@ -266,14 +268,14 @@ def commit_snapshot(
 
 
 def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """The manifest lists of the snapshots, and the manifests that these name."""
+    """Return the manifest lists of the snapshots, and the manifests that these name."""
     some = list(snapshots)
     found = ExecutorFactory.get_or_create().map(lambda s: [m.manifest_path for m in s.manifests(table.io)], some)
     return {s.manifest_list for s in some}.union(*found)
 
 
 def metadata_files(table: Table) -> set[str]:
-    """The metadata files that a table names, now and in its log."""
+    """Return the metadata files that a table names, now and in its log."""
     log = {old.metadata_file for old in table.metadata.metadata_log}
     return named_by(table, table.metadata.snapshots) | {table.metadata_location} | log
 

@@ -30,7 +30,7 @@ def check_configuration() -> None:
 
 
 def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
-    """How to open the catalog of that name, and to reach its warehouse.
+    """Return how to open the catalog of that name, and to reach its warehouse.
 
     Raises:
         NotFoundError: it does not name it.
@@ -65,7 +65,7 @@ def _encryption(store: ObjectStore) -> dict[str, str]:
 
 
 def _access(store: ObjectStore) -> dict[str, str]:
-    """How l0gc itself reaches the bucket, as PyIceberg's properties."""
+    """Return how l0gc itself reaches the bucket, as PyIceberg's properties."""
     if not isinstance(store, S3Store):
         return {}
     keys = store.access.session.get_credentials()

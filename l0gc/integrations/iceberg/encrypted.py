@@ -38,7 +38,7 @@ class EncryptedFileIO(PyArrowFileIO):
         return _EncryptedFile(file, lambda body: self._store(bucket).put(key, body))
 
     def _store(self, bucket: str) -> S3Store:
-        """The bucket, with the keys that the catalog's configuration, or the catalog, has for it."""
+        """Return the bucket, with the keys that the catalog's configuration, or the catalog, has for it."""
         if bucket not in self._stores:
             config = StoreConfig(
                 bucket, "", self._property("endpoint"), self._property("region"),

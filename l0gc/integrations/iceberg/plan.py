@@ -108,14 +108,14 @@ def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: Topic
 
 
 def pin_ms(keep_ms: int) -> int:
-    """How long a pin of a table lives. Raises `UsageError`: snapshots cannot be kept for so long."""
+    """Return how long a pin of a table lives. Raises `UsageError`: snapshots cannot be kept for so long."""
     if not 0 <= keep_ms <= MAX_PIN_MS - 2 * UNSYNCED_MS:
         raise UsageError(f"snapshots cannot be kept for {span(keep_ms)}; use for example 1d")
     return keep_ms + keep_ms // PINS_FOR_EACH_LIFE + UNSYNCED_MS
 
 
 def is_fresh(note: SnapshotNote, pins: Mapping[str, Pin], now_ms: int, keep_ms: int) -> bool:
-    """Whether the pin of the current snapshot may keep the next one, too."""
+    """Return whether the pin of the current snapshot may keep the next one, too."""
     pin = pins.get(note.pin)
     if pin is None or pin.end_ms - pin.created_ms < pin_ms(keep_ms):
         return False
@@ -171,7 +171,7 @@ def ended_snapshots(
 def unused_pins(
     pins: Mapping[str, Pin], loaded: Iterable[SnapshotNote | None], kept: Iterable[SnapshotNote | None], now_ms: int
 ) -> list[str]:
-    """Those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
+    """Return those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
 
     A young pin that none of the loaded snapshots named, either, may be that of a sync that runs, and that will commit a
     snapshot which names it (hazard 32).

@@ -252,11 +252,11 @@ class _Sync:
         return -1 if current is None else current.snapshot_id
 
     def _named(self) -> set[int]:
-        """The snapshots that a tag or another branch names: PyIceberg ends none of these."""
+        """Return the snapshots that a tag or another branch names: PyIceberg ends none of these."""
         return {ref.snapshot_id for name, ref in self._there.metadata.refs.items() if name != MAIN_BRANCH}
 
     def _ended(self, *, due: bool) -> set[int]:
-        """The snapshots that end with this commit; the current one stays, unless another follows."""
+        """Return the snapshots that end with this commit; the current one stays, unless another follows."""
         parents = {at: s.parent_snapshot_id for at, s in self._snapshots.items()}
         ended = plan.ended_snapshots(
             self._notes, parents, self._current(), self._pins, now_ms=self._now_ms, keep_ms=self._keep_ms
@@ -293,7 +293,7 @@ def _end_pins(cluster: Handles, pins: Iterable[Pin]) -> None:
 
 
 def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, int]]:
-    """The L1 rows of a topic, with its holes, by partition and offset, and the offset of each journal then."""
+    """Return the L1 rows of a topic, with its holes, by partition and offset, and the offset of each journal then."""
     found, offsets = [NO_L1_ROWS], {}
     for run in topic.runs():
         handle = cluster.journal(run.journal)

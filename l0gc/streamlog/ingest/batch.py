@@ -32,7 +32,7 @@ class JournalRuns:
         return np.searchsorted(self.ends, partitions, "right")
 
     def counts(self, partitions: Rows) -> list[int]:
-        """How many of the records with these partitions belong to each run."""
+        """Return how many of the records with these partitions belong to each run."""
         if len(self.ends) == 1:
             return [len(partitions)]
         counts: list[int] = np.bincount(self.of(partitions), minlength=len(self.ends)).tolist()
@@ -61,7 +61,7 @@ class Position:
         return np.flatnonzero(new)
 
     def spans(self, partitions: Rows) -> list[InputSpan | None]:
-        """The span in each run that these records are, the next of those that have not landed before."""
+        """Return the span in each run that these records are, the next of those that have not landed before."""
         spans: list[InputSpan | None] = []
         for run, n in enumerate(self._runs.counts(partitions)):
             start = self._next[run]
@@ -95,7 +95,7 @@ class Batch:
                 mine.append(span)
 
     def sorted(self) -> Records:
-        """The records in order of partition, and of the input within one."""
+        """Return the records in order of partition, and of the input within one."""
         partitions = np.concatenate(self.partitions)
         order = np.argsort(partitions, kind="stable")
         in_order = columns.cut(np.concatenate(self.sizes), pa.py_buffer(b"".join(self.values)))

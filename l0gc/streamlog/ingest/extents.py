@@ -123,7 +123,7 @@ def _pack_part(
 
 
 def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
-    """The extent with which each block begins, and one more for the end."""
+    """Return the extent with which each block begins, and one more for the end."""
     before = begins[extents] + RECORD_OVERHEAD * extents  # bytes in front of each
     cuts = [0]
     while cuts[-1] < len(extents) - 1:
@@ -133,7 +133,7 @@ def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
 
 
 def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes, int]:
-    """A block of the records `first` to `end`, end excluded, and how many bytes it unpacks to."""
+    """Return a block of the records `first` to `end`, end excluded, and how many bytes it unpacks to."""
     keys = records.keys[first:end]
     sizes = np.empty((2, end - first), NUMBER)
     sizes[0] = [-1 if key is None else len(key) for key in keys]
@@ -151,8 +151,8 @@ def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes,
 
 
 def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The bytes of each (start, length) of an object. Raises `CorruptObjectError` if it is shorter, `ObjectNotFoundError`,
-    and as `ask_of_one`."""
+    """Return the bytes of each (start, length) of an object. Raises `CorruptObjectError` if it is shorter,
+    `ObjectNotFoundError`, and as `ask_of_one`."""
 
     def read(key: str) -> list[bytes]:
         try:
@@ -171,7 +171,7 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
 
 
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
-    """The records of a block, of all partitions in it, with the optional columns if any of them has one.
+    """Return the records of a block, of all partitions in it, with the optional columns if any of them has one.
 
     Args:
         key: that of its object.
@@ -212,7 +212,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
 
 
 def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
-    """The records of several extents of a block, one extent after another; these are rows of `EXTENT`."""
+    """Return the records of several extents of a block, one extent after another; these are rows of `EXTENT`."""
     counts = extents["records"].astype(np.int64)
     at = np.cumsum(counts) - counts
     first = int(extents["row"][0])

@@ -73,12 +73,12 @@ def unpacked(records: Iterable[bytes]) -> list[Fields]:
 
 
 def is_table(source: object) -> bool:
-    """Whether it gives rows by Arrow's interface."""
+    """Return whether it gives rows by Arrow's interface."""
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
 def given_records(source: Any) -> Iterator[Fields]:
-    """The records of a table, or of an iterable of records and batches. Raises `UsageError`: one cannot be stored."""
+    """Yield the records of a table, or of an iterable of records and batches. Raises `UsageError`: one cannot be stored."""
     if is_table(source):
         yield from _in_table("the table", source)
         return
@@ -90,7 +90,7 @@ def given_records(source: Any) -> Iterator[Fields]:
 
 
 def records_in(path: Path, form: str, name: str) -> Iterator[Fields]:
-    """The records of a Parquet file, or of a file or stream of Arrow. Raises `UsageError`: it holds something else."""
+    """Yield the records of a Parquet file, or of a file or stream of Arrow. Raises `UsageError`: it holds something else."""
     try:
         if form == PARQUET:
             from pyarrow import parquet
@@ -145,7 +145,7 @@ def _in_batch(name: str, batch: pa.RecordBatch) -> Iterator[Fields]:
 
 
 def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
-    """A record's value, key, headers, create time and partition, as they are given."""
+    """Return a record's value, key, headers, create time and partition, as they are given."""
     match given:
         case bytes():
             return given, None, (), None, None
@@ -166,7 +166,7 @@ def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
 
 
 def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partition: Any) -> Fields:
-    """A record that can be stored. Raises `UsageError`: it cannot."""
+    """Return a record that can be stored. Raises `UsageError`: it cannot."""
     for name, given in (("value", value), ("key", b"" if key is None else key)):
         if type(given) is not bytes:
             raise UsageError(f"{which} has a {name} of type {type(given).__name__}, and it must be bytes")

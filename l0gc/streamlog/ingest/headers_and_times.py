@@ -56,12 +56,12 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def with_optional(schema: pa.Schema, like: pa.Schema) -> pa.Schema:
-    """A schema, and those of its fields that a reader of `OPTIONAL` finds in another one."""
+    """Return a schema, and those of its fields that a reader of `OPTIONAL` finds in another one."""
     return pa.schema([*schema, *(f for f in OPTIONAL if f.name in like.names)])
 
 
 def level(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same records, each batch with all optional columns that any of them has."""
+    """Return the same records, each batch with all optional columns that any of them has."""
     there = [f for f in OPTIONAL if any(f.name in b.schema.names for b in batches)]
     return [_with(b, there) for b in batches]
 
@@ -75,7 +75,7 @@ def _with(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
 
 
 def column_of(batch: Any, field: pa.Field) -> Any:
-    """A column of a batch or a table, null where it is optional and absent."""
+    """Return a column of a batch or a table, null where it is optional and absent."""
     if field.name in OPTIONAL.names and field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     return batch.column(field.name)
@@ -91,12 +91,12 @@ def times_of(column: pa.Array) -> Rows:
 
 
 def times_list(column: pa.Array) -> list[int | None]:
-    """The create time of each record, None without one."""
+    """Return the create time of each record, None without one."""
     return [None if t == NO_TIME else t for t in times_of(column).tolist()]
 
 
 def headers_column(of_records: Iterable[Headers]) -> pa.Array:
-    """A column of headers, from those of each record. Raises `UnicodeEncodeError`: a key cannot be stored."""
+    """Return a column of headers, from those of each record. Raises `UnicodeEncodeError`: a key cannot be stored."""
     counts, keys, values = list[int](), list[str](), list[bytes | None]()
     for headers in of_records:
         counts.append(len(headers))
@@ -107,7 +107,7 @@ def headers_column(of_records: Iterable[Headers]) -> pa.Array:
 
 
 def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
-    """How many headers each record has, and the keys and values of all of them."""
+    """Return how many headers each record has, and the keys and values of all of them."""
     keys, values = column.flatten().flatten()
     return (
         np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1])
@@ -125,7 +125,7 @@ def header_bytes(column: pa.Array) -> Rows:
 
 
 def sums_of(numbers: Any, counts: Rows) -> Any:
-    """The sum of as many of the numbers for each record as `counts` says."""
+    """Return the sum of as many of the numbers for each record as `counts` says."""
     totals = np.concatenate(([0], np.cumsum(numbers, dtype=numbers.dtype))).astype(numbers.dtype)
     ends = np.cumsum(counts)
     return totals[ends] - totals[ends - counts]
@@ -140,7 +140,7 @@ def as_headers(column: pa.Array) -> pa.Array:
 
 
 def optional_of(batch: pa.RecordBatch, row: str) -> dict[str, pa.Array]:
-    """The columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`.
+    """Return the columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`.
 
     Raises:
         UsageError: one of them cannot be stored; `row` is what the message calls it.
@@ -173,7 +173,7 @@ def headers_list(column: pa.Array) -> list[Headers]:
 
 
 def _listed(counts: Rows, keys: pa.Array, values: pa.Array) -> pa.Array:
-    """A column of headers; records with none of them have null."""
+    """Return a column of headers; records with none of them have null."""
     ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
     return pa.Array.from_buffers(
@@ -201,7 +201,9 @@ def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -
 
 
 def unpack_optional(content: pa.Buffer, count: int) -> list[pa.Array]:
-    """The columns of `OPTIONAL` that `pack_optional` packed for so many records. Raises `ValueError` for any other bytes."""
+    """Return the columns of `OPTIONAL` that `pack_optional` packed for so many records. Raises `ValueError` for any other
+    bytes.
+    """
     at = 0
 
     def numbers(kind: np.dtype[np.signedinteger], n: int, least: int, most: int) -> Rows:

@@ -97,7 +97,7 @@ class Input:
     kind: str = LINES
 
     def blocks(self) -> Iterator[list[bytes]]:
-        """The records, some hundred at a time: lines without their newline, which the last one may lack.
+        """Return the records, some hundred at a time: lines without their newline, which the last one may lack.
 
         Raises:
             UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when it got its id.
@@ -170,7 +170,7 @@ Source: TypeAlias = "str | os.PathLike[str] | BinaryIO | Iterable[Given] | Arrow
 
 
 def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack, form: str = AUTO) -> list[Input]:
-    """The inputs of an upload, each checked to be readable, and to be lines, before anything is sent.
+    """Return the inputs of an upload, each checked to be readable, and to be lines, before anything is sent.
 
     Args:
         spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
@@ -273,7 +273,7 @@ def _binary(piece: object) -> bytes:
 
 
 def _digest(pieces: Iterable[bytes], spread: str) -> tuple[str, int]:
-    """A hash over an input, and how many bytes it stands for."""
+    """Return a hash over an input, and how many bytes it stands for."""
     h, size = hashlib.blake2b(spread.encode() + b"\0", digest_size=16), 0
     for piece in pieces:
         h.update(piece)
@@ -320,7 +320,9 @@ def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def plain_size(path: object, form: str) -> int | None:
-    """How many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a file."""
+    """Return how many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a
+    file.
+    """
     if not isinstance(path, str | os.PathLike) or form not in (AUTO, RAW):
         return None
     try:

@@ -48,7 +48,7 @@ class PlacedRecords(NamedTuple):
     more: Rows | None = None
 
     def at(self, places: Rows) -> PlacedRecords:
-        """Those at some places."""
+        """Return those at some places."""
         at: list[int] = places.tolist()
         return PlacedRecords(
             self.partitions[places],
@@ -138,8 +138,8 @@ def by_field(field: str, partitions: int) -> Partitioner:
 
 
 def with_times(spread: Partitioner, field: str) -> Partitioner:
-    """The same placement, and each record's create time: a number of milliseconds since 1970, or a time as ISO 8601 has it,
-    in UTC where it names no zone."""
+    """Return the same placement, and each record's create time: a number of milliseconds since 1970, or a time as ISO 8601
+    has it, in UTC where it names no zone."""
     decoder = _decoder(field, int | float | datetime)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
@@ -206,7 +206,7 @@ def place_given(spread: Partitioner, partitions: int, name: str) -> Callable[[Se
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition of a key, for upload and for Spark's sink."""
+    """Return the partition of a key, for upload and for Spark's sink."""
     return zlib.crc32(key) % partitions
 
 
@@ -242,7 +242,7 @@ def _milliseconds(time: Any) -> int:
 
 
 def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> UsageError:
-    """The error for a record that has not the field which an option asks for."""
+    """Return the error for a record that has not the field which an option asks for."""
     if not record.strip():
         return UsageError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
     if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):

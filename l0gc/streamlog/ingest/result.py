@@ -61,7 +61,7 @@ class Placeholders:
             yield Placeholder(topic, partition, base, None if base is None else base + n - 1, o.epoch, o.key)
 
     def json(self) -> msgspec.Raw:
-        """All of them as a JSON array, with those of one object in memory."""
+        """Return all of them as a JSON array, with those of one object in memory."""
         objects = (msgspec.json.encode(list(self._of(*landed)))[1:-1] for landed in self.objects)
         return msgspec.Raw(b"[" + b",".join(objects) + b"]")
 
@@ -90,7 +90,7 @@ class UploadResult(Outcome):
     fence: FenceCounters = field(default_factory=FenceCounters)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields but `fence`; the placeholders become text when they are printed: there may be millions."""
+        """Return the fields but `fence`; the placeholders become text when they are printed: there may be millions."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}
 
     def measures(self) -> dict[str, Any]:

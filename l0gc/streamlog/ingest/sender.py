@@ -168,7 +168,7 @@ class Sender:
 
 
 def _columns(records: Sequence[NewRecord]) -> Records:
-    """The records as columns. Raises `UsageError`: one of them cannot be stored."""
+    """Return the records as columns. Raises `UsageError`: one of them cannot be stored."""
     in_order = sorted(records, key=lambda r: r.partition)
     sizes = np.array([len(r.value) for r in in_order], np.int64)
     try:

@@ -63,7 +63,7 @@ def open_upload(
     stack: ExitStack,
     wanted: Upload = Upload(),  # noqa: B008 - it is frozen
 ) -> tuple[Uploader, list[Input]]:
-    """An uploader, and what it is to run on: an upload from its beginning.
+    """Return an uploader, and what it is to run on: an upload from its beginning.
 
     Inputs are read once, for their ids, before a producer's run begins: a file that cannot be read must not fence the run
     before.
@@ -107,8 +107,8 @@ def open_upload(
 
 
 def target_of(cluster: Handles, topic: str) -> Topic:
-    """The topic to write to, after a tick if one is due. Nothing is appended before the logs were compared with what is
-    published. Raises as `open_upload`."""
+    """Return the topic to write to, after a tick if one is due. Nothing is appended before the logs were compared with what
+    is published. Raises as `open_upload`."""
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
     cluster.controller.tick_if_due()
@@ -267,7 +267,9 @@ class Uploader:
 
 
 def _places(count: int) -> SimpleQueue[None]:
-    """A place is taken by `get`, and given back by `put`; a semaphore that is interrupted may stay locked (hazard 29)."""
+    """Return a place is taken by `get`, and given back by `put`; a semaphore that is interrupted may stay locked (hazard
+    29).
+    """
     places: SimpleQueue[None] = SimpleQueue()
     for _ in range(count):
         places.put(None)

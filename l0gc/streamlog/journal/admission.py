@@ -44,11 +44,11 @@ class EpochWindow:
         return self.oldest <= epoch <= self.newest
 
     def admits(self, epoch: int) -> bool:
-        """Whether data at `epoch` may land: inside the window, or above it (and then the window slides)."""
+        """Return whether data at `epoch` may land: inside the window, or above it (and then the window slides)."""
         return epoch >= self.oldest
 
     def slide(self, epoch: int) -> EpochWindow:
-        """The window after `epoch` was seen: a newer epoch becomes the newest, and the newest becomes the oldest."""
+        """Return the window after `epoch` was seen: a newer epoch becomes the newest, and the newest becomes the oldest."""
         return EpochWindow(self.newest, epoch) if epoch > self.newest else self
 
     @property
@@ -137,7 +137,9 @@ def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
 
 
 def check_object(o: ObjectExtents) -> Rows:
-    """The partitions of an object's extents, if it can be one. Raises `UsageError`: it would stop the log for everybody."""
+    """Return the partitions of an object's extents, if it can be one. Raises `UsageError`: it would stop the log for
+    everybody.
+    """
     partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
     if not o.key or not len(partitions) or len(partitions) != len(records):
         raise UsageError(f"object {o.key!r} names {len(partitions)} partitions and {len(records)} numbers of records")

@@ -206,7 +206,7 @@ def _check_dropped(dropped: Rows) -> None:
 
 
 def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[UnreconciledObject]:
-    """The objects of a topic; all of their extents are checked at once."""
+    """Return the objects of a topic; all of their extents are checked at once."""
     if not is_epoch(t.revision) or any(not t.revision <= o.epoch <= MAX_EPOCH for o in t.objects):
         raise UsageError(f"revision {t.revision} has an object at an epoch that cannot be")
     blocks, extents = unpack(t.blocks, BLOCK), unpack(t.extents, EXTENT)

@@ -272,7 +272,7 @@ def _add_up(sums: Rows, slots: Rows, rows: Rows, sign: int) -> None:
 
 
 def gaps(after: Lists, partitions: Rows, firsts: Rows | None, ends: Rows) -> Rows:
-    """The partitions whose list does not lead from its first record to its end without a gap; empty lists do."""
+    """Return the partitions whose list does not lead from its first record to its end without a gap; empty lists do."""
     spans = np.empty(len(after.indexes) + len(after.rows), [("partition", "<i8"), ("base", "<i8"), ("last", "<i8")])
     for column in ("partition", "base", "last"):
         spans[column] = np.r_[after.indexes[column], after.rows[column]]
@@ -291,7 +291,7 @@ def gaps(after: Lists, partitions: Rows, firsts: Rows | None, ends: Rows) -> Row
 
 
 def _named_before(lists: Lists, change: Change, garbage: Rows) -> Rows:
-    """The partitions of which the change names an object that is, or was, in their lists."""
+    """Return the partitions of which the change names an object that is, or was, in their lists."""
     new = [change.added, change.indexes]
     old = [lists.rows, lists.indexes, change.removed, garbage]
     added, known = (np.concatenate([_mixed(rows) for rows in some]) for some in (new, old))

@@ -123,7 +123,7 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def change(self) -> Change:
-        """The rows. Raises `UsageError` if they cannot be rows at all."""
+        """Return the rows. Raises `UsageError` if they cannot be rows at all."""
         columns = [unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items()]
         for rows in columns[:-1]:
             check_rows(rows)
@@ -176,7 +176,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
     @property
     def drops(self) -> bool:
-        """Whether objects leave the lists of a partition by it."""
+        """Return whether objects leave the lists of a partition by it."""
         changes = [t.change for t in self.topics]
         return any(len(c.removed) or len(c.removed_indexes) or len(c.starts) for c in changes)
 

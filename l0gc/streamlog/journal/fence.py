@@ -65,7 +65,7 @@ class EpochFence:
 
     @property
     def counters(self) -> FenceCounters:
-        """A copy, all of one moment."""
+        """Return a copy, all of one moment."""
         with self._lock:
             return replace(self._counters, window_size=self._window().size)
 
@@ -107,7 +107,7 @@ class EpochFence:
                 return slid
 
     def _admitting(self, epoch: int) -> EpochWindow:
-        """The window, if it admits the epoch. Called with the lock held, as all that follows."""
+        """Return the window, if it admits the epoch. Called with the lock held, as all that follows."""
         window = self._window()
         if not window.admits(epoch):
             self._counters.rejected_below_window += 1

@@ -143,7 +143,7 @@ class JournalHandle:
 
     @property
     def state(self) -> JournalState:
-        """The state as of the last replay; shared with the handle, so do not change it."""
+        """Return the state as of the last replay; shared with the handle, so do not change it."""
         return self.replica.state
 
     def catch_up(self) -> JournalState:
@@ -258,7 +258,7 @@ class JournalHandle:
             weight += request.weight
 
     def _admit(self, admission: Admission, request: _Request, state: JournalState, offset: int) -> list[ObjectExtents]:
-        """Those of a request's objects that land at `offset`, up to the first that is refused."""
+        """Return those of a request's objects that land at `offset`, up to the first that is refused."""
         request.offsets, request.error = [], None
         entry: list[ObjectExtents] = []
         for o in request.objects:
@@ -312,7 +312,7 @@ class JournalHandle:
         return found
 
     def _explained(self, error: StaleClusterEpochError) -> L0gcError:
-        """A window above the cluster epoch is no reason to try again: the controller log went back."""
+        """Return a window above the cluster epoch is no reason to try again: the controller log went back."""
         try:
             self.check_not_ahead(error.window[0])
         except EpochRegressionError as e:

@@ -85,19 +85,19 @@ INPUTS_KEPT: Final = 10_000
 
 
 def needs_controller_check(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> bool:
-    """Whether the producer is unknown here and claims to begin."""
+    """Return whether the producer is unknown here and claims to begin."""
     return batch.producer_id not in producers and batch.sequence == 0
 
 
 def landed_of(producers: Mapping[int, ProducerState], producer_id: int, input_id: str) -> int:
-    """How many of the input's records for this journal have landed."""
+    """Return how many of the input's records for this journal have landed."""
     state = producers.get(producer_id)
     progress = state.inputs.get(input_id) if state is not None else None
     return progress.landed if progress is not None else 0
 
 
 def progress_of(producers: Mapping[int, ProducerState], input_id: str) -> InputProgress | None:
-    """How far an input got that only one producer has, whatever id that producer had then; None if nothing landed.
+    """Return how far an input got that only one producer has, whatever id that producer had then; None if nothing landed.
 
     A controller log that was restored from a backup may have forgotten the producer, and then gives its name another id.
     """
@@ -106,7 +106,7 @@ def progress_of(producers: Mapping[int, ProducerState], input_id: str) -> InputP
 
 
 def is_ahead(state: ProducerState, epoch: int, run: str) -> bool:
-    """Whether a journal refuses this run, since it has seen a later one, or another one of the same epoch."""
+    """Return whether a journal refuses this run, since it has seen a later one, or another one of the same epoch."""
     return state.epoch > epoch or (state.epoch == epoch and state.run != run)
 
 

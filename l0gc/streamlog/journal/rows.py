@@ -115,7 +115,7 @@ def pack(rows: Rows) -> bytes:
 
 
 def unpack(body: bytes, kind: np.dtype[Any]) -> Rows:
-    """The rows that were stored. Raises `UsageError` if the bytes cannot be whole rows."""
+    """Return the rows that were stored. Raises `UsageError` if the bytes cannot be whole rows."""
     if len(body) % kind.itemsize:
         raise UsageError(f"{len(body)} bytes are not a whole number of rows of {kind.itemsize}")
     return np.frombuffer(body, kind)
@@ -126,14 +126,14 @@ def ascending(values: Rows) -> bool:
 
 
 def distinct(values: Rows) -> Rows:
-    """The values in order, each once: `np.unique`, which imports `numpy.ma` first, 30 ms of a command."""
+    """Return the values in order, each once: `np.unique`, which imports `numpy.ma` first, 30 ms of a command."""
     ordered = np.sort(values, axis=None)
     found: Rows = ordered[_begins(ordered)]
     return found
 
 
 def distinct_at(values: Rows) -> tuple[Rows, Rows]:
-    """The same, and where each of them comes first."""
+    """Return the same, and where each of them comes first."""
     order = np.argsort(values, kind="stable")
     first = _begins(values[order])
     return values[order][first], order[first]
@@ -162,7 +162,7 @@ def name_text(name: Any) -> str:
 
 
 def name_low(names: Rows) -> Rows:
-    """The low halves of UUIDs, as numbers. Their sum identifies the objects that an index object lists, in any order."""
+    """Return the low halves of UUIDs as numbers. Their sum identifies the objects in an index object, in any order."""
     return np.ascontiguousarray(names).view("<u8").reshape(-1, 2)[:, 1]
 
 
@@ -172,7 +172,7 @@ def is_hole(rows: Rows) -> Rows:
 
 
 def lost_records(rows: Rows) -> int:
-    """How many records holes among rows of `L1_ROW` cover."""
+    """Return how many records holes among rows of `L1_ROW` cover."""
     return int((rows["last"] + 1 - rows["base"])[is_hole(rows)].sum())
 
 
@@ -215,14 +215,14 @@ def the_same(a: Rows, b: Rows) -> Rows:
 
 
 def of_partition(rows: Rows, partition: int) -> Rows:
-    """Those of some rows, by partition, that are of one."""
+    """Return those of some rows, by partition, that are of one."""
     lower, upper = np.searchsorted(rows["partition"], [partition, partition + 1])
     found: Rows = rows[lower:upper]
     return found
 
 
 def continues(rows: Rows) -> bool:
-    """Whether ranges, by partition and offset, leave no gap within a partition and do not overlap."""
+    """Return whether ranges, by partition and offset, leave no gap within a partition and do not overlap."""
     if (rows["base"] < 0).any() or (rows["last"] < rows["base"]).any() or (rows["last"] > MAX_OFFSET).any():
         return False
     same = rows["partition"][1:] == rows["partition"][:-1]
@@ -244,7 +244,7 @@ def check_rows(rows: Rows) -> None:
 
 
 def ranges_of(files: Rows) -> Rows:
-    """The ranges of records that L1 objects hold, without a gap each, as rows of `RANGE`."""
+    """Return the ranges of records that L1 objects hold, without a gap each, as rows of `RANGE`."""
     if not len(files):
         return np.empty(0, RANGE)
     breaks = files["partition"][1:] != files["partition"][:-1]

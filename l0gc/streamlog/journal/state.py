@@ -111,7 +111,7 @@ class JournalState:
 
     @property
     def highest_revision(self) -> int:
-        """The highest revision of a topic that the journal has recorded, even if closed; -1 without topics."""
+        """Return the highest revision of a topic that the journal has recorded, even if closed; -1 without topics."""
         closed: list[int] = self.closed_revisions[-1:].tolist()
         return max([-1, *self.topics, *closed])
 
@@ -130,7 +130,7 @@ class JournalState:
         return np.logical_and(time <= time_ms, at <= epoch)
 
     def names(self, revision: int) -> set[bytes]:
-        """The names of all L1 and index objects that the state has of a topic, named or dropped.
+        """Return the names of all L1 and index objects that the state has of a topic, named or dropped.
 
         What index objects list is not among them: see `indexes_over`.
         """
@@ -138,8 +138,8 @@ class JournalState:
         return {bytes(name) for rows in (self.dropped_of(revision), topic.l1, topic.index) for name in rows["name"]}
 
     def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
-        """The index objects, as rows of `INDEX_ROW`, named or dropped with all that they list, that may list L1 objects of
-        these records."""
+        """Return the index objects, as rows of `INDEX_ROW`, named or dropped with all that they list, that may list L1
+        objects of these records."""
         trees = self.dropped_of(revision)
         trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
         rows = np.concatenate([index_rows(trees), self.topic(revision).index_of(partition)])

@@ -42,7 +42,9 @@ class JournalTask(msgspec.Struct, frozen=True, array_like=True):
 
 
 def tasks_of(state: ControllerState, floor: int, only: int = ALL_TOPICS) -> list[JournalTask]:
-    """A task for each journal of the cluster, for all topics or the one of revision `only`. `floor` is the published M."""
+    """Return a task for each journal of the cluster, for all topics or the one of revision `only`. `floor` is the published
+    M.
+    """
     runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
     for topic in state.topics.values():
         for run in topic.runs() if only in {ALL_TOPICS, topic.revision} else ():
@@ -66,7 +68,7 @@ def read_journal(
 
 
 def sum_up(task: JournalTask, replica: Replica[JournalState]) -> tuple[UnitSummary, JournalState | None]:
-    """A journal as its log has it now, and its state; None if it cannot be read. Raises `StoreUnreachableError`."""
+    """Return a journal as its log has it now, and its state; None if it cannot be read. Raises `StoreUnreachableError`."""
     try:
         with replica.lock:
             state = replica.catch_up()

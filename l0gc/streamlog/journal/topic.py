@@ -127,12 +127,12 @@ class UnreconciledObject:
 
     @property
     def needed(self) -> Rows:
-        """The numbers of the blocks with extents, ascending."""
+        """Return the numbers of the blocks with extents, ascending."""
         return distinct(self.extents["block"])
 
     @property
     def bytes(self) -> int:
-        """How many bytes these blocks take as they are stored."""
+        """Return how many bytes these blocks take as they are stored."""
         return int(self.blocks["length"][self.needed].sum(dtype=np.int64))
 
     def block(self, number: int) -> Block:
@@ -176,7 +176,7 @@ class TopicState:
 
     @property
     def landed(self) -> int:
-        """How many records have ever landed in its partitions; expiry takes nothing from it."""
+        """Return how many records have ever landed in its partitions; expiry takes nothing from it."""
         return int(self.next_offsets.sum())
 
     def totals(self) -> TopicTotals:
@@ -191,7 +191,7 @@ class TopicState:
         )
 
     def extents(self, partition: int) -> list[Extent]:
-        """The unreconciled extents of a partition, in order of offset."""
+        """Return the unreconciled extents of a partition, in order of offset."""
         found = []
         for o in self.objects:
             at = int(np.searchsorted(o.extents["partition"], partition))
@@ -200,20 +200,20 @@ class TopicState:
         return found
 
     def how_to_give_up(self, partition: int, offset: int) -> str:
-        """The command that gives up the object in which an unreconciled record lies; empty if it is not one."""
+        """Return the command that gives up the object in which an unreconciled record lies; empty if it is not one."""
         keys = (e.key for e in self.extents(partition) if e.base_offset <= offset <= e.last_offset)
         return next((f"l0gc give-up --object {key}" for key in keys), "")
 
     def files(self, partition: int) -> list[L1File]:
-        """The newest L1 objects of a partition, in order of offset; older ones are in its index objects."""
+        """Return the newest L1 objects of a partition, in order of offset; older ones are in its index objects."""
         return [l1_file(row) for row in self.l1_of(partition)]
 
     def l1_of(self, partition: int) -> Rows:
-        """The same as rows of `L1_ROW`."""
+        """Return the same as rows of `L1_ROW`."""
         return of_partition(self.l1, partition)
 
     def index_of(self, partition: int) -> Rows:
-        """The index objects of a partition, as rows of `INDEX_ROW` in order of offset."""
+        """Return the index objects of a partition, as rows of `INDEX_ROW` in order of offset."""
         return of_partition(self.index, partition)
 
     def lowest_epochs(self, first: int, count: int, ceiling: int) -> Rows:
@@ -253,7 +253,7 @@ class TopicState:
         self.objects.append(UnreconciledObject(o.key, o.epoch, log_offset, time_ms, o.start, blocks, extents))
 
     def _touch(self, partitions: Rows) -> Rows:
-        """The rows of these partitions, made where they have none."""
+        """Return the rows of these partitions, made where they have none."""
         new = np.setdiff1d(partitions, self.partitions, assume_unique=True)
         if len(new):
             at = np.searchsorted(self.partitions, new)
