@@ -1,7 +1,6 @@
 """l0gc: epoch-based garbage collection for level-zero (L0) objects in object storage.
 
-The library begins at `l0gc.open`. That, and what it needs, is imported at its first use: `import l0gc` alone is quick, as is
-`l0gc --help`.
+The library starts at `l0gc.open`. It is imported on first use, so that `import l0gc` and `l0gc --help` stay fast.
 """
 
 __version__ = "0.1.0"

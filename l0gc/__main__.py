@@ -1,4 +1,4 @@
-"""`python -m l0gc` is the command `l0gc`."""
+"""Run the command `l0gc` as `python -m l0gc`."""
 
 from l0gc.cli.entry import main
 

@@ -1,7 +1,7 @@
-"""Arrow columns from Python lists, built from buffers.
+"""Build Arrow columns from Python lists and from buffers.
 
-pyarrow's own conversion imports pandas first, which costs a command 0.2 s and 40 MiB.
-Nothing here decides anything; it belongs below the packages that read and write Arrow and Parquet.
+pyarrow's own conversion imports pandas first, which costs a command 0.2 s and 40 MiB. This module decides nothing. The
+packages that read and write Arrow and Parquet build on it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ def integers(values: Sequence[int]) -> pa.Array:
 
 
 def numbers(values: Any) -> pa.Array:
-    """Return a column of 64-bit integers from numpy's; those of another width are converted."""
+    """Return a column of 64-bit integers from a numpy array; other widths are converted."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))])
 
 
 def repeated(value: int, times: int, kind: pa.DataType | None = None) -> pa.Array:
-    """One number, so many times, as an integer or a time of some width; of 64 bits by default."""
+    """Return a column that repeats one number, as 64-bit integers by default or as another integer or time type."""
     kind = kind or pa.int64()
     return pa.Array.from_buffers(kind, times, [None, pa.py_buffer(np.full(times, value, f"<i{kind.byte_width}"))])
 
 
 def binary(values: Sequence[bytes | None]) -> pa.Array:
-    """Return a column of byte strings, below 2 GiB in all."""
+    """Return a column of byte strings, less than 2 GiB in total."""
     return cut([-1 if v is None else len(v) for v in values], pa.py_buffer(b"".join(filter(None, values))))
 
 
 def cut(sizes: Any, data: pa.Buffer, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a column of byte strings, or of `kind`, that lie one after another in `data`, below 2 GiB in all; a negative
-    size is null."""
+    """Return a column of byte strings, or of `kind`, from consecutive slices of `data`, less than 2 GiB in total.
+
+    A negative size stands for null.
+    """
     sizes = np.asarray(sizes, np.int32)
     here = sizes >= 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
@@ -58,47 +60,47 @@ def uncut(column: pa.Array) -> tuple[Any, memoryview]:
 
 
 def bitmap(here: Any) -> pa.Buffer | None:
-    """Which values are not null, for a column; None if all are there."""
+    """Return a column's validity bitmap: which values are not null; None if all are present."""
     return None if here.all() else pa.py_buffer(np.packbits(here, bitorder="little"))
 
 
 def is_valid(column: pa.Array) -> Any:
-    """Which values of a column are not null."""
+    """Return which values of a column are not null."""
     return column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def valid_only(values: Any, here: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column of 64-bit values of some kind; those that are not `here` are null."""
+    """Return a column of 64-bit values of `kind`, with null wherever `here` is false."""
     data = pa.py_buffer(np.ascontiguousarray(values, np.int64))
     return pa.Array.from_buffers(kind, len(values), [bitmap(here), data])
 
 
 def strings(values: Sequence[str]) -> pa.Array:
-    """Return a column of text, below 2 GiB in all."""
+    """Return a column of text, less than 2 GiB in total."""
     text = "".join(values)
     each: Iterable[str | bytes] = values if text.isascii() else (v.encode() for v in values)
     return cut(np.fromiter(map(len, each), np.int32, len(values)), pa.py_buffer(text.encode()), pa.string())
 
 
 def named(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column by its name, whatever its case."""
+    """Return the column of this name, ignoring case."""
     at = [i for i, n in enumerate(batch.schema.names) if n.lower() == name]
     return batch.column(at[0]) if at else None
 
 
 def binary_of(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column of byte strings by its name, also if it holds text."""
+    """Return the column of this name as byte strings, even if it holds text."""
     column = named(batch, name)
     return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
 
 
 def scalar(value: int | str) -> pa.Scalar:
-    """Return a value for Arrow's functions; they would convert one of Python's as they convert a list."""
+    """Return a value as an Arrow scalar. Arrow's functions would convert a Python value as slowly as a list."""
     return (strings([value]) if isinstance(value, str) else integers([value]))[0]
 
 
 def raw(column: pa.Array) -> memoryview:
-    """Return the bytes of a column of 64-bit integers; a value that is null may be any."""
+    """Return the bytes of a column of 64-bit integers; the bytes of a null value are undefined."""
     if not len(column):
         return memoryview(b"")
     return memoryview(column.buffers()[1])[column.offset * 8 : (column.offset + len(column)) * 8]

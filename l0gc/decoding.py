@@ -1,7 +1,7 @@
-"""What the decoders of what is stored raise for bytes that are something else, and that as one error of ours.
+"""Decode stored bytes, and raise one error of ours if they hold something else.
 
-A decoder is built where its module is imported, by one thread. msgspec learns a type at its first use, and two threads that
-make it learn one at the same time crash the process; a decoder that is built has learned its type.
+Decoders are built by the thread that imports their module. msgspec learns a type when it is first used, and two threads
+that learn the same type at once crash the process. A decoder that has been built already knows its type.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from l0gc.errors import CorruptObjectError
 T = TypeVar("T")
 
 UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises: for another type or form, for text that is not UTF-8, and for values within values without end."""
+"""What a decoder raises for another type or form, for text that is not UTF-8, and for values nested too deeply."""
 
 
 def decoded(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, wrong: str) -> T:
-    """What `body` holds. Raises `CorruptObjectError`, which begins with `wrong`: it holds something else."""
+    """Return what `body` holds. Raises `CorruptObjectError`, whose message begins with `wrong`, if it holds something
+    else.
+    """
     try:
         return decoder.decode(body)
     except UNDECODABLE as e:

@@ -1,7 +1,7 @@
-"""Cluster epochs: what values they take, and what comes before one.
+"""Cluster epochs: which values are valid, and which value precedes one.
 
-An epoch is the offset of the controller log's last entry, until an operator makes it jump; so it is an int64 that only ever
-grows. L0 keys hold it in 18 digits, which is the tighter bound. Source: the cluster-epoch concept of Redpanda Cloud Topics.
+An epoch is the offset of the controller log's last entry, unless an operator makes it jump. It is an int64 that only
+grows. L0 keys hold it in 18 digits, which is the tighter bound. Source: the cluster epoch of Redpanda Cloud Topics.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final
 
 EPOCH_DIGITS: Final = 18
 MAX_EPOCH: Final = 10**EPOCH_DIGITS - 1
-"""The largest epoch that an L0 key can hold; at one epoch a microsecond it lasts 31,000 years."""
+"""The largest epoch that an L0 key can hold. At one epoch per microsecond it lasts 31,000 years."""
 HIGHEST_JUMP: Final = MAX_EPOCH - 10**12
-"""The highest epoch that an operator may advance to at once; a million of millions are left to go on with."""
+"""The highest epoch that an operator may jump to; this leaves many more to continue with."""
 
 NO_WATERMARK: Final = -1
 """The watermark below every epoch: nothing may be deleted."""

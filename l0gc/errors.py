@@ -1,10 +1,10 @@
-"""Every error that l0gc raises on purpose, and the exit code that each one means.
+"""Every error that l0gc raises on purpose, and its exit code.
 
-One tree, so that a caller can catch by concern and the command line can turn any of them into one sentence and the
-right exit code. A message names the thing, the value and the way out; it never holds a secret.
+All errors form one tree, so that callers can catch a group of them, and the command line can turn each into one sentence
+and an exit code. A message names the thing, the value and the way out. It never holds a secret.
 
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is done), 4 refused for safety,
-5 not initialised or not found, 6 the store lacks something that l0gc needs; 129, 130 and 143 stopped by a signal.
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is done), 4 refused for safety, 5 not
+initialised or not found, 6 the store lacks something that l0gc needs; 129, 130 and 143 stopped by a signal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMED: Final = 3
 
 
 def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return the way out after a misspelt name: the nearest of the names, else what lists them."""
+    """Return the way out of a misspelt name: the nearest valid name, or how to list the names."""
     import difflib
 
     near = difflib.get_close_matches(name, list(names), 1)
@@ -26,17 +26,17 @@ def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 class L0gcError(Exception):
-    """Base of all errors that l0gc raises on purpose.
+    """Base class of all errors that l0gc raises on purpose.
 
-    `result` is the work that was done, if a method of `l0gc.Cluster` raises the error after it. An error in the middle of
-    a run that deletes has `so_far`, what the run did until then.
+    If a method of `l0gc.Cluster` raises the error after doing work, `result` holds that work. An error in the middle of a
+    run that deletes has `so_far`: what the run had done by then.
     """
 
     exit_code: ClassVar[int] = 1
     result: object = None
 
     def __str__(self) -> str:
-        """Return the message; what it repeats of others holds no secret."""
+        """Return the message, with secrets removed from quoted text."""
         return without_secrets(super().__str__())
 
 
@@ -44,7 +44,7 @@ class L0gcError(Exception):
 
 
 class UsageError(L0gcError):
-    """An argument, an option or an input record that cannot be used as it is."""
+    """An argument, an option or an input record is invalid."""
 
     exit_code = 2
 
@@ -53,13 +53,16 @@ class UsageError(L0gcError):
 
 
 class PartialFailureError(L0gcError):
-    """Some objects failed, the rest is done; running the command again is safe."""
+    """Some objects failed and the rest is done; running the command again is safe."""
 
     exit_code = 3
 
     @classmethod
     def of(cls, sentence: str, errors: Sequence[str]) -> PartialFailureError | None:
-        """Return the sentence with the first few of these errors, since the result has them all; None without any."""
+        """Return an error with the sentence and the first few of these errors, or None if there are no errors.
+
+        The result holds all of them.
+        """
         if not errors:
             return None
         more = f" (and {len(errors) - _NAMED} more)" if len(errors) > _NAMED else ""
@@ -70,13 +73,13 @@ class PartialFailureError(L0gcError):
 
 
 class SafetyError(L0gcError):
-    """Going on could delete or hide a live object, so nothing was done."""
+    """Continuing could delete or hide a live object, so nothing was done."""
 
     exit_code = 4
 
 
 class CorruptObjectError(SafetyError):
-    """An object in the bucket does not hold what l0gc wrote there; what depends on it stays as it was."""
+    """An object in the bucket does not hold what l0gc wrote there. Whatever depends on it stays unchanged."""
 
 
 class ClusterMismatchError(SafetyError):
@@ -84,32 +87,32 @@ class ClusterMismatchError(SafetyError):
 
 
 class EpochRegressionError(SafetyError):
-    """The bucket knows epochs that the controller has not reached: its log is older than the data (hazard 10)."""
+    """The bucket contains epochs that the controller has not reached: its log is older than the data (hazard 10)."""
 
 
 class SetBackError(SafetyError):
-    """A writer's log is older than one that was read before: it was restored from an older copy (hazard 38)."""
+    """A writer's log is older than when it was last read: it was restored from an older copy (hazard 38)."""
 
 
 class PinnedSinceError(SafetyError):
-    """A pin was created that a computation of M has not seen (hazard 36)."""
+    """A pin was created after a computation of M had read the pins (hazard 36)."""
 
 
 class PausedError(SafetyError):
-    """An operator has paused sweeps; the message says who, why and since when."""
+    """An operator has paused sweeps; the message names who, why and since when."""
 
 
 # -- 5: not initialised, not found ------------------------------------------------------------------------------------
 
 
 class NotFoundError(L0gcError):
-    """The thing named does not exist."""
+    """The named thing does not exist."""
 
     exit_code = 5
 
 
 class NotInitialisedError(NotFoundError):
-    """This URL holds no l0gc cluster."""
+    """This URL does not hold an l0gc cluster."""
 
 
 class BucketNotFoundError(NotFoundError):
@@ -117,7 +120,7 @@ class BucketNotFoundError(NotFoundError):
 
 
 class PartitionClosedError(NotFoundError):
-    """The partition's topic was deleted; its log accepts nothing more."""
+    """The partition's topic was deleted; its log accepts no more entries."""
 
 
 class OffsetOutOfRangeError(NotFoundError):
@@ -125,11 +128,11 @@ class OffsetOutOfRangeError(NotFoundError):
 
 
 class RecordsLostError(NotFoundError):
-    """Records that were requested were given up, because nobody could read them: they are a hole."""
+    """The requested records were given up because they could not be read; their offsets are a hole."""
 
 
 class ObjectNotFoundError(NotFoundError):
-    """The object does not exist; `date_ms` is the store's clock at that answer, if it sent one."""
+    """The object does not exist; `date_ms` is the store's clock in that answer, if it sent one."""
 
     date_ms: int | None = None
 
@@ -138,24 +141,24 @@ class ObjectNotFoundError(NotFoundError):
 
 
 class StoreUnfitError(L0gcError):
-    """The store does not do something that l0gc's safety rests on."""
+    """The store lacks something that l0gc needs to be safe."""
 
     exit_code = 6
 
 
 class UnsupportedFormatError(StoreUnfitError):
-    """The bucket is laid out in a way that this l0gc does not know; nothing was read of it, or written."""
+    """This l0gc does not support the bucket's layout; it has read and written nothing there."""
 
 
 # -- 1: the store failed, or did not let us ---------------------------------------------------------------------------
 
 
 class StoreError(L0gcError):
-    """The object store answered with an error, or not at all."""
+    """The object store answered with an error, or did not answer."""
 
 
 class StoreUnreachableError(StoreError):
-    """No connection to the endpoint."""
+    """The endpoint could not be reached."""
 
 
 class AccessDeniedError(StoreError):
@@ -163,11 +166,11 @@ class AccessDeniedError(StoreError):
 
 
 class AmbiguousWriteError(StoreError):
-    """A write may or may not have landed: time-out, connection cut, or a server error."""
+    """A write may or may not have landed: timeout, lost connection, or a server error."""
 
 
 class PreconditionFailedError(StoreError):
-    """A conditional write found the object other than expected (412 or 409): it did not land."""
+    """A conditional write found the object in another state than expected (412 or 409) and did not land."""
 
 
 class ThrottledError(StoreError):
@@ -175,25 +178,26 @@ class ThrottledError(StoreError):
 
 
 class StoreTimeoutError(StoreError):
-    """The store did not answer in time; like `ThrottledError`, a reason to ask for less."""
+    """The store did not answer in time; like `ThrottledError`, a reason to send fewer requests."""
 
 
 class RefusedObjectError(CorruptObjectError, StoreError):
-    """The store refuses one object, and answers for others: archived, its encryption key is disabled, a broken disk.
+    """The store refuses one object and serves others: it is archived, its key is disabled, or a disk is broken.
 
-    Whatever goes on without a damaged object goes on without this one, but it may be whole: nobody calls it lost.
+    Code that continues past a damaged object continues past this one too. The object may be intact, so it is never
+    reported as lost.
     """
 
 
 class OutputFailedError(L0gcError):
-    """Stdout, or the file in its place, cannot be written: its disk is full, or it is closed. The work may be done."""
+    """Stdout or the output file cannot be written: its disk is full, or it is closed. The work may be done."""
 
 
 # -- a separate exit code ----------------------------------------------------------------------------------------------
 
 
 class EndedError(L0gcError):
-    """What a command ends with where the code depends on what happened."""
+    """Ends a command whose exit code depends on what happened."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -201,14 +205,14 @@ class EndedError(L0gcError):
 
 
 class StoppedError(EndedError):
-    """The user stopped the run; work in progress is finished and reported, the rest is for another run."""
+    """The user stopped the run. Work in progress was finished and reported; another run does the rest."""
 
 
 # -- 1: the protocol says no ------------------------------------------------------------------------------------------
 
 
 class ProtocolError(L0gcError):
-    """The shared log, a partition or the controller refused what was proposed."""
+    """The shared log, a partition or the controller refused a proposed entry."""
 
 
 class LogConflictError(ProtocolError):
@@ -220,7 +224,7 @@ class LogOvertakenError(LogConflictError):
 
 
 class AppendOutcomeUnknownError(ProtocolError):
-    """It could not be learned whether an append landed; it is neither reported as landed nor tried elsewhere."""
+    """It is unknown whether an append landed. It is not reported as landed, and not repeated at another offset."""
 
 
 class StaleClusterEpochError(ProtocolError):
@@ -233,11 +237,11 @@ class StaleClusterEpochError(ProtocolError):
 
 
 class InvalidProducerEpochError(ProtocolError):
-    """A newer instance of the producer exists; this one is fenced for good (KIP-360)."""
+    """A newer instance of the producer exists; this one is fenced permanently (KIP-360)."""
 
 
 class UnknownProducerError(ProtocolError):
-    """Nothing is known that a producer's sequence could continue; the only remedy is a bumped epoch (KIP-360)."""
+    """The journal has no state that the producer's sequence could continue; the only remedy is a bumped epoch (KIP-360)."""
 
 
 class InputPositionMovedError(ProtocolError):
@@ -249,4 +253,4 @@ class InputPositionMovedError(ProtocolError):
 
 
 class BatchMismatchError(ProtocolError):
-    """A sink's batch has landed with other rows under its number, or a later one has landed (hazard 30)."""
+    """A sink's batch number has landed with other rows, or a later batch has landed (hazard 30)."""

@@ -1,5 +1,4 @@
-"""What work says while it goes on: to the log, where a record has a message and machine-readable fields, and to whoever
-watches its progress."""
+"""Report the progress of work: to the log, as messages with machine-readable fields, and to a progress callback."""
 
 from __future__ import annotations
 
@@ -14,22 +13,22 @@ logging.getLogger("l0gc").addHandler(logging.NullHandler())  # who uses the libr
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:
-    """What a call of a logger takes as `extra`: the event's name and its numbers. No secret goes into either."""
+    """Return the `extra` of a logging call: the event's name and its numbers. Neither may contain a secret."""
     return {"event": name, "fields": fields}
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values of a result; of a list, its length."""
+    """Return the plain values of a result; for a list, its length."""
     plain = {k: len(v) if isinstance(v, Sized) and not isinstance(v, str | dict) else v for k, v in data.items()}
     return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Is told what is being done, and how much of it is done, where that is known; `fields` are for who reads the log."""
+    """Receives what is being done, and how much of it is done if that is known; `fields` go to the log."""
 
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None: ...
 
 
 def quiet(text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""

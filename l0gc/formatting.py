@@ -1,4 +1,4 @@
-"""Numbers as people read them, in one form for the terminal and for the page; results as JSON; what garbage costs (pure)."""
+"""Format numbers for people, the same on the terminal and on the page; results as JSON; the cost of garbage (pure)."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ import msgspec
 from l0gc.errors import L0gcError, PartialFailureError
 
 STANDARD_PRICE: Final = 0.023
-"""Dollars for a GB and month: what S3 Standard asks in us-east-1 for the first 50 TB."""
+"""Dollars per GB and month: the price of S3 Standard in us-east-1 for the first 50 TB."""
 GB: Final = 1 << 30
-"""What S3 bills as a GB."""
+"""The size of a GB on S3's bill."""
 
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-"""The units of lengths of time that people write."""
+"""The units in which durations are written."""
 _AMOUNT: Final = re.compile(r"([0-9]+)([a-z]*)")
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 class Outcome:
-    """What a command did or found. Its fields are the command's JSON, and docs/commands.md explains them."""
+    """What a command did or found. Its fields are the command's JSON; docs/commands.md explains them."""
 
     __slots__ = ()
     hidden: ClassVar[frozenset[str]] = frozenset()
-    """The fields that are not in the JSON."""
+    """Fields that are not in the JSON."""
     derived: ClassVar[tuple[str, ...]] = ()
-    """The properties that are."""
+    """Properties that are in the JSON."""
     unfinished: ClassVar[str] = ""
-    """What a run says that has `errors`."""
+    """The message of a run that has `errors`."""
 
     @property
     def problem(self) -> L0gcError | None:
-        """What was left undone, or is wrong, as the error that the command ends with."""
+        """Return the error that the command ends with, for work left undone or a problem found; None if all is well."""
         return PartialFailureError.of(self.unfinished, getattr(self, "errors", [])) if self.unfinished else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and what is derived from them, as `--json` prints them."""
+        """Return the fields and the derived values, as `--json` prints them."""
         fields: dict[str, Any] = {}
         this: Any = self
         names: Iterable[str] = getattr(self, "__struct_fields__", ())
@@ -63,22 +63,22 @@ class Outcome:
         return fields
 
     def add(self, other: Any, *names: str) -> None:
-        """Add these numbers and lists of another result to this one's."""
+        """Add another result's numbers and lists to this one."""
         for name in names:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def measures(self) -> dict[str, Any]:
-        """Numbers for the metrics that are not in the JSON."""
+        """Return numbers for the metrics that are not in the JSON."""
         return {}
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
-    """`1 object`, `1,234 objects`."""
+    """Return `1 object`, `1,234 objects`."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def size(n: float) -> str:
-    """Bytes: `12.3 MiB`."""
+    """Return a number of bytes as `12.3 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(n) < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
@@ -87,7 +87,7 @@ def size(n: float) -> str:
 
 
 def span(ms: float) -> str:
-    """Return a length of time in the largest unit of which there are two at least: `90 s`, `3 min`, `47 h`, `2 d`."""
+    """Return a duration in the largest unit that it has at least two of: `90 s`, `3 min`, `47 h`, `2 d`."""
     seconds = int(max(0, ms) // 1000)
     unit, name = next(((u, name) for u, name in _SPANS if seconds >= 2 * u), (1, "s"))
     return f"{seconds // unit} {name}"
@@ -99,21 +99,21 @@ def moment(ms: int, between: str = " ") -> str:
 
 
 def amount(text: str, units: Mapping[str, int]) -> int | None:
-    """Return a number with one of the units, or without one if they have an empty one; None for anything else."""
+    """Return a number with one of the units, or without a unit if the empty one is among them; None for other text."""
     m = _AMOUNT.fullmatch(text.strip().lower())
     return int(m[1]) * units[m[2]] if m is not None and m[2] in units else None
 
 
 def seconds_of(text: str) -> int | None:
-    """Return a length of time as people write it: `30s`, `15m`, `2h`, `7d`, or seconds; None for anything else."""
+    """Return the seconds of a duration such as `30s`, `15m`, `2h`, `7d`, or a plain number; None for other text."""
     return amount(text, SECONDS)
 
 
 def dollars(amount: float) -> str:
-    """`$1.50`."""
+    """Return an amount as `$1.50`."""
     return f"${amount:,.2f}" if amount >= 0.005 or amount == 0 else "under $0.01"
 
 
 def dollars_month(size: int, price: float) -> float:
-    """What `size` bytes cost a month, at `price` dollars for a GB and month."""
+    """Return what `size` bytes cost per month, at `price` dollars per GB and month."""
     return size / GB * price

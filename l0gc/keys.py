@@ -1,7 +1,7 @@
-"""Where things live in the bucket: the L0 key layout, and the paths under `l0gc/` and `level_one/`.
+"""Where things are in the bucket: the L0 key layout, and the paths under `l0gc/` and `level_one/`.
 
-What makes deletion safe here: a key is an L0 key only if it has exactly the layout's shape (width, ASCII digits, UUID).
-Anything else parses to None, and what does not parse is counted and shown but never deleted (hazard 13).
+What makes deletion safe: a key is an L0 key only if it has exactly the layout's shape (width, ASCII digits, UUID). All
+other keys parse to None; they are counted and shown, but never deleted (hazard 13).
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ _L1_KEY: Final = re.compile(
 )
 
 _SAFE_DIGITS: Final = 18
-"""A number of so many digits fits an epoch whatever the digits are."""
+"""A number of at most this many digits is always a valid epoch."""
 
 JUMP: Final = "~"
-"""Sorts after every digit and '/': `<shard>~` lies after all keys of a shard and before the next shard, and is no
-"directory" name, at which some stores would skip that directory (hazard 12)."""
+"""Sorts after every digit and '/'. So `<shard>~` lies after all keys of a shard and before the next shard. It is not a
+"directory" name; some stores would skip such a directory when a listing starts at its name (hazard 12).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class L0Key:
-    """What an L0 object's key says."""
+    """The fields of an L0 object's key."""
 
     shard: int
     epoch: int
@@ -81,8 +82,9 @@ class KeyLayout:
 
     @cached_property
     def _parts(self) -> tuple[str, int, str, int, str, str]:
-        """Return the text before the shard, the shard's width, the text up to the epoch, its width, the text up to the name,
-        the rest."""
+        """Return the parts of the template: text before the shard, its width, text before the epoch, its width, text
+        before the name, and the rest.
+        """
         before, _, shard, between, _, epoch, last, _, _, rest = _FIELD.split(self.template)
         return before, int(shard), between, int(epoch), last, rest
 
@@ -109,7 +111,7 @@ class KeyLayout:
         return f"{self._up_to_epoch(shard, epoch)}{last}{name}{rest}"
 
     def parse(self, key: str) -> L0Key | None:
-        """What `key` says, or None if it is not an L0 key of this layout."""
+        """Return the fields of `key`, or None if it is not an L0 key of this layout."""
         (epoch,) = self.epochs([key])
         if epoch < 0:
             return None
@@ -118,13 +120,13 @@ class KeyLayout:
 
     @cached_property
     def places(self) -> tuple[int, int, int, int]:
-        """Where in a key the shard begins and ends, and the epoch, in characters: every field has a fixed width."""
+        """Return where the shard begins and ends in a key, and where the epoch does. Every field has a fixed width."""
         before, shard, between, epoch, _, _ = self._parts
         a, b, c, d = accumulate((len(before), shard, len(between), epoch))
         return a, b, c, d
 
     def epochs(self, keys: Sequence[str]) -> list[int]:
-        """Return the epoch of each key, -1 for one that `parse` gives None for."""
+        """Return the epoch of each key, or -1 if `parse` returns None."""
         pattern, (a, b, c, d) = self._pattern, self.places
         epochs = [int(k[c:d]) if pattern.match(k) else -1 for k in keys]
         if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
@@ -134,25 +136,23 @@ class KeyLayout:
         return epochs
 
     def shard_text(self, key: str) -> str:
-        """Return the digits of the shard in `key`, for display; in a foreign key, whatever stands in their place."""
+        """Return the digits of the shard in `key` for display; in a foreign key, whatever text is in that place."""
         return key[self.places[0] : self.places[1]]
 
     def shard_prefix(self, shard: int) -> str:
-        """What all keys of `shard` begin with, without the separator after the number."""
+        """Return the common prefix of all keys of `shard`, without the separator after the number."""
         return f"{self._parts[0]}{shard:0{self._parts[1]}}"
 
     def before_shard(self, shard: int) -> str:
-        """Return a `StartAfter` that sorts after all of shard - 1 and before all of `shard`; empty for the first one."""
+        """Return a `StartAfter` between all keys of shard - 1 and all keys of `shard`; empty for the first shard."""
         return self.shard_prefix(shard - 1) + JUMP if shard > 0 else ""
 
     def before_epoch(self, shard: int, epoch: int) -> str:
-        """Return a `StartAfter` that sorts after all of `shard` below `epoch` and before the rest of it, as `before_shard`
-        does.
-        """
+        """Return a `StartAfter` between the keys of `shard` below `epoch` and the rest of it, as `before_shard` does."""
         return self.before_shard(shard) if epoch <= 0 else f"{self._up_to_epoch(shard, epoch - 1)}{JUMP}"
 
     def before_name(self, shard: int, epoch: int, first: int) -> str:
-        """Return the same within an epoch, for the names whose first two hexadecimal digits are `first` (0 to 255)."""
+        """Return the same within an epoch, for names whose first two hexadecimal digits are `first` (0 to 255)."""
         if first <= 0:
             return self.before_epoch(shard, epoch)
         return f"{self._up_to_epoch(shard, epoch)}{self._parts[4]}{first - 1:02x}{JUMP}"
@@ -161,13 +161,13 @@ class KeyLayout:
         return f"{self.shard_prefix(shard)}{self._parts[2]}{epoch:0{self._parts[3]}}"
 
     def shard_of(self, name: str) -> int:
-        """Return the shard that the object `name` belongs to: spread by hash."""
+        """Return the shard of the object `name`, spread by hash."""
         return zlib.crc32(name.encode()) % self.shards
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionId:
-    """One partition of one incarnation of a topic: a re-created topic has another revision."""
+    """One partition of one incarnation of a topic; a topic that is created anew has another revision."""
 
     topic: str
     revision: int
@@ -178,12 +178,12 @@ class PartitionId:
 
     @property
     def path(self) -> str:
-        """`{topic}-{revision}/{partition:05}`, as in every key of the partition."""
+        """Return `{topic}-{revision}/{partition:05}`, as in every key of the partition."""
         return f"{self.topic}-{self.revision}/{self.partition:05}"
 
 
 class L1Key(NamedTuple):
-    """What the key of an L1 object says; that of an index object has no records, so `base` and `last` are -1."""
+    """The fields of an L1 object's key. An index object has no records, so its `base` and `last` are -1."""
 
     topic: str
     revision: int
@@ -205,7 +205,7 @@ PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 SHADOW: Final = "shadow/"
-"""Begins the id of a shadow run, and so the folder of its record below `RUNS`: nothing takes it for what was deleted."""
+"""The prefix of a shadow run's id, and of its record's folder below `RUNS`, which keeps it apart from real deletions."""
 GC_NOTE: Final = "l0gc/gc/last.json"
 PAUSED: Final = "l0gc/paused.json"
 ATTEMPTS: Final = "l0gc/attempts/"
@@ -217,8 +217,8 @@ def journal_log(journal: int) -> str:
 
 
 def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> str:
-    """Return the key of an L1 object with the records `base` to `last`, both included; `epoch` is that of the run that wrote
-    it.
+    """Return the key of an L1 object with the records `base` to `last`, inclusive; `epoch` is that of the run that
+    wrote it.
     """
     return f"{L1_DATA}{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
 
@@ -229,7 +229,7 @@ def level_one_index(p: PartitionId, epoch: int, name: str) -> str:
 
 
 def parse_level_one(key: str) -> L1Key | None:
-    """Return the parts of `key`; None if it is not the key of an L1 or index object."""
+    """Return the fields of `key`, or None if it is not the key of an L1 or index object."""
     m = _L1_KEY.fullmatch(key)
     if m is None or (m[7] is not None) != key.startswith(L1_DATA):
         return None

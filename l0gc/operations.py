@@ -1,10 +1,10 @@
-"""What each operation can be asked to do: its options, each described once.
+"""The options of each operation, each described once.
 
-From these structs follow the options of the commands, the keywords of the library (`api/keywords.py`, generated), what `gc`
-passes to its steps, the sections of the settings file, and the tables of the documents. A field is an option: its default is
-the option's, its line under `Attributes` the option's help. A name ends with its unit if it has one: `_s` are seconds,
-`_bytes` bytes; only the command line reads texts such as `7d` or `4MiB`, and the library takes a `timedelta` for seconds. A
-value that is out of bounds is refused wherever it comes from.
+These structs determine the commands' options, the library's keywords (`api/keywords.py`, generated), what `gc` passes to
+its steps, the sections of the settings file, and the tables of the documents. A field is an option: its default is the
+option's default, and its line under `Attributes` is the option's help. A name ends with its unit, if it has one: `_s` for
+seconds, `_bytes` for bytes. Only the command line parses texts such as `7d` or `4MiB`; the library takes a `timedelta`
+for seconds. A value that is out of bounds is refused, whatever its source.
 """
 
 import inspect
@@ -45,12 +45,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Self:
-        """Return the options as the library is given them: what is in seconds may be a `timedelta`."""
+        """Return an operation with the options that the library was given; durations may be a `timedelta`."""
         return cls(**options)
 
     @classmethod
     def command(cls) -> str:
-        """Return the operation's name, as the command line and the settings file write it: `compute-watermark`."""
+        """Return the operation's name on the command line and in the settings file: `compute-watermark`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
 
@@ -73,7 +73,7 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
 
 
 def _in_its_unit(name: str, value: object) -> object:
-    """Return a duration as the number of seconds or milliseconds that the name asks for, and a moment as milliseconds."""
+    """Return a duration as the seconds or milliseconds that the name requires, and a moment as milliseconds."""
     match value:
         case timedelta() if name.endswith(("_s", "_ms")):
             if value < timedelta():
@@ -87,7 +87,7 @@ def _in_its_unit(name: str, value: object) -> object:
 
 
 def _check_storable(value: object) -> None:
-    """Raise `ValueError` for a number or a text, also within a sequence, that no entry can hold."""
+    """Raise `ValueError` for a number or text, also within a sequence, that no entry can store."""
     match value:
         case int() | float() if not -(2**63) <= value < 2**63:  # nor is NaN
             raise ValueError("it must be a number of 64 bits")
@@ -108,7 +108,7 @@ def types_of(operation: type[Operation]) -> dict[str, Any]:
 
 
 def bounded(kind: Any) -> tuple[Any, msgspec.Meta]:
-    """What an option's value is, where it is not None; and its bounds."""
+    """Return the type of an option's value if it is not None, and its bounds."""
     kind = next((k for k in get_args(kind) if k is not NoneType), kind) if NoneType in get_args(kind) else kind
     return get_args(kind) if get_origin(kind) is Annotated else (kind, msgspec.Meta())
 
@@ -119,14 +119,15 @@ def default_of(operation: type[Operation], name: str) -> Any:
 
 
 def step_of(kind: Any) -> type[Operation] | None:
-    """Return the operation that an option of `Gc` gives the options of; None for any other option."""
+    """Return the operation whose options a field of `Gc` holds; None for any other field."""
     return next((k for k in get_args(kind) if isinstance(k, type) and issubclass(k, Operation)), None)
 
 
 def written(operation: type[Operation], name: str) -> str:
-    """Return an option as the command line, the environment and the settings file write it: `min-age`, `no-record`.
+    """Return an option's name on the command line, in the environment and in the settings file: `min-age`,
+    `no-record`.
 
-    Texts have units, so their names need none; and what is done by default is what can be turned off.
+    Values there have units, so names need none. An option that is on by default is written in its negated form.
     """
     text = name.removesuffix("_s").replace("_", "-")
     on = default_of(operation, name) is True or step_of(types_of(operation)[name])
@@ -134,7 +135,7 @@ def written(operation: type[Operation], name: str) -> str:
 
 
 def texts_of(kind: type) -> dict[str, str]:
-    """What the docstrings of a class and its bases say of their attributes, by name; nothing without docstrings (`-OO`)."""
+    """Return what the docstrings of a class and its bases say about their attributes, by name; empty under `-OO`."""
     found = dict[str, str]()
     for part in reversed(kind.__mro__):
         _, _, lines = inspect.cleandoc(part.__doc__ or "").partition("\nAttributes:\n")
@@ -145,16 +146,16 @@ def texts_of(kind: type) -> dict[str, str]:
 
 
 class Deletion(Operation, frozen=True, kw_only=True):
-    """What runs that delete have in common.
+    """Options shared by runs that delete.
 
     Attributes:
-        dry_run: Delete nothing, and report the numbers that the run would have.
+        dry_run: Delete nothing, and report what the run would delete.
         max_objects: Delete no more objects than this.
         max_rate: Delete no more objects a second than this.
         max_delete_ratio: Stop before deleting more than this share of the L0 objects, or in a vacuum of the L1 objects, for
             example 0.5.
         record: False to keep no run record: nothing can then be shown or undeleted.
-        record_dir: Keep the run record in this folder instead of the bucket, for example because the store is full.
+        record_dir: Keep the run record in this folder instead of the bucket, for example if the store is full.
     """
 
     dry_run: bool = False
@@ -166,12 +167,12 @@ class Deletion(Operation, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Return whether it is to delete all that may go."""
+        """Return whether the run is to delete everything that may go."""
         return not self.dry_run
 
     @property
     def in_one_process(self) -> bool:
-        """Return whether it has a limit, or a record, that only one process can keep."""
+        """Return whether the run has a limit or a record that only one process can maintain."""
         limits = self.max_objects, self.max_delete_ratio, self.record_dir
         return any(limit is not None for limit in limits) or not self.record
 
@@ -180,12 +181,12 @@ class Sweep(Deletion, frozen=True, kw_only=True):
     """Delete the L0 objects that M allows.
 
     Attributes:
-        min_age_s: Leave objects that are younger than this.
-        shards: Sweep these shards only, from the first to the last, for example 000-249.
+        min_age_s: Keep objects that are younger than this.
+        shards: Sweep only these shards, the first and the last included, for example 000-249.
         shadow: Delete nothing, but keep a record of what would be deleted, for l0gc verify --shadow.
-        grace_s: Delete only what an M allows that was published so long ago: time to notice a mistake before it counts.
-        up_to: Delete nothing above this epoch: try a low one before M.
-        purge_versions: Remove every version of what is deleted, for good.
+        grace_s: Delete only what an M published at least this long ago allows. This leaves time to notice a mistake.
+        up_to: Delete nothing above this epoch, for example to try a low one first.
+        purge_versions: Permanently remove every version of deleted objects.
     """
 
     min_age_s: Seconds = 0
@@ -206,13 +207,13 @@ class Sweep(Deletion, frozen=True, kw_only=True):
 
 
 class Vacuum(Deletion, frozen=True, kw_only=True):
-    """Delete what else is garbage.
+    """Delete all other garbage.
 
     Attributes:
-        l1_grace_s: How long readers may go on with L1 objects that were merged or dropped.
-        orphan_age_s: Refuse what runs stamped so long ago and have not committed, and delete it.
-        orphans: False to leave out the listing that finds orphans.
-        keep_runs_s: Remove records of runs that are older than this.
+        l1_grace_s: How long merged or dropped L1 objects are kept for readers that still use them.
+        orphan_age_s: Refuse and delete what runs stamped this long ago but have not committed.
+        orphans: False to skip the listing that finds orphans.
+        keep_runs_s: Remove run records that are older than this.
     """
 
     l1_grace_s: Seconds = HOUR_S
@@ -222,10 +223,10 @@ class Vacuum(Deletion, frozen=True, kw_only=True):
 
 
 class Housekeep(Operation, frozen=True, kw_only=True):
-    """Keep the logs short and the windows moving.
+    """Keep the logs short and advance the windows.
 
     Attributes:
-        barrier: Close every window to a fresh epoch: all that was uploaded before, and is reconciled, can go.
+        barrier: Move every window to a fresh epoch: everything uploaded before, once reconciled, can be deleted.
     """
 
     barrier: bool = False
@@ -235,9 +236,9 @@ class Reconcile(Operation, frozen=True, kw_only=True):
     """Lift records from L0 to L1.
 
     Attributes:
-        up_to: Lift only what lies at or below this epoch, and what lies before that in its partition.
-        max_bytes: Lift no more of L0 than this, the oldest epochs first, but one log entry's objects at least.
-        round_bytes: How much L0 is lifted and committed at once.
+        up_to: Lift only what is at or below this epoch, and what comes before that in its partition.
+        max_bytes: Lift at most this much of L0, the oldest epochs first, but at least one log entry's objects.
+        round_bytes: How much of L0 is lifted and committed at once.
     """
 
     up_to: Number | None = None
@@ -250,8 +251,8 @@ class Merge(Operation, frozen=True, kw_only=True):
 
     Attributes:
         dry_run: Merge nothing, and report what there is to merge.
-        target_bytes: The most that a merged object may have; one that has half of it is left alone.
-        fan_in: A partition may keep one more small object each time that they have grown by this factor.
+        target_bytes: The largest size of a merged object. Objects of at least half this size are left alone.
+        fan_in: A partition may keep one more small object each time its small objects have grown by this factor.
     """
 
     dry_run: bool = False
@@ -270,10 +271,10 @@ class Expire(Operation, frozen=True, kw_only=True):
 
 
 class TableSync(Operation, frozen=True, kw_only=True):
-    """Have tables name what is in L1 now.
+    """Update tables to list what is in L1 now.
 
     Attributes:
-        keep_snapshots_s: How long a table's snapshot can be read after another one took its place.
+        keep_snapshots_s: How long a table's snapshot stays readable after a newer one replaces it.
     """
 
     keep_snapshots_s: Seconds = DAY_S
@@ -283,7 +284,7 @@ class ComputeWatermark(Operation, frozen=True, kw_only=True):
     """Compute M and publish it.
 
     Attributes:
-        scan: False to leave out the listing: nothing is counted then.
+        scan: False to skip the listing, so that objects are not counted.
         dry_run: Compute M and write nothing.
     """
 
@@ -295,8 +296,8 @@ class Gc(Operation, frozen=True, kw_only=True):
     """All steps of a garbage collection, each with its own options, or None to leave it out.
 
     Attributes:
-        dry_run: Change nothing: compute M, and report what a sweep by the published M and a vacuum would do.
-        shadow: Delete no data: the sweep keeps a record of what it would delete, and the vacuum is left out.
+        dry_run: Change nothing: compute M, and report what a sweep at the published M and a vacuum would do.
+        shadow: Delete no data: the sweep records what it would delete, and the vacuum is skipped.
     """
 
     dry_run: bool = False
@@ -322,11 +323,12 @@ class Upload(Operation, frozen=True, kw_only=True):
     """Upload records into a topic.
 
     Attributes:
-        partition: Everything to this partition. Without it and a key field, records are spread round-robin.
-        key_field: To the partition that this field of the JSON record hashes to; the field is the record's key.
-        timestamp_field: This field of the JSON record is its create time: milliseconds since 1970, or ISO 8601.
-        producer: The name that makes a cut-off upload repeatable: no record twice, none lost.
-        batch_bytes: About so many bytes of records become one L0 object.
+        partition: Send everything to this partition. Without it or a key field, records are spread round-robin.
+        key_field: Use this field of the JSON record as its key, and send the record to the partition that the key hashes to.
+        timestamp_field: Use this field of the JSON record as its create time: milliseconds since 1970, or ISO 8601.
+        producer: Upload under this name, so that an interrupted upload can be repeated without losing or duplicating
+            records.
+        batch_bytes: About this many bytes of records become one L0 object.
         format: What files hold. auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut
             at newlines; length-prefixed any bytes, each record behind its length in 4 bytes, the highest first; parquet and
             arrow rows with a column value, and if they have them key, headers, create_time and partition.
@@ -341,13 +343,14 @@ class Upload(Operation, frozen=True, kw_only=True):
 
 
 class Verify(Operation, frozen=True, kw_only=True):
-    """Check that the bucket holds what the journals say.
+    """Check that the bucket holds what the journals record.
 
     Attributes:
-        deep: Read every block that a journal needs and every L1 object, and check what they hold.
-        min_age_s: An L1 object that no journal names is a finding when it is older than this.
-        shadow: Check only that nothing in the records of shadow runs was needed since.
-        access_logs: With --shadow: a folder of S3 server access logs, or s3://bucket/folder. Nothing was read either.
+        deep: Read every block that a journal needs and every L1 object, and check their contents.
+        min_age_s: Report an L1 object that no journal lists if it is older than this.
+        shadow: Check only that nothing in the records of shadow runs has been needed since.
+        access_logs: With --shadow: a folder of S3 server access logs, or s3://bucket/folder, to check that nothing was read
+            either.
     """
 
     deep: bool = False
@@ -357,14 +360,14 @@ class Verify(Operation, frozen=True, kw_only=True):
 
 
 class Init(Operation, frozen=True, kw_only=True):
-    """Found a cluster.
+    """Create a cluster.
 
     Attributes:
-        create_bucket: Create the bucket if it is not there.
-        shards: How many folders L0 keys are spread over; 1,000 by default.
+        create_bucket: Create the bucket if it does not exist.
+        shards: The number of folders that L0 keys are spread over; 1,000 by default.
         key_template: The shape of L0 keys; by default `level_zero/data/{shard:03}/{epoch:018}/{uuid}`.
-        journals: How many logs topics are spread over; 16 by default.
-        external_log: Epochs and partitions are those of another system, with its own log.
+        journals: The number of journals that topics are spread over; 16 by default.
+        external_log: Take epochs and partitions from another system with its own log.
     """
 
     create_bucket: bool = False
@@ -379,4 +382,4 @@ OPERATIONS: Final[dict[str, type[Operation]]] = {
         Init, Upload, Housekeep, Reconcile, Merge, Expire, TableSync, ComputeWatermark, Sweep, Vacuum, Gc, Verify,
     )
 }  # fmt: skip
-"""All of them by the names that the settings file has for their sections."""
+"""All operations by the names of their sections in the settings file."""

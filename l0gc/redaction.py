@@ -1,8 +1,8 @@
-"""Removes secrets from text of foreign origin: the one place, for all that is printed, logged or stored.
+"""Remove secrets from text of foreign origin: the one place, for everything that is printed, logged or stored.
 
-A store, a catalog, Spark or a library may repeat in an error what it was sent. So the message of every error of l0gc passes
-here, and so does what is logged. Removed are the values of variables whose names say that they are secret, the credentials
-that are in use, what was named by `keep_secrets`, and the user and password of a URL, whichever library wrote it.
+A store, a catalog, Spark or a library may repeat in an error what it was sent. So every error message and every log
+record of l0gc passes through here. This removes the values of variables with secret names, the credentials in use,
+secrets registered with `keep_secrets`, and the user and password of any URL.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _credentials: WeakSet[object] = WeakSet()
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a setting of that name holds a secret."""
+    """Return whether a setting with this name holds a secret."""
     return _SECRET.search(name) is not None and _PLACE.search(name) is None
 
 
 def keep_secrets(settings: Mapping[str, object]) -> None:
-    """Remove the secrets in these settings from now on."""
+    """Register the secrets in these settings, which are removed from text from now on."""
     _values.update(_secrets_of(settings))
 
 
 def keep_secrets_of(credentials: object) -> None:
-    """Remove the keys and the token of botocore's credentials, also those that they are renewed to."""
+    """Register the keys and the token of botocore's credentials, including those from later renewals."""
     _credentials.add(credentials)
 
 
 def without_secrets(text: str) -> str:
-    """Return `text` with each secret as `***`."""
+    """Return `text` with each secret replaced by `***`."""
     text = _USER.sub(f"//{HIDDEN}@", text)
     for secret in sorted({s.strip() for s in _secrets()}, key=len, reverse=True):
         if len(secret) >= _SHORTEST:
@@ -51,7 +51,7 @@ def without_secrets(text: str) -> str:
 
 
 def _secrets_of(settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield the values that are secret, and the user and password of an address, however malformed that is."""
+    """Yield the secret values, and the user and password of an address, however malformed it is."""
     for name, value in settings.items():
         if isinstance(value, str):
             if is_secret(name):

@@ -1,7 +1,8 @@
-"""Clock and randomness, passed in wherever they are used, so that a run can be replayed from a seed; and temporary folders.
+"""Clock and randomness, passed in wherever they are used, so that a run can be replayed from a seed; and temporary
+folders.
 
-Nothing here decides anything about deletion: the age of an object and the time of a log entry come from the store's
-clock (hazard 16). The local clock only bounds waits and caches, where a wrong value costs time and not data.
+Nothing here affects deletion: the age of an object and the time of a log entry come from the store's clock (hazard 16).
+The local clock only bounds waits and caches, where a wrong value costs time, not data.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ _STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What l0gc asks of a clock."""
+    """The clock that l0gc uses."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start, also those that the machine is suspended for; never goes back."""
+        """Return the seconds since an arbitrary start, including suspended time; never goes back."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970 (UTC); for the timestamps of records, and to be compared with the store's."""
+        """Return the wall clock in milliseconds since 1970 (UTC), for record timestamps and for comparison with the
+        store's.
+        """
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -71,7 +74,9 @@ class Runtime:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
     def jitter(self, seconds: float) -> float:
-        """Return a random share of `seconds`, between none and all of it ("full jitter"): retries never march in step."""
+        """Return a random part of `seconds`, from zero to all of it ("full jitter"), so that clients do not retry in
+        step.
+        """
         return self.random.random() * seconds
 
 
@@ -85,11 +90,11 @@ def user_at_host() -> str:
 
 
 def give_memory_back() -> None:
-    """Have Python and glibc's malloc keep less: cycles, an arena for each of a dozen threads, and what pages came in.
+    """Make Python and glibc's malloc keep less memory.
 
-    A command looks for cycles seldom while it starts; replies of the store leave some, a tenth of a MiB for a thousand keys.
-    Malloc's threshold for separate mappings grows with each large block that is freed, unless it is set. It is for a process
-    of l0gc's own: it holds for all that the process does.
+    Commands rarely collect cycles while they start, although the store's replies leave some: a tenth of a MiB for a
+    thousand keys. Malloc otherwise keeps an arena per thread, and raises its threshold for separate mappings with each
+    large block that is freed. Call this only in a process that belongs to l0gc: the settings hold for the whole process.
     """
     if not gc.get_freeze_count():  # once: what was imported stays, to look through it took 20 ms
         gc.freeze()
@@ -102,10 +107,10 @@ def give_memory_back() -> None:
 
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """A new folder that only this user can write to, gone behind the block.
+    """Create a folder that only this user can write to, and remove it after the block.
 
-    The first one of a process removes those that killed processes left. A lock on each folder, which ends with its process,
-    shows whether one lives.
+    The first one in a process also removes folders left by killed processes. Each folder has a lock, which ends with its
+    process and so shows whether the process is alive.
     """
     prefix = f"l0gc-{purpose}-"
     _remove_left(prefix)
@@ -127,7 +132,7 @@ def _remove_left(prefix: str) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Return whether the process that made this folder is gone. A new one may be about to be locked."""
+    """Return whether the process that created this folder is gone. A new folder may not be locked yet."""
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -1,7 +1,7 @@
-"""The settings of l0gc, and where each value came from: flag, then environment, then file, then default.
+"""Read the settings of l0gc, and record where each value came from: flag, then environment, then file, then default.
 
-A settings file may hold named contexts, one for each cluster that somebody works with. A context that a flag names comes
-before the environment in what it says: `--context prod` must not go to another cluster because a variable is left over.
+A settings file may hold named contexts, one for each cluster. The values of a context chosen by a flag win over the
+environment: `--context prod` must not reach another cluster because of a leftover variable.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CONTEXTS: Final = "contexts"
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """What a settings file says.
+    """The contents of a settings file.
 
     Attributes:
         path: empty without a file.
@@ -66,25 +66,26 @@ class FileSettings:
 
 
 def default_file() -> Path:
-    """Where the settings file is, if nobody names another: `~/.config/l0gc/config.toml`."""
+    """Return the path of the default settings file: `~/.config/l0gc/config.toml`."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(os.path.expanduser(folder)) / "l0gc" / "config.toml"  # noqa: PTH111 - a user may have no home
 
 
 def has_default_file() -> bool:
-    """Return whether it is there and can be read. Nobody named it, so one that cannot be read does not end a command."""
+    """Return whether the default file exists and can be read. Nobody named it, so an unreadable one does not fail a
+    command.
+    """
     return os.access(default_file(), os.R_OK)
 
 
 def load_settings(path: str | None, context: str | None = None) -> FileSettings:
-    """Return the settings of a TOML file, or of the default one if that is there, with the names of the options.
+    """Return the settings of a TOML file, or of the default file if it exists, with the names of the options.
 
     Args:
-        context: the one to take; by default the one that the file itself names as `context`.
+        context: the context to use; by default the one that the file names as `context`.
 
     Raises:
-        UsageError: the file cannot be read, names a setting or a context that does not exist, or gives a setting what it
-            cannot be.
+        UsageError: the file cannot be read, names an unknown setting or context, or has an invalid value.
     """
     path = path or (str(default_file()) if has_default_file() else "")
     if not path:
@@ -127,7 +128,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Take the sections of operations out of what a file says; each names options of its operation alone."""
+    """Extract the operations' sections from the contents of a file; each may name only options of its operation."""
     sections = {name: values.pop(name) for name in OPERATIONS if isinstance(values.get(name), dict)}
     for name, given in sections.items():
         known = {written(OPERATIONS[name], option) for option in types_of(OPERATIONS[name])}

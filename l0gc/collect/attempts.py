@@ -1,9 +1,9 @@
-"""What runs leave for the next: how the last run of each job ended, so that `l0gc status` can say why M does not move, and
-what `gc` saw (`gc_steps.GcNote`), so that its next run can leave out steps.
+"""Record what runs leave for later runs: how the last run of each job ended, and what `gc` saw.
 
-Each is one small object. No deletion depends on it, so it carries no checksum, the last writer wins, and one that cannot be
-written is not an error; a note of `gc` that is lost only makes a step run that might have been left out. The time of a run's
-end is when its object was written, by the store's clock.
+`l0gc status` reads the attempts to explain why M does not move; `gc` reads its note (`gc_steps.GcNote`) to skip steps.
+Each is one small object. No deletion depends on it, so it has no checksum, the last writer wins, and a failed write is
+not an error. If a note is lost, a step runs that could have been skipped. The time of a run's end is when its object was
+written, by the store's clock.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _NOT_RECORDED: Final = (UsageError, NotInitialisedError, PausedError, StoreUnrea
 _LONGEST: Final = 1000
 _STOPPED: Final = 130
 _SIGNALS: Final = (129, _STOPPED, 143)
-"""The exit codes of what a signal stopped."""
+"""The exit codes of runs that a signal stopped."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
     """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock.
 
-    `part` says that it was for a part of the cluster, and that no run for the whole is on record.
+    `part` means that it covered a part of the cluster, and that no run for the whole is on record.
     """
 
     command: str
@@ -58,7 +58,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> str:
-        """Return how it ended, in a word: `ended`, `failed`, or `stopped` by a signal, which is not a failure."""
+        """Return how the run ended: `ended`, `failed`, or `stopped` by a signal, which is not a failure."""
         return "ended" if self.ok else "stopped" if self.exit_code in _SIGNALS else "failed"
 
 
@@ -67,18 +67,18 @@ _NOTE: Final = msgspec.json.Decoder(GcNote)
 
 
 def attempt_key(command: str) -> str:
-    """Where the last run of a command is recorded."""
+    """Return where the last run of a command is recorded."""
     return f"{ATTEMPTS}{command}.json"
 
 
 def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
-    """Record it, if the store takes it."""
+    """Record the attempt, if the store accepts it."""
     with suppress(StoreError):
         store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
 
 
 def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> dict[str, Attempt]:
-    """Return the last run of each of the jobs that left a record; one that cannot be read counts as none."""
+    """Return the last recorded run of each of the jobs; ignore records that cannot be read."""
 
     def read(command: str) -> Attempt | None:
         try:
@@ -99,7 +99,7 @@ def read_gc_note(store: ObjectStore) -> GcNote:
 
 
 def write_gc_note(store: ObjectStore, note: GcNote) -> None:
-    """Write it, if the store takes it."""
+    """Write the note, if the store accepts it."""
     with suppress(StoreError):
         store.put(GC_NOTE, msgspec.json.encode(note))
 
@@ -108,11 +108,11 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
 def recorded_attempt(
     cluster: ClusterHandle, command: str, *, whole: bool | Callable[[], bool] = True, dry_run: bool = False
 ) -> Iterator[None]:
-    """Records how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
+    """Record how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
     Args:
-        whole: False for a run that covers a part of the cluster only: it is recorded if it went well, and if no run for the
-            whole is on record. A function is asked when the block has ended.
+        whole: False for a run that covers only a part of the cluster. It is recorded only if it succeeded and no run for
+            the whole is on record. A function is called when the block has ended.
         dry_run: whether it writes nothing, and so is not recorded.
     """
     error: BaseException | None = None
@@ -132,7 +132,7 @@ def recorded_attempt(
 
 
 def _record_part(cluster: ClusterHandle, command: str) -> None:
-    """Record a run for a part of the cluster, so that the job is not said to have never run."""
+    """Record a run for a part of the cluster, so that the job is not reported as never run."""
     with suppress(StoreError):
         last = read_attempts(cluster.store, cluster.parallel, [command]).get(command)
         if last is None or last.part:

@@ -1,8 +1,8 @@
-"""Deleting batches of keys at the pace that the store sets, and trying again only what failed.
+"""Delete batches of keys at the store's pace, and retry only what failed.
 
-A delete is idempotent and its keys were eligible for ever, so a retry is safe whatever happened to the first try. What the
-store refuses for too many requests is tried until it has taken nothing at all for `PATIENCE_S`; other failures a few
-times, with full jitter; what cannot succeed (access denied, object lock) is reported and not tried again.
+A delete is idempotent, and its keys stay eligible for ever, so a retry is always safe. Requests that the store throttles
+are retried until it has accepted nothing at all for `PATIENCE_S`. Other failures are retried a few times, with full
+jitter. Permanent failures (access denied, object lock) are reported and not retried.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore, Vers
 
 PATIENCE_S: Final = 120.0
 PAUSE_READ_S: Final = 5.0
-"""Before a request, the pause is read again if it was read longer ago."""
+"""Before a request, the pause is read again if the last reading is older than this."""
 TRIES: Final = 6
 _BACKOFF_S: Final = 0.2
 _LONGEST_S: Final = 10.0
@@ -33,18 +33,18 @@ _TIMEOUT: Final = "RequestTimeout"
 _UNANSWERED: Final = ""
 _AGAIN: Final = {"InternalError", "OperationAborted", "500", _UNANSWERED}
 _UNSURE: Final = _AGAIN | {_TIMEOUT}
-"""Failures after which an object may be gone, and its delete marker there."""
+"""Failures after which an object may be gone, hidden by a delete marker."""
 _GONE: Final = {"NoSuchKey", "NoSuchVersion"}
 
 
 @dataclass(slots=True)
 class DeleteOutcome:
-    """What became of a batch.
+    """The outcome of a batch.
 
     Attributes:
-        left: those that the end of the run left alone. Excludes objects that an unanswered request may have deleted.
+        left: objects not tried because the run ended. Excludes objects that an unanswered request may have deleted.
         markers: the delete marker that hides a key, if it is known to be the only one of this run.
-        error: why nothing more was tried; what is in none of the lists may be gone or not.
+        error: why nothing more was tried; objects in none of the lists may or may not be gone.
     """
 
     deleted: list[Deletable] = field(default_factory=list)
@@ -57,12 +57,12 @@ class DeleteOutcome:
 
 
 class Deleter:
-    """Deletes for one process; safe for several threads.
+    """Deletes for one process; safe for use by several threads.
 
     Args:
         stop: set when the run is to end: the request in flight is the last one.
-        pause: is looked at before a request; by default there is none.
-        keep_history: whether the bucket may keep versions, so that the ids of delete markers are of use.
+        pause: checked before a request; by default there is none.
+        keep_history: whether the bucket may keep versions, so that the ids of delete markers are useful.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Deleter:
         objects: Sequence[Deletable],
         requested: Callable[[Sequence[Deletable]], None] = lambda gone: None,
     ) -> DeleteOutcome:
-        """Delete objects, in requests of as many as the pace allows. What ended it early is in the outcome's `error`.
+        """Delete objects, in requests as large as the pace allows. The outcome's `error` is what ended it early.
 
         Args:
-            requested: called after each request that was answered, with what it has removed.
+            requested: called after each answered request with the objects that it removed.
         """
         outcome = DeleteOutcome()
         todo = list(objects)
@@ -137,7 +137,7 @@ class Deleter:
         return self._runtime.clock.monotonic() - max(began, self._pacer.last_success) > PATIENCE_S
 
     def _send(self, batch: list[Deletable], outcome: DeleteOutcome) -> VersionsDeleted:
-        """One request. Raises what no retry helps against."""
+        """Send one request. Raises errors that a retry cannot fix."""
         outcome.requests += 1
         try:
             if self._keep_history:
@@ -158,7 +158,7 @@ class DryDeleter:
     """Deletes nothing; the outcome is that of requests that succeed."""
 
     def delete(self, objects: Sequence[Deletable], requested: Callable[[Sequence[Deletable]], None]) -> DeleteOutcome:
-        """Take all objects for deleted."""
+        """Report all objects as deleted."""
         requested(objects)
         return DeleteOutcome(list(objects), requests=-(-len(objects) // PAGE_SIZE))
 
@@ -168,7 +168,7 @@ def _without(objects: list[Deletable], keys: set[str]) -> list[Deletable]:
 
 
 def _of_batch(batch: list[Deletable], failures: list[DeleteFailure]) -> list[DeleteFailure]:
-    """Return the failures, if each names an object of the batch; otherwise the whole batch counts as failed."""
+    """Return the failures if each names an object of the batch; otherwise report the whole batch as failed."""
     if failures:
         requested = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
         for f in failures:

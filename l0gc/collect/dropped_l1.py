@@ -1,12 +1,14 @@
-"""Dropped objects: L1 and index objects that a journal named, and names no more.
+"""Remove dropped objects: L1 and index objects that a journal listed once, and no longer lists.
 
-What makes their deletion safe: an object is dropped by an entry, once, and is never named again. Until it is deleted the
-journal lists it, with when it was dropped, so no listing is needed and nothing is guessed. It stays for `l1_grace` by the
-store's clock and for two epochs, for readers that replayed the journal before. A reader that takes longer finds it gone,
-replays, and reads what took its place (hazard 19). Once it is deleted, an entry records that, and the journal forgets it;
-after a run that is killed in between, the next one deletes it once more. An index object of a deleted topic is deleted after
-all that it lists, so that what is left after a failure can still be found. An object that cannot be deleted, under a legal
-hold for example, keeps nothing but the index object that leads to it.
+What makes it safe: an object is dropped by an entry, once, and is never listed again. Until it is deleted, the journal
+keeps it with the time of its drop, so no listing and no guess is needed. It stays for `l1_grace` by the store's clock and
+for two epochs, for readers that replayed the journal earlier. A slower reader finds it gone, replays, and reads its
+replacement (hazard 19).
+
+Once it is deleted, an entry records that, and the journal forgets it. If a run is killed in between, the next one deletes
+it again. An index object of a deleted topic is deleted after everything that it lists, so that leftovers of a failure can
+still be found. An object that cannot be deleted, for example under a legal hold, keeps only the index object that leads
+to it.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from l0gc.collect.remover import Remover
 from l0gc.collect.scan import Deletable
 
 GRACE_EPOCHS: Final = 2
-"""So many epochs stay after an object was dropped, whatever the clocks say."""
+"""A dropped object stays for this many epochs, whatever the clocks show."""
 
 
 class DroppedRemoval:
     """Removes what units have dropped, batch by batch.
 
     Args:
-        remover_of: gives the remover of a kind.
-        stop: set to end it after the current batch.
+        remover_of: returns the remover of a kind.
+        stop: set to end the run after the current batch.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class DroppedRemoval:
                     return
 
     def _remove(self, unit: int, batch: DroppedBatch) -> None:
-        """Remove a batch. What cannot be deleted stays, with the index object that leads to it and nothing else."""
+        """Remove a batch. Keep what cannot be deleted, and the index object that leads to it."""
         listed = [o for of_tree in batch.trees.values() for o in of_tree]
         left: set[str] = set()
         if listed:
@@ -62,7 +64,7 @@ class DroppedRemoval:
             raise error
 
     def _delete(self, kind: str, objects: list[Deletable]) -> tuple[list[Deletable], BaseException | None]:
-        """Return those of the objects that are gone, and what ended it."""
+        """Delete the objects; return those that are gone, and the error that ended it."""
         gone: list[Deletable] = []
         remover = self._remover_of(kind)
         remover.gone = gone.extend

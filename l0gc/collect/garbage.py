@@ -1,8 +1,8 @@
-"""What a vacuum asks of the writers: which objects they have dropped, and which they may still need.
+"""The interface through which a vacuum asks writers which objects they have dropped, and which they may still need.
 
-The collector does not depend on journals. It sees a `GarbageSource`, whose units are the journals, and asks a `KeyFacts`
-about each key of a listing: what the key's own unit recorded after the fence. `dropped_l1.py`, `orphans.py` and
-`runs.py` decide what may be deleted, a module for each kind.
+The collector does not depend on journals. It uses a `GarbageSource`, whose units are the journals, and asks a `KeyFacts`
+about each listed key: what the key's unit recorded after the fence. `dropped_l1.py`, `orphans.py` and `runs.py` decide
+what may be deleted, one module for each kind.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class GarbageKind(NamedTuple):
     """A kind of garbage.
 
     Attributes:
-        text: what it is, for messages and metrics.
-        goes: when it goes, and what keeps it until then, for the documents.
-        places: the folders in which it lies: a policy has to allow deleting there, and doctor tries it.
-        command: what deletes it.
-        listed: whether the orphans in its place are found by listing it.
+        text: its name in messages and metrics.
+        goes: when it is deleted, and what keeps it until then, for the documents.
+        places: its folders: a policy has to allow deleting there, and doctor tests that.
+        command: the command that deletes it.
+        listed: whether its folder is listed to find orphans.
         old: finds it, if it expires by age.
-        recorded: whether what is deleted of it is on record; old records hold no data.
+        recorded: whether its deletions are recorded; old records hold no data.
     """
 
     text: str
@@ -87,15 +87,15 @@ GARBAGE: Final = {
         recorded=False,
     ),
 }
-"""All kinds. Counts, metrics, messages, the documents' table, the policies' rights and doctor's tries follow from them."""
+"""All kinds. Counts, metrics, messages, the documents' table, the policies' rights and doctor's tests follow from them."""
 KINDS: Final = {name: kind for name, kind in GARBAGE.items() if kind.command == VACUUM}
-"""What a vacuum deletes, in the order in which it does."""
+"""The kinds that a vacuum deletes, in its order."""
 
 
 class DroppedBatch(NamedTuple):
-    """Dropped objects of one kind, which their unit lists.
+    """Dropped objects of one kind, as listed by their unit.
 
-    `trees`: by the key of an index object, the L1 objects that only this one lists: they go first.
+    `trees`: by the key of an index object, the L1 objects that only it lists; they are deleted first.
     """
 
     kind: str
@@ -104,10 +104,10 @@ class DroppedBatch(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What is known of a key in a listing: the epoch that it is stamped with, -1 if it is no such key; the fence of its
-    unit, below which nothing is named any more; and whether its unit names it, or has it among what it dropped.
+    """What is known of a listed key: its epoch (-1 if it is not such a key), its unit's fence, and its status there.
 
-    `unknown`: it belongs to something that the writers should know, and do not (hazard 10).
+    Nothing stamped below the fence is ever listed again. The status is whether the unit lists it, or has dropped it.
+    `unknown`: it belongs to something that the writers should have, and do not (hazard 10).
     """
 
     epoch: int
@@ -117,9 +117,9 @@ class Fact(NamedTuple):
 
 
 class Amounts(msgspec.Struct, Outcome, frozen=True):
-    """L1 and index objects and their bytes: those that are named, and those that were dropped and are still there.
+    """L1 and index objects and their bytes: those that are listed, and those that were dropped but still exist.
 
-    `oldest_dropped_ms` is when the oldest of these was dropped that no pin keeps; None without any.
+    `oldest_dropped_ms` is when the oldest dropped object that no pin keeps was dropped; None without any.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"oldest_dropped_ms"})
@@ -132,11 +132,12 @@ class Amounts(msgspec.Struct, Outcome, frozen=True):
 
 
 KeyFacts = Callable[[Sequence[str]], list[Fact]]
-"""Gives what is known of each key, by what the units of a part of the listing said at or after their fences."""
+"""Returns what is known of each key, according to the units of a part of the listing at or after their fences."""
 
 
 class ListingPart(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a listing: the keys below `prefix` after `start` up to `end`, itself included; without an end, to the last.
+    """A part of a listing: the keys below `prefix` after `start` up to and including `end`; without an end, to the
+    last.
 
     It holds no secret and can be sent to executors.
     """
@@ -147,7 +148,7 @@ class ListingPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 LookAt = Callable[[ObjectStore, ListingPart], KeyFacts]
-"""Looks at the units of a part; not before the fences are in their logs."""
+"""Reads the units of a part, once the fences are in their logs."""
 
 
 class GarbageSource(Protocol):
@@ -159,49 +160,50 @@ class GarbageSource(Protocol):
 
     @property
     def damaged(self) -> Sequence[str]:
-        """Return the dropped objects that cannot be read, each with its error and the way out; they stay with what they
-        list.
+        """Return the dropped objects that cannot be read, each with its error and the way out. They stay, with what
+        they list.
         """
 
     @property
     def objects(self) -> int:
-        """About how many objects the units name."""
+        """Return the approximate number of objects that the units list."""
 
     def refresh(self) -> None:
         """Read all units.
 
         Raises:
-            EpochRegressionError: a unit knows what the controller does not (hazard 10).
+            EpochRegressionError: a unit contains something that the controller does not (hazard 10).
         """
 
     def units(self) -> Sequence[int]:
         """Return the units that can be read."""
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
-        """What a unit dropped at `before_ms` or before, by the store's clock, and when no epoch above `epoch` was known."""
+        """Yield what a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed."""
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
-        """Those dropped objects are gone."""
+        """Record that those dropped objects are gone."""
 
     def amounts(self) -> Amounts:
-        """What there is of L1, as the units have it now."""
+        """Return the amounts of L1 that the units have now."""
 
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
-        """Append a fence against what was stamped before `before_ms` to all units; returns its epoch, 0 without one.
+        """Append a fence to all units against stamps older than `before_ms`; return its epoch, 0 without one.
 
-        What was dropped since `dropped_before_ms` is not garbage yet, even if nothing but the listing finds it.
-        A unit that does not take it is broken from then on. A dry run appends nothing, and assumes what it would append.
+        What was dropped since `dropped_before_ms` is not garbage yet, even if only the listing finds it. A unit that does
+        not accept the fence counts as broken from then on. A dry run appends nothing, and assumes what it would append.
         """
 
     def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
-        """Return the listing below `prefix` in about `count` parts, which together are all of it."""
+        """Return the listing below `prefix` in about `count` parts, which together cover all of it."""
 
     def looker(self, *, remote: bool) -> LookAt:
-        """Return how a part is read; `remote` where that is done in another process."""
+        """Return the function that reads a part; `remote` if that is done in another process."""
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
-        """All objects below the fence that are not needed were found: what was kept only to find them may be forgotten.
+        """Record that all unneeded objects below the fence were found: what was kept only to find them may be
+        forgotten.
 
         Args:
-            left: the keys of those that could not be deleted; None if they are too many to be known.
+            left: the keys of those that could not be deleted; None if they are too many to list.
         """

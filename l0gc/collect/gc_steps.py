@@ -1,10 +1,10 @@
-"""The steps of `l0gc gc`: which of them are due, which still run after one has failed, and what the run ends with (pure).
+"""Decide which steps of `l0gc gc` are due, which still run after one has failed, and what the run ends with (pure).
 
-Leaving a step out is always safe: what it would have done is there for the next run. So a step is left out where the
-journals and what the last runs recorded say that it would find nothing, and it runs where they do not say. And every step is
-safe after any other, failed or not: M covers only what is done, and the sweep has its own guards. So after a failure a step
-is left out only if it would be useless, with one exception: if M was not computed, something about the bucket may be wrong
-that only that step checks, and nothing is deleted.
+To skip a step is always safe: the next run finds what it would have done. So a step is skipped if the journals and the
+records of the last runs show that it would find nothing; in doubt it runs. Every step is also safe after any other,
+failed or not, because M covers only what is done and the sweep has its own guards. So after a failure a step is skipped
+only if it would be useless, with one exception. If M was not computed, something about the bucket may be wrong that only
+that step checks, so nothing is deleted.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ COMPUTE: Final = "compute-watermark"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
 UNDELETE: Final = "undelete"
-"""The command of a record that undoes another run; no step of `gc`."""
+"""The command of a record that undoes another run; not a step of `gc`."""
 STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, SWEEP, VACUUM)
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
-"""Those that a cluster with an external log can do; `gc` leaves the first to whoever has that log's reports."""
-"""In their order. Each leaves a record of its last run, whoever ran it."""
+"""The steps that a cluster with an external log supports. `gc` leaves the first to the program that has that log's
+reports.
+"""
+"""The steps in order. Each leaves a record of its last run, whichever command ran it."""
 
 WORST: Final = (143, 130, 4, 6, 5, 2, 1, 3)
 """Exit codes, the worst first: stopped; needs a person; cannot work; failed; partly done."""
 SCAN_EVERY_MS: Final = 24 * 3_600_000
-"""So often the bucket is listed, whatever the journals say: what was uploaded and never committed is in none of them."""
+"""How often the bucket is listed in any case: objects that were uploaded and never committed are in no journal."""
 
 
 class GcNote(msgspec.Struct, frozen=True):
-    """What the last `gc` runs saw; for the next one, and for nothing else.
+    """What the last `gc` runs saw, used only by the next one.
 
     Attributes:
-        landed: stands for all that had landed when M was computed last; another number where anything has landed since.
-        published_ms: which publication that was, by its time.
-        held: L0 objects that were neither eligible then nor unrecognized; -1 if nobody counted.
+        landed: a number for everything that had landed when M was last computed; it differs if anything has landed since.
+        published_ms: the time of that publication, which identifies it.
+        held: L0 objects that were neither eligible then nor unrecognized; -1 if they were not counted.
         swept: the bound of the last sweep that left nothing at or below it.
-        shadowed: the bound of the last shadow run that has all at or below it on record; only shadow runs go by it.
+        shadowed: the bound of the last shadow run that recorded everything at or below it; only shadow runs use it.
     """
 
     landed: int = -1
@@ -61,10 +63,10 @@ class GcNote(msgspec.Struct, frozen=True):
 def compute_not_due(
     published: PublishedWatermark | None, note: GcNote, *, lowest: int | None, landed: int, now_ms: int
 ) -> str:
-    """Why M need not be computed; empty if it is due.
+    """Return why M need not be computed; empty if it is due.
 
     Args:
-        lowest: where M could be now; None if that is not known.
+        lowest: where M could be now; None if that is unknown.
         landed: see `GcNote.landed`.
     """
     if published is None or published.eligible_objects < 0 or lowest is None or note.published_ms < 0:
@@ -84,10 +86,10 @@ def compute_not_due(
 def sweep_not_due(
     published: PublishedWatermark | None, note: GcNote, before_ms: int | None = None, *, shadow: bool = False
 ) -> str:
-    """Why nothing need be swept; empty if a sweep is due.
+    """Return why nothing needs to be swept; empty if a sweep is due.
 
     Args:
-        before_ms: the sweep goes by the M that was published at this time; None for the one that is published.
+        before_ms: the sweep uses the M that was published by this time; None for the current one.
         shadow: whether it is a shadow run.
     """
     if published is None or published.watermark <= NO_WATERMARK:
@@ -115,6 +117,6 @@ def is_left_out(step: str, failed: Collection[str]) -> bool:
 
 
 def worst(codes: Iterable[int]) -> int:
-    """What a run ends with whose steps ended with `codes`."""
+    """Return the exit code of a run whose steps ended with `codes`."""
     known = set(codes) - {0}
     return next((c for c in WORST if c in known), max(known, default=0))

@@ -1,15 +1,16 @@
-"""Orphans: L1 and index objects that no journal ever named, as a killed run leaves them behind.
+"""Remove orphans: L1 and index objects that no journal ever listed, such as the leftovers of a killed run.
 
-What makes their deletion safe: stamp, fence, look, list. A run stamps its objects with the cluster epoch of the round, in
-their keys, before it writes the first of them. A fence E is then appended to the journal: from there on it refuses to name
-what is stamped below E. The journal is read after the fence, and only then the bucket is listed. So an object stamped
-below E that the journal does not name there will never be named (hazard 25). No time is guessed: a run that takes longer is
-refused at its commit, and stamps its next round anew. What the journal has dropped is not for this rule: it has its own,
-with a time of grace for readers. A key that is not an L1 or index key is never deleted, only counted and shown (hazard 13).
-A key of a topic that no log has stays, too: the controller log may have been set back (hazard 10), so the topic's folder is
-left as it is and named, and the run ends as refused.
-The order of the listing decides nothing: each key is judged alone, and a store that lists out of order is read to the end
-(hazard 12).
+What makes it safe: stamp, fence, look, list. A run stamps its objects, in their keys, with the cluster epoch of the round
+before it writes the first of them. A fence E is then appended to the journal, which from then on refuses objects stamped
+below E. The journal is read after the fence, and only then is the bucket listed. So an object stamped below E that the
+journal does not list there will never be listed (hazard 25). No time is guessed: a slower run is refused at its commit,
+and stamps its next round anew.
+
+Objects that the journal has dropped follow another rule, with a grace period for readers. A key that is not an L1 or
+index key is never deleted, only counted and shown (hazard 13). A key of a topic that no log has also stays, because the
+controller log may have been set back (hazard 10). The topic's folder is left unchanged and reported, and the run ends as
+refused. The order of the listing does not matter: each key is judged alone, and a store that lists out of order is read
+to the end (hazard 12).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from l0gc.storage.workers import Place
 
 
 def is_orphan(fact: Fact) -> bool:
-    """Return whether an object that is listed may go."""
+    """Return whether a listed object may be deleted."""
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
 def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: ListingPart) -> None:
-    """Hand over the orphans of a part. Memory is that of a page, and of what the part's units name.
+    """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
 
     Args:
         look_at: reads the units of the part; called after the fence, and before the first page is listed.

@@ -1,9 +1,9 @@
-"""How fast a run may delete: as fast as the store takes it, and no faster than the caller allows.
+"""Decide how fast a run may delete: as fast as the store accepts, and no faster than the caller allows.
 
-There is no rate until the store answers 503, or not in time. Then the rate is a little less than what the store took in the
-last few seconds, and it grows with each success: by as much as it fell in some five seconds, and faster the longer the store
-objects to nothing. A store that takes nothing at all is away, and its rate stays. Nothing here decides what is deleted.
-One pacer is shared by all workers of a process.
+There is no rate until the store answers 503 or times out. Then the rate is slightly less than what the store accepted in
+the last few seconds. It grows with each success: it regains a fall in some five seconds, and grows faster the longer the
+store accepts everything. If the store accepts nothing at all, it is unavailable, and the rate stays. Nothing here decides
+what is deleted. All workers of a process share one pacer.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from l0gc.runtime import Runtime
 _log: Final = logging.getLogger(__name__)
 
 DECREASE: Final = 0.9
-"""The share of what the store took that it is sent next: it did take as much, so a little less is enough."""
+"""The new rate as a share of what the store accepted: it did accept that much, so slightly less is enough."""
 GROWTH: Final = 0.02
-"""How much of what was taken a success adds to the rate, until `REGAIN_S` after the last fall; then more, in proportion."""
+"""How much of what was accepted a success adds to the rate, until `REGAIN_S` after the last fall; then more, in
+proportion.
+"""
 REGAIN_S: Final = 5.0
 WINDOW_S: Final = 5.0
-"""How far back the pacer looks to see what the store takes."""
+"""How far back the pacer looks to see what the store accepted."""
 LEAST_RATE: Final = 1.0
 GRANT_S: Final = 0.25
 """How many seconds' worth of the rate one request holds at most: so much time is lost if the store refuses it."""
 _SLICE_S: Final = 0.25
-"""Waits are cut into slices, so that a stop and a change of the rate take effect."""
+"""Waits are cut into slices, so that a stop or a changed rate takes effect."""
 
 
 class Pacer:
-    """Tells workers when they may send how many objects; safe for several threads.
+    """Decides when workers may send how many objects; safe for use by several threads.
 
     Attributes:
-        throttled: how often the store wanted fewer requests, or did not answer in time.
+        throttled: how often the store asked for fewer requests, or did not answer in time.
         backpressure_s: for how long at least one worker waited because of that.
-        last_success: when the store last took something, on the runtime's clock.
+        last_success: when the store last accepted something, on the runtime's clock.
 
     Args:
-        max_rate: objects per second: at any moment, no more than this many times the seconds passed have been sent.
+        max_rate: objects per second: at any moment, no more than this many times the elapsed seconds have been sent.
         stop: set when the run is to end; it ends every wait.
     """
 
@@ -58,14 +60,14 @@ class Pacer:
         self.backpressure_s = 0.0
 
     def rate(self) -> float | None:
-        """Objects per second as of now; None while there is no limit."""
+        """Return the current rate in objects per second; None while there is no limit."""
         rate = min(self._store_rate, self._max_rate or self._store_rate)
         return rate if rate < float("inf") else None
 
     def wait(self, objects: int) -> int:
         """Wait until some of `objects` may be sent, and return how many; 0 if the run is to end.
 
-        How many is decided at the end of the wait: a batch of a pace that was too fast would hold up the others.
+        The number is decided at the end of the wait: a batch sized for too fast a pace would delay the others.
         """
         began = now = self._clock.monotonic()
         while not self._stop.is_set():
@@ -85,18 +87,18 @@ class Pacer:
         return 0
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until the run is to end."""
+        """Wait this long, or until the run is to end."""
         due = self._clock.monotonic() + seconds
         while not self._stop.is_set() and (left := due - self._clock.monotonic()) > 0:
             self._clock.sleep(min(left, _SLICE_S))
 
     def answered(self, sent_at: float, taken: int, *, slower: bool) -> bool:
-        """Learn from an answer; return whether the store may take smaller requests only.
+        """Adjust the rate to an answer; return whether the store may only accept smaller requests.
 
         Args:
-            sent_at: when the request was sent. The refusal of one that was sent before the rate last fell says nothing new.
-            taken: how many objects the store took.
-            slower: whether the store wanted fewer requests, or did not answer in time.
+            sent_at: when the request was sent. A refusal of a request sent before the last fall is not new information.
+            taken: how many objects the store accepted.
+            slower: whether the store asked for fewer requests, or did not answer in time.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -124,5 +126,5 @@ class Pacer:
 
 @lru_cache(maxsize=1)
 def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
-    """Return the pace of a process that works for a run of another one, task after task."""
+    """Return the pacer of a process that works for another process's run, shared by its tasks."""
     return Pacer(Runtime(), max_rate)

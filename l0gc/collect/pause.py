@@ -1,8 +1,8 @@
 """The pause: a flag in the bucket that every sweep obeys, wherever it runs.
 
-In doubt nothing is deleted: a flag that cannot be read is a pause. A run checks before it begins, again before each segment,
-and before each request if the last reading is older than five seconds. Once it has seen a pause, no other segment is put on
-record, and no other request is sent.
+In doubt nothing is deleted: a flag that cannot be read counts as a pause. A run checks the flag before it begins, before
+each segment, and before each request if the last reading is older than five seconds. After it has seen a pause, it
+records no further segment and sends no further request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log: Final = logging.getLogger(__name__)
 
 _TRIES: Final = 5
 _LAST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, the last one that is written in four digits."""
+"""The end of the year 9999, the last with four digits."""
 
 
 class Pause(msgspec.Struct, Outcome, frozen=True):
@@ -38,7 +38,7 @@ class Pause(msgspec.Struct, Outcome, frozen=True):
 
 
 class NewPause(Pause, frozen=True):
-    """The pause that is set, and whether it is `new`: who was first keeps it.
+    """The pause that is set, and whether it is `new`: the first one stays.
 
     Attributes:
         why: The reason of the pause that is set now.
@@ -54,7 +54,9 @@ _PAUSE: Final = msgspec.json.Decoder(Pause)
 
 
 def read_pause(store: ObjectStore) -> Pause | None:
-    """Return the pause that is set, or None; raises `StoreError` if it cannot be read, and the sweep does not go on."""
+    """Return the pause that is set, or None. Raises `StoreError` if it cannot be read, and then the sweep must not
+    continue.
+    """
     stored = if_there(store.get, PAUSED)
     try:
         return None if stored is None else _PAUSE.decode(stored.body)
@@ -63,7 +65,7 @@ def read_pause(store: ObjectStore) -> Pause | None:
 
 
 def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
-    """Pause sweeps; returns the pause that is set, and whether it is this one: who was first keeps it.
+    """Pause sweeps; return the pause that is set, and whether it is this one: the first one stays.
 
     Raises:
         StoreError: the pause could not be set.
@@ -83,10 +85,10 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
 
 
 def clear_pause(store: ObjectStore) -> Pause | None:
-    """Let sweeps go on; returns the pause that was set, or None.
+    """Resume sweeps; return the pause that was set, or None.
 
     Raises:
-        StoreError: the store did not remove the flag, and the pause goes on.
+        StoreError: the store did not remove the flag, so the pause stays.
     """
     pause = read_pause(store)
     if pause is not None:
@@ -96,9 +98,9 @@ def clear_pause(store: ObjectStore) -> Pause | None:
 
 
 class PauseWatch:
-    """Looks for a pause while a run works, and ends the run by `stop` when there is one; safe for several threads.
+    """Checks for a pause while a run works, and sets `stop` when there is one; safe for use by several threads.
 
-    The run does not go on after that, even if the pause is gone again. `seen` describes the pause that ended it.
+    The run does not continue after that, even if the pause is lifted. `seen` describes the pause that ended it.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock, stop: threading.Event) -> None:
@@ -124,11 +126,11 @@ class PauseWatch:
 
 
 def paused_error(described: str) -> PausedError:
-    """What a sweep ends with, or does not begin with, while the pause `described` is set."""
+    """Return the error that a sweep ends with while the pause `described` is set."""
     return PausedError(f"sweeps are paused: {described}; l0gc resume lets them go on")
 
 
 def describe_pause(pause: Pause) -> str:
-    """`disk audit (ann@ops1, since 2026-01-31 23:59Z)`."""
+    """Return a pause as `disk audit (ann@ops1, since 2026-01-31 23:59Z)`."""
     since = datetime.fromtimestamp(pause.since_ms / 1000, UTC)
     return f"{pause.why} ({pause.by}, since {since:%Y-%m-%d %H:%M}Z)"

@@ -1,9 +1,9 @@
-"""One description of a run that deletes, a sweep or a vacuum: what the caller wants, and what was found when it started.
+"""Describe a run that deletes, a sweep or a vacuum: what the caller wants, and what was found at its start.
 
-It is completed once, before anything is deleted; both engines and every worker follow the same one. The published watermark
-must be this cluster's (hazard 11), and not ahead of the cluster epoch (hazard 10). M is read once: a higher one that is
-published while the run works waits for the next run. Ages are measured by the store's clock (hazard 16), from the moment of
-the plan on, so a long run judges all objects alike. While an operator's pause is set, only a dry run starts.
+The plan is complete before anything is deleted; both engines and every worker follow the same one. The published
+watermark must belong to this cluster (hazard 11), and must not be ahead of the cluster epoch (hazard 10). M is read once:
+a higher M that is published later waits for the next run. Ages are measured by the store's clock (hazard 16) at the time
+of the plan, so a long run judges all objects alike. During a pause only a dry run starts.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     executors.
 
     Attributes:
-        run_id: the run's name, see `run_id`.
-        watermark: M, to be shown. What a sweep may delete is decided by `bound` alone: no object above it.
+        run_id: the run's name; see `run_id`.
+        watermark: M, for display. `bound` alone decides what a sweep may delete: no object above it.
         older_than_ms: a sweep deletes only what was changed at this time or before.
         by_version: whether a sweep deletes every version and delete marker, for good; a bucket that never kept any has none.
-        expected, counted: what the last scan saw as eligible and in all, -1 without one.
+        expected, counted: the eligible objects and all objects at the last scan, -1 without one.
         paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
         ends: of a shadow run, where the log of each unit ended when M was published last.
         known: of a shadow run, what earlier ones have on record already; see `SkipScan`.
@@ -69,30 +69,31 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     known: tuple[int, int] = NOTHING_KNOWN
 
     def limited_to_share(self, total: int) -> Self:
-        """Return the plan with the share of `total` objects that the run may delete, if the options give one."""
+        """Return the plan, limited to the share of `total` objects that the options allow, if they set one."""
         ratio = self.options.max_delete_ratio
         return self if ratio is None else msgspec.structs.replace(self, ratio_limit=int(total * ratio))
 
     @property
     def limit(self) -> int | None:
-        """Return the most objects that the run may delete, for whichever reason."""
+        """Return the largest number of objects that the run may delete, for whatever reason."""
         limits = [n for n in (self.options.max_objects, self.ratio_limit) if n is not None]
         return min(limits) if limits else None
 
     @property
     def is_limited_by_ratio(self) -> bool:
-        """Return whether the share of the bucket that may go is what limits it."""
+        """Return whether the allowed share of the bucket is the effective limit."""
         return self.ratio_limit is not None and self.limit == self.ratio_limit
 
     @property
     def keeps_history(self) -> bool:
-        """Return whether version ids may matter: those of the delete markers that are made, or of the versions that go."""
+        """Return whether version ids may matter: those of created delete markers, or of removed versions."""
         return self.versioning != OFF
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
         """Return the shards in at most `n` ranges, each from its first shard to the one after its last.
 
-        Each range costs the end of a page that is not its own, so where the last scan saw few pages there are few ranges.
+        Each range costs part of a page that belongs to the next one, so there are few ranges if the last scan saw few
+        pages.
         """
         total = self.end_shard - self.first_shard
         if self.counted >= 0:
@@ -103,13 +104,13 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
 
 
 def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Removal[Sweep]:
-    """Look at the cluster, and decide what a sweep may delete.
+    """Read the cluster, and decide what a sweep may delete.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: see the module.
         PausedError: an operator has paused deletions, and this is not a dry run.
-        UsageError: there are no such shards.
-        SafetyError: objects above M are to go; or a share of the bucket is given, and the bucket was not counted.
+        UsageError: the shards do not exist.
+        SafetyError: objects above M would be deleted; or a share of the bucket is given, and the bucket was not counted.
     """
     plan, published, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster, keep=False, by_m=True))
     shards = plan.layout.shards
@@ -149,7 +150,7 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
 
 
 def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Removal[Vacuum]:
-    """Look at the cluster. Versions stay, for `l0gc undelete`.
+    """Read the cluster, and decide what a vacuum may delete. Versions stay, for `l0gc undelete`.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
@@ -162,9 +163,10 @@ def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Remo
 def _look(
     cluster: ClusterHandle, options: D, name: str, judge: Callable[[], Judged]
 ) -> tuple[Removal[D], PublishedWatermark | None, Callable[[], str]]:
-    """Return the plan, but for what one kind of run decides; what is published; and what gives the bucket's versioning.
+    """Return the plan without what depends on the kind of run, the published M, and a function that returns the
+    versioning.
 
-    What no log says is asked while the logs are read. Raises `PausedError`.
+    What no log records is requested while the logs are read. Raises `PausedError`.
     """
     pause_read = cluster.parallel.begin(partial(read_pause, cluster.store))
     versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
@@ -188,7 +190,7 @@ def _look(
 
 
 def versioning_of(store: ObjectStore) -> str:
-    """Return whether the bucket keeps versions; `unknown` where the store or the credentials do not say."""
+    """Return whether the bucket keeps versions; `unknown` if the store or the credentials do not show it."""
     try:
         return store.versioning()
     except StoreError:

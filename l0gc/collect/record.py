@@ -1,15 +1,15 @@
-"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, true at whatever moment the run is killed.
+"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, correct whenever the run is killed.
 
-A segment of objects is written as `planned` before the first of them is deleted, and written again, with what became of
-each, when the last request of the segment has ended. So whatever is deleted is in a segment: a killed run leaves some as
-`planned`, and the bucket itself shows which of those are gone (`runs.py`).
+A segment of objects is written as `planned` before the first of them is deleted. It is rewritten with each object's
+outcome after its last request. So every deleted object is in a segment. A killed run leaves some as `planned`, and the
+bucket shows which of those are gone (`runs.py`).
 
-A shadow run deletes nothing and writes each segment once. Its id begins with `shadow/`, so its record lies in a folder of
-its own. Nothing that looks for what runs deleted reads it: only `l0gc verify --shadow`, the report and the next shadow run.
+A shadow run deletes nothing and writes each segment once. Its id begins with `shadow/`, so its record has a separate
+folder. Code that looks for deletions does not read it; only `l0gc verify --shadow`, the report and the next shadow run
+do.
 
-A store that is full takes no more writes: then an operator can say that the record is to go to a folder of this machine, or
-that none is needed. In a folder, a file is on disk before the write returns, so the record is true whenever the run is
-killed, as in the bucket.
+A full store accepts no writes. For that case an operator can send the record to a local folder, or do without one. A file
+in the folder is on disk before the write returns, so the record is as reliable as in the bucket.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
 
 DONE: Final = "done"
-"""How a run ended that tried all that was to go."""
+"""The outcome of a run that tried everything that was to be deleted."""
 PLANNED: Final = "planned"
 DELETED: Final = "deleted"
 FAILED: Final = "failed"
 LEFT: Final = "left"
 SHADOWED: Final = "shadow"
-"""Of an object in a shadow run's record: it would have been deleted."""
+"""The status of an object in a shadow run's record: it would have been deleted."""
 
 _PARTIAL: Final = ".partial"
 
 OBJECTS: Final = "objects"
 VERSIONS: Final = "versions"
-"""What a segment holds, and how its name begins: objects as they are, or versions that go for good."""
+"""The content of a segment and its name's prefix: current objects, or versions that are deleted permanently."""
 
 
 class FolderRecords(LocalFolder):
@@ -57,7 +57,7 @@ class FolderRecords(LocalFolder):
 
     @classmethod
     def created(cls, folder: Path) -> FolderRecords:
-        """With the folder made, and tried out. Raises `UsageError`."""
+        """Create the folder and test it. Raises `UsageError`."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as trial:
@@ -68,7 +68,7 @@ class FolderRecords(LocalFolder):
         return cls(folder)
 
     def put(self, key: str, body: bytes) -> None:
-        """Write a file, whole or not at all, and on disk when this returns. Raises `StoreError`."""
+        """Write a file atomically; it is on disk when this returns. Raises `StoreError`."""
         path = self.folder / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,18 +102,19 @@ Records = ObjectStore | FolderRecords
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """So many objects, and their bytes."""
+    """A number of objects and their bytes."""
 
     objects: int = 0
     bytes: int = 0
 
 
 class RunSummary(Tally, kw_only=True):
-    """`run.json`, written when a run ends: its options, and what it did. Times are the store's.
+    """`run.json`, written when a run ends: its options and its results. Times are the store's.
 
-    `kinds` is what a vacuum deleted of each kind; a sweep deletes L0 objects alone. An undelete deletes nothing: it has what
-    it `restored` of the run `of_run`, which `of_command` made. `objects` of a shadow run would have been deleted; it looked
-    at what was changed by `older_than_ms`, and the log of each unit ended at `ends` when its M was published.
+    `kinds` is what a vacuum deleted of each kind; a sweep deletes only L0 objects. An undelete deletes nothing: it has
+    what it `restored` of the run `of_run`, which `of_command` made. For a shadow run, `objects` are those that would have
+    been deleted. It covers what was changed by `older_than_ms`, and the log of each unit ended at `ends` when its M was
+    published.
     """
 
     run_id: str
@@ -139,9 +140,9 @@ class RunSummary(Tally, kw_only=True):
 
 
 class RecordedObject(Deletable, frozen=True, gc=False):
-    """An object of a segment, and what became of it; what is deleted was so by `deleted_ms`.
+    """An object of a segment and its outcome; a deleted object was deleted by `deleted_ms`.
 
-    `version_id` is that of the delete marker, or of the version that went.
+    `version_id` is that of the delete marker, or of the removed version.
     """
 
     status: str = PLANNED
@@ -149,9 +150,7 @@ class RecordedObject(Deletable, frozen=True, gc=False):
 
     @classmethod
     def of(cls, o: Deletable, status: str = PLANNED, marker: str = "", now_ms: int = -1) -> RecordedObject:
-        """Return an object as it goes on record at `now_ms`; `marker` is the delete marker that hides it now, if that is
-        known.
-        """
+        """Return an object as recorded at `now_ms`; `marker` is the delete marker that hides it, if known."""
         when = now_ms if status == DELETED else -1
         return cls(o.key, o.epoch, o.size, o.modified_ms, o.version_id or marker, status, when)
 
@@ -160,17 +159,17 @@ _SUMMARY: Final = msgspec.json.Decoder(RunSummary)
 
 
 def folder(run_id: str) -> str:
-    """Where a run's record lies."""
+    """Return the folder of a run's record."""
     return f"{RUNS}{run_id}/"
 
 
 def worker_of(segment: str) -> str:
-    """Who wrote a segment, by its key."""
+    """Return the name of the worker that wrote a segment, from its key."""
     return segment.rpartition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
 def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
-    """Return a segment as Parquet; it has rows."""
+    """Return at least one row as a Parquet segment."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -186,7 +185,8 @@ def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
 
 
 class RunRecord:
-    """Writes the segments of one worker, whose name keeps them apart from other workers'; safe for several threads.
+    """Writes the segments of one worker, whose name keeps them apart from other workers'. Safe for use by several
+    threads.
 
     Args:
         sink: where they go; None to write nothing.
@@ -201,13 +201,13 @@ class RunRecord:
         self._encoding = threading.Lock()  # rows and an encoder take some MiB: one at a time
 
     def plan(self, objects: Sequence[Deletable]) -> str:
-        """Write a segment before its objects are deleted; returns its key."""
+        """Write a segment before its objects are deleted; return its key."""
         key = f"{self._stem}-{next(self._numbers):05}.parquet"
         self.write(key, lambda: [RecordedObject.of(o, self._status) for o in objects])
         return key
 
     def write(self, key: str, rows: Callable[[], Sequence[RecordedObject]]) -> None:
-        """Write a segment again, with what became of its objects; `rows` makes them when it is their turn.
+        """Write a segment again, with its objects' outcomes; `rows` creates them when it is their turn.
 
         Raises:
             StoreError: it cannot be written. Objects that are not on record are not deleted.
@@ -226,7 +226,7 @@ class RunRecord:
 
 
 def read_segment(records: Records, key: str) -> list[RecordedObject]:
-    """Return the objects of a segment. Raises `CorruptObjectError` if it cannot be read as one."""
+    """Return the objects of a segment. Raises `CorruptObjectError` if it is not a valid segment."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -240,7 +240,7 @@ def read_segment(records: Records, key: str) -> list[RecordedObject]:
 
 
 def summary_key(run_id: str) -> str:
-    """Where a run's `run.json` is."""
+    """Return the key of a run's `run.json`."""
     return f"{folder(run_id)}run.json"
 
 
@@ -250,6 +250,6 @@ def write_summary(records: Records, summary: RunSummary) -> None:
 
 
 def read_summary(records: Records, run_id: str) -> RunSummary:
-    """Read `run.json`. Raises `ObjectNotFoundError`, and `CorruptObjectError` if it cannot be read as one."""
+    """Read `run.json`. Raises `ObjectNotFoundError`, or `CorruptObjectError` if it is invalid."""
     body = records.get(summary_key(run_id)).body
     return decoded(_SUMMARY, body, f"{summary_key(run_id)} cannot be read")

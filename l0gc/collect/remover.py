@@ -1,11 +1,11 @@
-"""Removing what is handed over: into segments, on record, then deleted; what every run that deletes has in common.
+"""Remove objects in segments: record them, then delete them. All runs that delete share this code.
 
-The caller finds objects, decides which may go, and hands them over. A segment is put on record as planned, and only then
-its objects are deleted. So many segments are in hand and no more, and each holds no more than so many objects and bytes; the
-caller waits for room, with only the batch in its hands. So memory grows neither with the bucket nor with the requests. An
-operator's pause is read before each segment is put on record, and again before a request if that was a while ago; it ends
-the run as a stop does. A dry run goes the same way, with a deleter that deletes nothing: it keeps no record, unless it is a
-shadow run, and a pause does not end it.
+The caller finds objects, decides which may be deleted, and hands them over. A segment is recorded as planned before its
+objects are deleted. The number of segments in progress is bounded, and so are the objects and bytes of each. The caller
+waits for room with only one batch in memory, so memory grows neither with the bucket nor with the requests. The pause is
+read before each segment is recorded, and again before a request if the last reading is old; it ends the run as a stop
+does. A dry run takes the same path with a deleter that deletes nothing. It keeps no record unless it is a shadow run, and
+a pause does not end it.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 
 SEGMENTS_IN_HAND: Final = 20
-"""Each has one request in flight. Twenty delete 20,000 objects a second where a request takes 0.3 s; sixteen did not."""
+"""Each has one request in flight. Twenty delete 20,000 objects per second if a request takes 0.3 s; sixteen did not."""
 OBJECT_BYTES: Final = 620
-"""What an object in hand costs in addition to its key: itself, and its share of requests and of the record."""
+"""The memory of an object in progress besides its key: the object itself, and its share of requests and of the record."""
 SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
-"""A segment of long keys has fewer of them."""
+"""A segment of long keys holds fewer of them."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """How many objects may still be claimed; None for no limit. Removers that work one after another may share one."""
+    """How many objects may still be claimed; None for no limit. Removers that run one after another may share one."""
 
     left: int | None = None
 
 
 class Remover:
-    """Removes for one worker; safe for several threads that hand over.
+    """Removes for one worker; several threads may hand over objects.
 
     Args:
-        plan: its `started_ms` is now; the times on record count from there.
-        worker: what this worker's segments are called.
+        plan: its `started_ms` is the current time; recorded times count from there.
+        worker: the name of this worker's segments.
         deleters: where the DELETE requests run.
         records: where the run record goes; None for no record.
         stop: set to end the run: requests in flight are finished and recorded, the rest is left.
@@ -59,8 +59,8 @@ class Remover:
         budget: how many objects may go; by default as many as the plan's limit says.
 
     Attributes:
-        full: no more is wanted: the limit is reached.
-        gone: called with what a request has removed, or would remove in a dry run.
+        full: the limit is reached, and no more objects are accepted.
+        gone: called with the objects that a request removed, or would remove in a dry run.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Remover:
         for _ in range(SEGMENTS_IN_HAND):
             self._room.put(None)
         self.tally = Tally()
-        """What was done so far."""
+        """The totals so far."""
         self._waiting: list[Deletable] = []
         self._segments: deque[list[Deletable]] = deque()
         self.full = False
@@ -107,7 +107,9 @@ class Remover:
         self._began = runtime.clock.monotonic()
 
     def begin_again(self) -> None:
-        """Count anew, for a scan that begins again. What was deleted is not listed any more, so it stays in the numbers."""
+        """Reset the scan's counts for a scan that starts again. Deleted objects are not listed again, so they stay
+        counted.
+        """
         done = Tally(list_requests=self.tally.list_requests) if self.plan.options.dry_run else self.tally
         self.tally = msgspec.structs.replace(
             done, listed=done.objects, eligible=done.objects, held_by_age=0, unparsable=0, unparsable_samples=[],
@@ -124,14 +126,14 @@ class Remover:
     # -- handing over -------------------------------------------------------------------------------------------------
 
     def take_all(self, batches: Iterable[list[Deletable]]) -> None:
-        """Take batches until they end, or until the run wants nothing more."""
+        """Take batches until they end, or until the run accepts no more."""
         for batch in batches:
             self.take(batch)
             if self.full or self.stop.is_set():
                 return
 
     def take(self, batch: list[Deletable]) -> None:
-        """Claim what the limit leaves of a batch, and send off whole segments."""
+        """Claim what the limit allows of a batch, and send off full segments."""
         with self._feeding:  # the next caller waits for this one, and this one for room
             if self._budget.left is not None:
                 if len(batch) > self._budget.left:
@@ -147,7 +149,7 @@ class Remover:
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Around the handing over: when it ends, all segments have. Raises what ended the run before its end."""
+        """Wrap the handing over: when the block ends, all segments have ended. Raises what ended the run early."""
         try:
             yield
         except Exception:
@@ -172,7 +174,7 @@ class Remover:
             self._room.put(None)
 
     def _send(self, objects: list[Deletable]) -> None:
-        """Have a segment removed, once there is room for it."""
+        """Have a segment removed once there is room for it."""
         self._room.get()
         self._segments.append(objects)
         try:
@@ -183,9 +185,9 @@ class Remover:
     # -- deleting -----------------------------------------------------------------------------------------------------
 
     def _remove(self) -> None:
-        """Remove the next segment: put it on record, delete it, and record what became of it.
+        """Remove the next segment: record it, delete it, and record the outcome.
 
-        If something fails in between, the record still says `planned`, which is true.
+        If something fails in between, the record still says `planned`, which is correct.
         """
         try:
             objects = self._segments.popleft()
@@ -234,7 +236,7 @@ class Remover:
 
 
 def rows_of(objects: Sequence[Deletable], outcome: DeleteOutcome, now_ms: int) -> list[RecordedObject]:
-    """What became of each object of a segment. One of which nothing is known is still planned."""
+    """Return each object of a segment with its outcome. An object of unknown outcome is still planned."""
     if len(outcome.deleted) == len(objects) and not outcome.markers:
         return [RecordedObject.of(o, DELETED, now_ms=now_ms) for o in objects]
     status = {(o.key, o.version_id): DELETED for o in outcome.deleted}

@@ -1,13 +1,12 @@
-"""What sweeps and vacuums have in common: removers for their workers, wherever those are, and how a run ends on record.
+"""Run sweeps and vacuums: create removers for their workers, wherever those are, and record how a run ends.
 
-In this process all parts of a run share one remover, with one record, pace, limit and stop. Elsewhere each part has one of
-its own. A part that is done again, because its executor died, finds what is left; what the dead one
-deleted is on record, and counted from there, so that the totals say what the run deleted, whichever task did it. A run
-that is stopped is settled in the same way.
+In this process all parts of a run share one remover, with one record, pace, limit and stop. On executors each part has
+its own. If an executor dies, its part is repeated and finds what is left. What the dead executor deleted is counted from
+the record, so the totals cover the whole run, whichever task did the work. A stopped run is settled in the same way.
 
-`run.json` is written when a run ends. A dry run writes none unless it is a shadow run, nor does a run that deleted no data
-and met no trouble. If a run failed or was stopped, it records that. A killed process, as by a second signal, writes no
-`run.json`: that is how `runs` recognises it, and the segments record what it deleted (`record.py`).
+`run.json` is written when a run ends, also if it failed or was stopped. A dry run writes none unless it is a shadow run,
+nor does a run that deleted no data and had no failures. A killed process, as by a second signal, writes no `run.json`:
+`runs` recognises it by that, and the segments record what it deleted (`record.py`).
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ A = TypeVar("A")
 R = TypeVar("R", bound="RunResult")
 
 Find = Callable[[Place, Remover, A], None]
-"""Finds what may go in one part of the work, and hands it to the remover, whose tally it adds to."""
+"""Finds what may be deleted in one part of the work, and hands it to the remover, whose tally it updates."""
 
 _LOOK_EVERY_S: Final = 0.2
 
 STOPPED: Final = "stopped"
 FAILED: Final = "failed"
-"""The outcomes besides `DONE`: the caller or a pause ended the run; an error did."""
+"""The outcomes besides `DONE`: the caller or a pause ended the run; an error ended it."""
 _KILLED: Final = ""
-"""A killed run writes no end."""
+"""The outcome of a killed run, which writes none."""
 _STOPPED_CODE: Final = 130
 
 
 class RunResult(Tally, Outcome, kw_only=True):
-    """What a run that deletes did, or would do. What a dry run reports as deleted is what the real run deletes.
+    """What a run that deletes did, or would do. A dry run reports as deleted what the real run would delete.
 
     `stopped`: the caller or a pause ended it. `paused`: the pause that is set, or that ended the run.
     """
@@ -80,7 +79,7 @@ class RunResult(Tally, Outcome, kw_only=True):
     stopped: bool = False
     seconds: float = 0.0
     uploads_note: str = ""
-    """Why not all uploads were listed, where the store or the credentials did not allow it."""
+    """Why not all uploads were listed, if the store or the credentials did not allow it."""
 
     @property
     def run_id(self) -> str:
@@ -89,7 +88,7 @@ class RunResult(Tally, Outcome, kw_only=True):
 
     @property
     def dry_run(self) -> bool:
-        """Return whether it deleted nothing."""
+        """Return whether the run deleted nothing."""
         return self.plan.options.dry_run
 
     @property
@@ -104,22 +103,22 @@ class RunResult(Tally, Outcome, kw_only=True):
 
     @property
     def kinds(self) -> dict[str, Removed]:
-        """What was deleted of each kind of garbage, where there are several."""
+        """Return what was deleted of each kind of garbage, if there are several."""
         return {}
 
     @property
     def left_traces(self) -> bool:
-        """Return whether it deleted data, or met trouble: then a run that is done leaves a record, too."""
+        """Return whether the run deleted data or had failures; then it leaves a record even if it is done."""
         return self.objects > 0 or self.failed > 0
 
     @property
     def over_ratio(self) -> bool:
-        """Return whether the run ended because more was to go than the share that may go."""
+        """Return whether the run ended because more was eligible than the allowed share."""
         return self.limited and self.plan.is_limited_by_ratio
 
     @property
     def problem(self) -> L0gcError | None:
-        """What kept the run from deleting all that it was to delete."""
+        """Return what kept the run from deleting everything that it was to delete."""
         if self.paused and not self.dry_run:
             return paused_error(self.paused)
         if self.stopped:
@@ -144,7 +143,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         return super().to_json() | more
 
     def summary(self, outcome: str, ended_ms: int) -> RunSummary:
-        """What goes on record of it."""
+        """Return the run's summary for its record."""
         plan = self.plan
         return RunSummary(
             **{name: getattr(self, name) for name in Tally.__struct_fields__},
@@ -174,7 +173,7 @@ class RemovalRun(Generic[D, R]):
     Args:
         workers: where it runs; by default in this process.
         run_id: its name; by default a new one.
-        stop: set it, and the run finishes its requests in flight, records them, and returns. Whatever ends it sets it, too.
+        stop: if set, the run finishes its requests in flight, records them, and returns. An error or a pause also sets it.
         deleters: where the DELETE requests of this process run; by default in the thread that scans.
     """
 
@@ -205,10 +204,10 @@ class RemovalRun(Generic[D, R]):
         self._pacer, self._budget = Pacer(self._cluster.runtime, self._options.max_rate, self.stop), Budget(plan.limit)
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        """This process's remover of a kind. They share pace and limit.
+        """Return this process's remover of a kind. All kinds share pace and limit.
 
         Args:
-            record: whether what it removes goes on record.
+            record: whether the removals are recorded.
         """
         if kind not in self._removers:
             self._removers[kind] = Remover(
@@ -226,11 +225,11 @@ class RemovalRun(Generic[D, R]):
         return self._removers[kind]
 
     def _report(self, kind: str) -> None:
-        """Tell the progress what of a kind is gone; called after every DELETE request of this process."""
+        """Report the removals of a kind; called after every DELETE request of this process."""
 
     @contextmanager
     def _recording(self, result: R) -> Iterator[None]:
-        """Around the work of a run: its result is counted and `run.json` written when the work has ended or failed.
+        """Wrap the work of a run: at its end or failure, total its result and write `run.json`.
 
         Raises:
             What the work raises; its `so_far` is the result.
@@ -256,7 +255,7 @@ class RemovalRun(Generic[D, R]):
         end(STOPPED if result.stopped else DONE)
 
     def _total(self, result: R) -> None:
-        """Count in the result what was done, wherever."""
+        """Add up in the result what was done by all workers."""
         result.count(Tally(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s))
         for remover in self._removers.values():
             result.count(remover.tally)
@@ -267,7 +266,7 @@ class RemovalRun(Generic[D, R]):
         return self.stop.is_set() or any(r.full for r in self._removers.values())
 
     def _spread(self, kind: str, find: Find[A], parts: Sequence[A]) -> None:
-        """Have the workers remove what `find` finds in the parts. Raises what ended the run before its end."""
+        """Have the workers remove what `find` finds in the parts. Raises what ended the run early."""
         remover = self._remover(kind)
         if self._workers.engine == LOCAL:
             with remover.finishing():
@@ -295,7 +294,7 @@ class RemovalRun(Generic[D, R]):
     def _abort_uploads(
         self, prefix: str, remover: Remover, result: R, may_go: Callable[[UnfinishedUpload], bool]
     ) -> None:
-        """Abort the unfinished uploads below `prefix` that may go; a dry run only counts them."""
+        """Abort the unfinished uploads below `prefix` that `may_go` accepts; a dry run only counts them."""
         store, tally = self._cluster.store, remover.tally
         tally.list_requests += 1  # for the first page, also if it is empty
         try:
@@ -311,10 +310,10 @@ class RemovalRun(Generic[D, R]):
             result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
 
     def _settle(self, kind: str, reported: Collection[str]) -> None:
-        """Count what workers deleted that did not report, by the record.
+        """Count, from the record, what workers deleted without reporting it.
 
-        If there are any, all segments of the kind are counted: an object that a lost worker put on record may have been
-        deleted by the one that took its place.
+        If there are any, all segments of the kind are counted: an object recorded by a lost worker may have been deleted
+        by the one that replaced it.
         """
         if self._records is None or self._options.dry_run:
             return
@@ -329,11 +328,11 @@ class RemovalRun(Generic[D, R]):
 
 
 def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
-    """Return where the record of a run goes; None if it keeps none, as any dry run but a shadow run.
+    """Return where the record of a run goes; None if it keeps none, like any dry run but a shadow run.
 
     Raises:
-        UsageError: both a folder and no record are wanted, or the folder cannot be written to; a shadow run is to keep its
-            record elsewhere than in the bucket.
+        UsageError: both a folder and no record are requested, the folder is not writable, or a shadow run's record is to
+            be outside the bucket.
     """
     if isinstance(options, Sweep) and options.shadow:
         if options.record_dir is not None or not options.record:
@@ -350,7 +349,7 @@ def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
 
 
 def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Place, part: A) -> tuple[str, Tally]:
-    """One part, on an executor: what its segments are called, and what it came to."""
+    """Run one part on an executor; return the name of its segments and its tally."""
     store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
@@ -373,7 +372,7 @@ def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Place, part:
 
 @contextmanager
 def _cancelling(workers: Workers[Any], stop: threading.Event) -> Iterator[None]:
-    """While it is open, a stop cancels what the workers do."""
+    """Cancel the workers' work if a stop is set during the block."""
     ended = threading.Event()
 
     def watch() -> None:

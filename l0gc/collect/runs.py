@@ -1,13 +1,13 @@
-"""What past runs did, read from their records; taking deletions back, on record too; which records are old.
+"""Read from their records what past runs did; undo deletions, with a record of that; find old records.
 
-A killed run leaves objects as `planned`, and a request that was never answered as `failed`: the bucket shows whether those
-are gone, so what is reported is true. Taking back removes delete markers only, and only those that the run made:
-an object that comes back is one that was there, and as M has given it up, the next sweep will delete it again. `gc` forgets
-up to where nothing was left, so that its next run lists the bucket, and does not take it for empty.
+A killed run leaves objects as `planned`, and an unanswered request leaves them as `failed`. The bucket shows whether
+those are gone, so reports are correct. An undelete removes only delete markers that the run created. An object that it
+restores existed before; since M has passed it, the next sweep deletes it again. `gc` resets its note of what was swept,
+so that its next run lists the bucket.
 
-Deleting old records of runs and old scan snapshots is safe because nothing that deletes data reads them, and neither does
-the computation of M. Each kind expires by age, by the store's clock, and by number. The records of the newest runs always
-stay, and so does this run's. No record is kept of records and snapshots that are deleted: it would be the next to expire.
+Deleting old run records and old scan snapshots is safe, because neither deletions nor the computation of M read them.
+Each kind expires by age, by the store's clock, and by number. The records of the newest runs always stay, including this
+run's. No record is kept of deleted records and snapshots: it would be the next to expire.
 """
 
 from __future__ import annotations
@@ -66,18 +66,19 @@ from l0gc.watermark.source import ClusterHandle
 _FAILURES_SHOWN: Final = 20
 _RUN_KEY: Final = re.compile(rf"{RUNS}((?:{SHADOW})?)([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 _NO_ID: Final = {"", "null"}
-"""Of a delete marker: it is not known, or it is the one that a later write takes over, as versioning is suspended."""
+"""The id of a delete marker that is unknown, or that a later write replaces because versioning is suspended."""
 KEEP_RUNS: Final = 10_000
 """The most runs whose records are kept, and the most shadow runs."""
 _SEGMENTS_AT_ONCE: Final = 8
 _CLOCKS_MS: Final = 3_000
-"""What was changed so shortly before a shadow run began it may not have listed: the log's time is right to 2 s, and the
-store's times have whole seconds."""
+"""A shadow run may have missed what was changed this shortly before it began: the log's time is accurate to 2 s, and
+the store's times are in whole seconds.
+"""
 
 
 @dataclass
 class RunEntry(Outcome):
-    """One run; `summary` is None if it did not get to its end, or has not yet.
+    """One run; `summary` is None if it did not finish, or has not yet.
 
     Attributes:
         run_id: The run.
@@ -127,7 +128,7 @@ class RunEntry(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class RunList(Outcome):
-    """The newest runs that left a record, the oldest of them first.
+    """The newest runs that left a record, the oldest first.
 
     Attributes:
         runs: Each with the fields of `runs show` up to `segments`.
@@ -182,7 +183,7 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What the run did, and whether that can be undone."""
+        """Return a sentence on what the run did, and whether it can be undone."""
         run = f"run {self.run_id} ({self.command or 'killed'})"
         if self.status != DELETED:
             return f"{run} meant to delete it ({size(self.size)}), and left it"
@@ -194,7 +195,7 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
 
 @dataclass
 class UndeleteResult(Outcome):
-    """`restored` objects are there again; `gone` are those that did not come back: their versions had been removed.
+    """The result of an undelete: `restored` objects exist again; `gone` are those whose versions had been removed.
 
     Attributes:
         run_id: The run.
@@ -226,7 +227,7 @@ class UndeleteResult(Outcome):
 
     @property
     def problem(self) -> PartialFailureError | None:
-        """Which markers stay, or how many objects did not come back, in one sentence."""
+        """Return, in one sentence, which markers stay, or how many objects could not be restored."""
         if self.failures:
             markers, first = count(len(self.failures), "marker"), self.failures[0]
             return PartialFailureError(f"{markers} could not be removed; the first is of {first.key}: {first.why}")
@@ -243,16 +244,16 @@ class UndeleteResult(Outcome):
 
 
 def started_ms(run_id: str) -> int:
-    """When a run began, by its name."""
+    """Return when a run began, from its name."""
     moment = datetime.strptime(run_id.removeprefix(SHADOW).split("-", maxsplit=1)[0], "%Y%m%dT%H%M%SZ")
     return int(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def run_of(key: str, *, shadow: bool = False) -> str | None:
-    """Return the run whose record the object `key` belongs to; None if it belongs to none.
+    """Return the run whose record the object `key` belongs to, or None.
 
     Args:
-        shadow: the shadow run instead, which deleted nothing.
+        shadow: return the shadow run instead, which deleted nothing.
     """
     m = _RUN_KEY.fullmatch(key)
     if m is None or bool(m[1]) != shadow:
@@ -280,12 +281,12 @@ def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
 def list_runs(
     records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None, shadow: bool = False
 ) -> tuple[list[RunEntry], int]:
-    """Return the `last` newest runs that left a record, the oldest of them first; and how many runs there are.
+    """Return the `last` newest recorded runs, the oldest first, and the number of all runs.
 
     Args:
-        start_after: only the runs whose records lie after this key.
-        parallel: reads what became of them; one after another if it is not given.
-        shadow: shadow runs instead, which deleted nothing.
+        start_after: only the runs whose records come after this key.
+        parallel: reads their summaries concurrently; without it, one after another.
+        shadow: list shadow runs instead, which deleted nothing.
     """
     segments, ended = _counted(records, start_after, shadow=shadow)
     newest = sorted(segments)[-last:]
@@ -295,7 +296,7 @@ def list_runs(
 
 
 def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:
-    """Return the undeletes of a run, oldest first; like few other runs, they have no segment."""
+    """Return the undeletes of a run, oldest first. Like few other runs, they have no segment."""
     segments, ended = _counted(records, f"{folder(run_id)}~")
     later = [run for run in sorted(ended) if not segments[run]]
     summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
@@ -304,7 +305,7 @@ def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[Ru
 
 
 def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -> tuple[Counter[str], set[str]]:
-    """Return how many segments each run has, and the runs that have an end on record; see `list_runs`."""
+    """Return how many segments each run has, and the runs that recorded an end; see `list_runs`."""
     segments: Counter[str] = Counter()
     ended: set[str] = set()
     for page in records.scan(f"{RUNS}{SHADOW}" if shadow else RUNS, start_after):
@@ -326,10 +327,9 @@ def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[Reco
 
 
 def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
-    """Return what shadow runs have on record already, for the next one: all that the newest whole one looked at.
+    """Return what shadow runs have already recorded, for the next one: everything covered by the newest complete one.
 
-    Returns:
-        The epoch at or below which, and the time before which; see `SkipScan`.
+    The result is the epoch up to which, and the time before which; see `SkipScan`.
     """
     for run in sorted(_counted(records, shadow=True)[1], reverse=True):
         if is_whole(s := read_summary(records, run), shards):
@@ -338,7 +338,7 @@ def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
 
 
 def is_whole(s: RunSummary, shards: int) -> bool:
-    """Return whether a run looked at all that it might have deleted."""
+    """Return whether a run covered everything that it might have deleted."""
     return s.outcome == DONE and not s.limited and (s.first_shard, s.end_shard) == (0, shards)
 
 
@@ -350,15 +350,15 @@ def show_run(
     records: Records | None = None,
     each: Callable[[RecordedObject], None] = lambda row: None,
 ) -> RunDetail:
-    """What became of each object of a run.
+    """Return the outcome of each object of a run.
 
     Args:
-        sample: of so many objects all is said.
+        sample: how many objects are described in full.
         records: where the record is; by default in the bucket.
         each: called with every object, as it is read.
 
     Raises:
-        UsageError: no run can have such a name.
+        UsageError: no run can have this name.
         NotFoundError: it has no record.
         CorruptObjectError: the record cannot be read.
     """
@@ -381,10 +381,10 @@ def show_run(
 
 
 def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = None) -> KeyInRun | None:
-    """Return what the run did that deleted the object `key`; else the newest run that meant to; None without either.
+    """Return what the run did that deleted the object `key`, else the newest run that planned to; None without either.
 
-    Sweeps that went up to the key's epoch are searched first, the oldest of them first: it is nearly always that one. So
-    this reads about one run's segments, and all of them only for a key of which no run knows.
+    Sweeps that reached the key's epoch are searched first, oldest first, since nearly always the oldest deleted it. So
+    this reads about one run's segments. It reads all of them only if no run has the key.
 
     Raises:
         CorruptObjectError: a record cannot be read.
@@ -415,7 +415,7 @@ def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = 
 
 
 def who_deleted(cluster: ClusterHandle, key: str) -> str:
-    """Which run deleted an object that is not there, as the end of a sentence."""
+    """Return which run deleted a missing object, as the end of a sentence."""
     try:
         found = find_in_runs(cluster, key)
     except (StoreError, CorruptObjectError) as e:
@@ -424,16 +424,16 @@ def who_deleted(cluster: ClusterHandle, key: str) -> str:
 
 
 def _reached(records: Records, run_id: str, epoch: int) -> bool:
-    """Return whether a run was to delete objects of an epoch; a killed one may have been."""
+    """Return whether a run was to delete objects of an epoch; a killed run may have been."""
     summary = if_there(read_summary, records, run_id)
     return summary is None or summary.bound >= epoch
 
 
 def run_named(records: Records, start: str) -> str:
-    """Return the id of the run on record whose id begins so.
+    """Return the id of the recorded run whose id begins with `start`.
 
     Raises:
-        UsageError: the ids of several runs begin so, or that of no run could.
+        UsageError: several runs' ids begin with it, or none could.
         NotFoundError: there is none.
     """
     if run_of(f"{folder(start)}x", shadow=True) is not None:
@@ -453,7 +453,7 @@ def run_named(records: Records, start: str) -> str:
 
 
 def _segments(records: Records, run_id: str) -> list[str]:
-    """Return the keys of a run's segments; there may be none, if it ended before it had any."""
+    """Return the keys of a run's segments; a run that ended early may have none."""
     keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
         raise NotFoundError(f"run {run_id} has no record; l0gc runs list shows the records that are kept")
@@ -461,10 +461,10 @@ def _segments(records: Records, run_id: str) -> list[str]:
 
 
 def _settled(cluster: ClusterHandle, records: Records, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
-    """What became of each object, once each: the bucket shows it of those that were planned, or got no answer.
+    """Yield each object once with its outcome. The bucket shows that of objects that were planned or got no answer.
 
-    An object may be in two segments: a store that lists out of order is scanned twice, and Spark runs the task of an
-    executor that died again.
+    An object may be in two segments: a store that lists out of order is scanned twice, and Spark repeats the tasks of a
+    dead executor.
     """
     segments = list(segments)
     open_rows: dict[tuple[str, str], RecordedObject] = {}
@@ -501,7 +501,7 @@ def _is_of_versions(segment: str) -> bool:
 
 
 def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = None) -> UndeleteResult:
-    """Remove the delete markers that a run made, so that the objects are there again.
+    """Remove the delete markers that a run created, so that the objects exist again.
 
     Args:
         records: where the record is; by default in the bucket.
@@ -537,8 +537,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
 
 
 def _take_back(cluster: ClusterHandle, records: Records, segments: Sequence[str], result: UndeleteResult) -> set[str]:
-    """Remove the markers of a run's segments, and count what is back in `result`; returns the keys that did not come
-    back."""
+    """Remove the markers of a run's segments, and count the restored objects in `result`; return the keys not restored."""
     store, since_ms = cluster.store, started_ms(result.run_id)
     done: set[VersionedKey] = set()
     missing: set[str] = set()
@@ -572,7 +571,7 @@ def _take_back(cluster: ClusterHandle, records: Records, segments: Sequence[str]
 
 
 def _record_undelete(cluster: ClusterHandle, records: Records, result: UndeleteResult, began_ms: int) -> None:
-    """Put on record what is back, next to the runs that delete, if the store takes it."""
+    """Record what was restored, next to the runs that delete, if the store accepts it."""
     with suppress(StoreError):
         ended_ms = cluster.now_ms()
         summary = RunSummary(
@@ -591,13 +590,13 @@ def _record_undelete(cluster: ClusterHandle, records: Records, result: UndeleteR
 
 
 def _there(cluster: ClusterHandle, keys: Sequence[str]) -> set[str]:
-    """Which of the keys name objects."""
+    """Return which of the keys exist."""
     is_there = cluster.parallel.map(lambda k: k in cluster.store.list(k).modified_ms, keys)
     return {key for key, there in zip(keys, is_there, strict=True) if there}
 
 
 def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str]:
-    """Return how many of the keys, which are not there, each later run has deleted last."""
+    """Return how many of these missing keys each later run deleted last."""
     again: Counter[str] = Counter()
     left = set(keys)
     later = [k for page in records.scan(RUNS, f"{folder(run_id)}~") for k in page.keys]
@@ -613,7 +612,7 @@ def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str
 
 
 def _versions_of(store: ObjectStore, key: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the versions of `key`; of a delete marker, with the time of its making."""
+    """Yield the versions of `key`; for a delete marker, with its creation time."""
     for page in store.versions(key):
         rows = zip(page.keys, page.version_ids, page.markers, page.modified_ms, strict=True)
         yield from ((version, modified if marker else None) for k, version, marker, modified in rows if k == key)
@@ -629,7 +628,7 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
 
 
 def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[int, int]:
-    """Return how many objects are gone of those in the segments, each counted once, and their bytes."""
+    """Return how many objects of the segments are gone, each counted once, and their bytes."""
     objects = size = 0
     for rows in _settled(cluster, cluster.store, segments):
         objects += sum(r.status == DELETED for r in rows)
@@ -641,9 +640,9 @@ def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[
 
 
 def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
-    """Yield the records of runs that are older than the plan keeps them, and of all but the `keep` newest.
+    """Yield old run records: those older than the plan keeps, and all but the `keep` newest.
 
-    An attempt of a step that this l0gc does not have expires by the same age.
+    An attempt of a step that this l0gc does not have expires at the same age.
     """
     before_ms = plan.started_ms - int(1000 * plan.options.keep_runs_s)
     known = {attempt_key(step) for step in STEPS}
@@ -663,13 +662,13 @@ def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_
 
 
 def old_scan_snapshots(store: ObjectStore, plan: Removal[Vacuum]) -> Iterator[list[Deletable]]:
-    """Yield the snapshots that `old_scans` names."""
+    """Yield the snapshots that `old_scans` returns."""
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], plan.started_ms))
     yield from (_those(page, lambda key, _: key in old) for page in pages)
 
 
 def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[Deletable]:
-    """Return the objects of a page that are wanted, judged by key and by when they were written."""
+    """Return the objects of a page that are wanted, judged by key and write time."""
     rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
     return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if wanted(key, modified_ms)]

@@ -1,9 +1,9 @@
-"""Which objects a sweep may delete, found by skip-scan.
+"""Find the objects that a sweep may delete, by skip-scan.
 
-Safe because of what it does not rely on: an object is eligible only if its own key parses as an L0 key with an epoch at or
-below M (hazard 13) and, where there is a minimum age, if it is that old by the store's clock (hazard 16). The order of
-the listing only saves requests: keys sort by shard, then epoch, so after a page that ends above M everything up to the
-next shard is live, and the scan jumps there. A store that lists out of order is noticed and read in full (hazard 12).
+What makes it safe: an object is eligible only if its own key parses as an L0 key with an epoch at or below M (hazard 13)
+and, if there is a minimum age, if it is that old by the store's clock (hazard 16). The order of the listing only saves
+requests. Keys sort by shard, then epoch, so after a page that ends above M everything up to the next shard is live, and
+the scan jumps there. A store that lists out of order is detected and read in full (hazard 12).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ NOTHING_KNOWN: Final = (NO_WATERMARK, 0)
 
 
 class Deletable(msgspec.Struct, frozen=True, gc=False):
-    """An object that may go; `version_id` names one version of it, and is empty for the object as it is.
+    """An object that may be deleted. `version_id` names one version of it, and is empty for the current object.
 
-    A struct of msgspec is made in a tenth of a dataclass's time, and there is one for each object that a sweep deletes.
+    A msgspec struct is created ten times as fast as a dataclass, and there is one for each object that a sweep deletes.
     """
 
     key: str
@@ -38,11 +38,11 @@ class Deletable(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """What a removal did, or would have done: the numbers of a scan, a worker, a whole run, its result and its summary.
+    """The totals of a removal, done or simulated: of a scan, a worker, a whole run, its result or its summary.
 
     Attributes:
-        eligible: counted by epoch alone; `held_by_age` are those of them that are too young.
-        unparsable: keys that are none of the objects that were looked for; they stay, and a few are `unparsable_samples`.
+        eligible: counted by epoch alone; `held_by_age` counts those that are too young.
+        unparsable: keys that are not of the expected kind; they stay, and a few are `unparsable_samples`.
         unknown: objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
         objects: those that were deleted, with their `bytes`.
         failures: the first objects that could not be deleted, of `failed`.
@@ -73,7 +73,7 @@ class Tally(msgspec.Struct, kw_only=True):
     paused: str = ""
 
     def count(self, other: Tally) -> None:
-        """Count what another scan, or another worker, did."""
+        """Add the counts of another scan or worker."""
         for name in Tally.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, _TOGETHER[name](mine, theirs) if name in _TOGETHER else mine + theirs)
@@ -87,7 +87,7 @@ _TOGETHER: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "limited": operator.or_,
     "paused": lambda mine, theirs: mine or theirs,
 }
-"""How two numbers become one, where they are not added up."""
+"""How two numbers are combined, if they are not added."""
 
 
 class OutOfOrderError(Exception):
@@ -128,7 +128,7 @@ class SkipScan:
         self.at = self._start
 
     def batches(self) -> Iterator[list[Deletable]]:
-        """Yield the eligible objects of each page, of a page without any an empty list: the caller may stop at each.
+        """Yield the eligible objects of each page, also if there are none, so that the caller may stop at each.
 
         Raises:
             OutOfOrderError: a page was not in key order, while skipping.
@@ -156,7 +156,7 @@ class SkipScan:
                     break
 
     def _disordered(self, keys: list[str], last: str) -> bool:
-        """Return whether a page does not go on after `last`, in order; versions of one key may follow each other."""
+        """Return whether a page does not continue after `last`, in order; versions of one key may follow each other."""
         if keys[0] < last or sorted(keys) != keys:
             return True
         return not self._versions and (keys[0] == last or len(set(keys)) < len(keys))
@@ -170,7 +170,7 @@ class SkipScan:
             raise
 
     def _jump(self, last: str) -> str | None:
-        """Where to go on if everything up to the next shard is live; None to read on."""
+        """Return where to continue if everything up to the next shard is live; None to read on."""
         parsed = self._layout.parse(last)
         if parsed is None or parsed.epoch <= self._bound:
             return None

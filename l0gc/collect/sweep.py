@@ -1,11 +1,12 @@
-"""A sweep: L0 objects at or below M, and unfinished uploads of such, go.
+"""A sweep deletes L0 objects at or below M, and aborts their unfinished uploads.
 
 One process sweeps all shards with one remover; a limit is used up in key order. On Spark each part is a range of shards.
-Scanning and deleting overlap (`remover.py`). A store that lists out of order (hazard 12) is noticed by a scanner; then
-all deletes in progress are finished, and the part is scanned once more, all of it and in one piece.
-Uploads: their parts cost money, and no listing of objects shows them. One is aborted only if its key is an L0 key at or
-below M (hazard 13 goes for them, too). Completing it later could only bring about an object that M already gives up: no
-partition takes a placeholder for it any more.
+Scanning and deleting overlap (`remover.py`). If a store lists out of order (hazard 12), the scanner detects it, all
+deletes in progress are finished, and the whole part is scanned once more in one piece.
+
+The parts of unfinished uploads cost money, and no listing of objects shows them. An upload is aborted only if its key is
+an L0 key at or below M (hazard 13 applies to it too). Its completion could only create an object that M has already
+passed, whose placeholder no partition accepts any more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, Place
 
 Ranges = Sequence[tuple[int, int]]
-"""Ranges of shards that follow each other, each from its first shard to the one after its last."""
+"""Consecutive ranges of shards, each from its first shard to the one after its last."""
 
 
 class SweepResult(RunResult, kw_only=True):
@@ -75,12 +76,12 @@ class SweepResult(RunResult, kw_only=True):
 
     @property
     def watermark(self) -> int:
-        """M when the run began."""
+        """Return M at the run's start."""
         return self.plan.watermark
 
     @property
     def bound(self) -> int:
-        """Return the highest epoch that was to go, M or less."""
+        """Return the highest epoch that was to be deleted, M or less."""
         return self.plan.bound
 
     @property
@@ -98,7 +99,7 @@ class SweepResult(RunResult, kw_only=True):
 
     @property
     def problem(self) -> L0gcError | None:
-        """What kept the run from deleting all that it was to delete."""
+        """Return what kept the run from deleting everything that it was to delete."""
         if super().problem is not None:
             return super().problem
         if not self.failed:
@@ -123,15 +124,14 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
         """Sweep.
 
         Args:
-            ranges: into how many ranges the shards are cut, each scanned on its own; by default as suits the workers.
-            gone: called with what each request has removed, or would remove in a dry run, in the order of keys. Those of a
-                scan that began again, because the store lists out of order, come twice.
+            ranges: into how many ranges the shards are cut, each scanned separately; by default as suits the workers.
+            gone: called, in key order, with the objects that each request removed, or would remove in a dry run. If the
+                store lists out of order and the scan begins again, they are passed twice.
 
         Raises:
             What `plan_sweep` raises: nothing was deleted.
-            UsageError: a limit or another record is wanted, which only one process can keep.
-            StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; what was deleted until
-                then is on record.
+            UsageError: a limit or a record needs a single process. StoreError, BucketNotFoundError: the store failed, or
+                the credentials do not allow it; what was deleted until then is on record.
         """
         plan = plan_sweep(self._cluster, self._options, self._run_id)
         if self._options.shadow:
@@ -157,7 +157,7 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
         return result
 
     def _parts(self, plan: Removal[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
-        """Return the shards in parts; in key order a limit is used up by the same objects in a dry run and in the run."""
+        """Return the shards in parts. In key order, a limit covers the same objects in a dry run and in the run."""
         workers = self._workers
         if workers.engine != LOCAL:
             # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
@@ -176,10 +176,10 @@ def _may_be_aborted(plan: Removal[Sweep], upload: UnfinishedUpload) -> bool:
 
 
 def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ranges) -> None:
-    """Hand over what may go in the ranges.
+    """Hand over what may be deleted in the ranges.
 
     Args:
-        progress: called after every request with where the run is.
+        progress: called after every request with the position of the run.
     """
     sweeper = _Sweeper(place.store, remover, progress)
     try:
@@ -191,7 +191,7 @@ def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ran
 
 
 class _Sweeper:
-    """Scans ranges of shards, each on its own; a scanner that waits for the deletes holds a page."""
+    """Scans ranges of shards, one scanner each. A scanner that waits for the deletes holds one page."""
 
     def __init__(self, store: ObjectStore, remover: Remover, progress: Progress) -> None:
         self._store, self._remover, self._progress = store, remover, progress
@@ -199,7 +199,7 @@ class _Sweeper:
         remover.progress = self._report
 
     def scan(self, first: int, end: int, *, skip: bool = True) -> None:
-        """Scan a range, and have the scanners of the others end if it cannot be scanned to its end."""
+        """Scan a range, and stop the other scanners if it cannot be scanned to its end."""
         remover, plan = self._remover, self._remover.plan
         scan = SkipScan(
             self._store, plan.layout, plan.bound, first, end,

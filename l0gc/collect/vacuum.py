@@ -1,9 +1,9 @@
-"""A vacuum: all garbage but L0, one kind after the other, each by the rule of its own module.
+"""A vacuum deletes all garbage but L0, one kind after the other, each by the rule of its module.
 
-What has been dropped goes first, since no listing is needed for it; then the orphans, after the fences; then old records.
-A dry run goes the same way, with the fence that the run would append, and deletes nothing: what it counts is what the run
-that follows deletes. The pause, the run record, the pace and the limits are those of a sweep, by the same code. With the
-orphans end unfinished uploads of L1 objects that are stamped below the fence: what they would become can be named no more.
+Dropped objects are first, since no listing is needed for them; then the orphans, after the fences; then old records. A
+dry run takes the same path, with the fence that the run would append, and deletes nothing: it counts what the next run
+deletes. The code for the pause, the run record, the pace and the limits is shared with sweeps. With the orphans,
+unfinished uploads of L1 objects stamped below the fence are aborted: no journal can list them any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from l0gc.storage.workers import LOCAL
 
 
 class VacuumResult(RunResult, kw_only=True):
-    """What a vacuum did, or would do: of each kind how many objects went and their bytes, and the sum of all kinds.
+    """What a vacuum did, or would do: the deleted objects and bytes of each kind, and the sum of all kinds.
 
     Attributes:
         deleted: Of each kind the `objects` deleted and their `bytes`; of a dry run, those that would be.
@@ -87,7 +87,7 @@ class VacuumResult(RunResult, kw_only=True):
 
     @property
     def problem(self) -> L0gcError | None:
-        """What kept the run from deleting all that it was to delete."""
+        """Return what kept the run from deleting everything that it was to delete."""
         if super().problem is not None:
             return super().problem
         found = []
@@ -124,12 +124,12 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         """Vacuum.
 
         Args:
-            source: the writers; None where they keep an external log, and only old records are to go.
+            source: the writers; None if they keep an external log, and only old records are to be deleted.
 
         Raises:
             What `plan_vacuum` raises: nothing was deleted.
-            UsageError: a limit or another record is wanted, which only one process can keep.
-            EpochRegressionError: a journal knows what the controller does not (hazard 10).
+            UsageError: a limit or a record needs a single process.
+            EpochRegressionError: a journal contains something that the controller does not (hazard 10).
             StoreError: the store failed; what was deleted until then is on record.
         """
         plan = plan_vacuum(self._cluster, self._options, self._run_id)
@@ -149,7 +149,7 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         return result
 
     def _limit_to(self, plan: Removal[Vacuum], result: VacuumResult) -> None:
-        """Follow this plan from now on; what is gone already counts."""
+        """Follow this plan from now on; what is already gone counts."""
         self._plan, result.plan = plan, plan
         gone = sum(remover.tally.objects for remover in self._removers.values())
         self._budget.left = None if plan.limit is None else plan.limit - gone
@@ -203,6 +203,6 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
 
 
 def _is_below(fence: int, upload: UnfinishedUpload) -> bool:
-    """Return whether what the upload would become can be named no more; aborting it sooner would only fail a run's round."""
+    """Return whether the object of an upload can no longer be listed; aborting it sooner would fail a run's round."""
     key = parse_level_one(upload.key)
     return key is not None and key.epoch < fence

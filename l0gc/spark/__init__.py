@@ -1,5 +1,7 @@
-"""The Spark jobs, which spread out what is decided elsewhere; and `format("l0gc")`, by which a Spark program reads and
-writes topics: `l0gc.spark.register(spark)` makes it known."""
+"""Run on Spark what is decided elsewhere, and provide `format("l0gc")`, by which Spark programs read and write topics.
+
+`l0gc.spark.register(spark)` makes the format known to a session.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ __all__ = ["own_errors", "register"]
 
 
 def register(spark: SparkSession, *, profile: str | None = None, send_credentials: bool | None = None) -> None:
-    """Make `format("l0gc")` known to a session, as a source and a sink, and a cluster's executors fit for it.
+    """Register `format("l0gc")` with a session as a source and a sink, and prepare a cluster's executors for it.
 
-    Executors of a cluster are sent l0gc itself, and the driver's credentials where these do not come with the machine. With
-    Spark Connect nothing is sent, since there the driver is the server: it and its executors have l0gc and credentials.
+    Executors of a cluster are sent l0gc itself, and the driver's credentials unless these come with the machine. With
+    Spark Connect nothing is sent: the driver is the server there, and it and its executors have l0gc and credentials.
 
     Args:
         profile: the AWS profile whose credentials are sent.

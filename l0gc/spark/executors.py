@@ -1,4 +1,4 @@
-"""What executors a session asks for, what a standalone master has for them, and how many tasks they may do at once."""
+"""Report what executors a session requests, what a standalone master offers, and how many tasks may run at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DYNAMIC: Final = "spark.dynamicAllocation"
 
 
 class Worker(NamedTuple):
-    """What a worker has for executors."""
+    """What a worker offers to executors."""
 
     cores: int
     memory_mb: int
@@ -24,8 +24,9 @@ class Worker(NamedTuple):
 
 
 def workers_of(context: SparkContext) -> list[Worker]:
-    """Return the workers that are alive, as a standalone master lists them; none if another kind of master was given, or it
-    does not answer."""
+    """Return the live workers, as a standalone master lists them; none for another kind of master, or if it does not
+    answer.
+    """
     url, jvm = context.master or "", context._jvm
     found: list[Worker] = []
     if not url.startswith(STANDALONE) or jvm is None:
@@ -44,7 +45,7 @@ def workers_of(context: SparkContext) -> list[Worker]:
 
 
 def asked_and_offered(context: SparkContext) -> str:
-    """Return what the session asks for in an executor, and what its cluster's workers have, for a sentence."""
+    """Return a phrase on what the session requests for an executor, and what its cluster's workers have."""
     conf, workers = context.getConf(), workers_of(context)
     cores = conf.get("spark.executor.cores")
     asked = f"an executor of {conf.get('spark.executor.memory', '1g')} (spark.executor.memory)"
@@ -60,7 +61,7 @@ def asked_and_offered(context: SparkContext) -> str:
 
 
 def cores_of(context: SparkContext) -> int:
-    """Return how many tasks may run at once: with dynamic allocation, on the executors that the session may still get."""
+    """Return how many tasks may run at once; with dynamic allocation, on the executors that the session may still get."""
     conf, now = context.getConf(), context.defaultParallelism
     dynamic = conf.get(f"{_DYNAMIC}.enabled", "false") == "true"
     if not dynamic or is_local(context.master or "") or conf.get("spark.default.parallelism") is not None:

@@ -1,8 +1,8 @@
-"""What a system with an external log exports, as Spark's data frames: executors read and sum up, by the rules for files.
+"""Read another system's export from Spark's data frames: executors read and sum it up, by the rules for files.
 
-A data frame is read by one job, and its rows go to the driver only as sums. What Spark could not read and left out is not
-noticed here: a list of partitions that lost some puts M too high, so `allow_fewer_partitions`, `expect_partitions` and the
-rest guard a data frame as they guard files.
+One job reads a data frame, and only sums go to the driver. This does not detect rows that Spark could not read and
+skipped. A list with missing partitions puts M too high, so `allow_fewer_partitions`, `expect_partitions` and the other
+checks apply to data frames as to files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ExternalFrames(SnapshotLimits):
         return self.reports.sparkSession
 
     def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
-        """Check the columns, which no executor is needed for. Raises `UsageError`, `CorruptObjectError`."""
+        """Check the columns, which needs no executor. Raises `UsageError`, `CorruptObjectError`."""
         for name, frame, needed in self._frames():
             if type(frame).__name__ != "DataFrame" or not hasattr(frame, "mapInArrow"):
                 raise UsageError(f"{name} cannot be {type(frame).__name__}: give a DataFrame of Spark")
@@ -64,10 +64,10 @@ class ExternalFrames(SnapshotLimits):
         return self
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """See `ExternalExport.read`. The frames' own session reads them.
+        """Read the frames in their own session: see `ExternalExport.read`.
 
         Raises:
-            What `known_columns` raises, of a value.
+            What `known_columns` raises for a value.
         """
         from l0gc.spark.executors import cores_of
         from l0gc.spark.workers import raising_causes

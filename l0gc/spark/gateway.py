@@ -1,20 +1,21 @@
-"""Spark's Java, on a leash: nothing that l0gc starts may outlive it, whatever ends it.
+"""Start Spark's Java so that it ends when l0gc ends, whatever ends l0gc.
 
-Java ends when its stdin does, and the other end of that pipe is this process's alone; so even SIGKILL, which nobody can
-answer, takes Java along. pyspark's own start breaks that leash, which is why it is done here, the way pyspark does it:
+Java ends when its stdin is closed, and only this process has the other end of that pipe. So even SIGKILL, which cannot be
+handled, ends Java too. pyspark's own start breaks that in three ways, so this module starts Java as pyspark does, but
+without them:
 
-- It forgets the process that it starts if Ctrl-C arrives just then, and removes the folder in which Java says where it
-  listens. Java fails at that before it looks at its stdin, and its other threads keep it for ever. Here the process is
-  known from its first moment, and ended.
-- Ctrl-C reaches all of a terminal's foreground group, the scripts that start Java among them. Here they have a session of
-  their own, and only l0gc decides.
-- Java inherits what l0gc prints to, and a pipe does not end before Java does. Here it gets stderr at most, with `-vv`.
+- If Ctrl-C arrives during the start, pyspark loses track of the process and removes the folder in which Java reports its
+  port. Java fails before it reads its stdin, and its other threads keep it running for ever. Here the process is known
+  from its first moment, and ended.
+- Ctrl-C reaches all of a terminal's foreground group, including the scripts that start Java. Here they have a separate
+  session, and only l0gc decides.
+- Java inherits l0gc's outputs, and a pipe does not end before Java does. Here it gets stderr at most, with `-vv`.
 
-An end in good order leaves Java time to remove its temporary folders.
+On a normal exit Java has time to remove its temporary folders.
 
-The Python that Java starts is this interpreter, with pyspark imported from where it is installed. Spark puts a zip of it
-first on the path of every Python that it starts: three to look up, make and plan data sources, and one for the work. A zip
-keeps no compiled code, so each of them would compile pyspark anew, half a second of CPU each.
+Java starts Python with this interpreter, and imports pyspark from where it is installed. Spark puts a zip of it first on
+the path of every Python that it starts: three to look up, make and plan data sources, and one for the work. A zip holds
+no compiled code, so each of them would compile pyspark anew, which takes half a second of CPU.
 """
 
 from __future__ import annotations
@@ -76,8 +77,11 @@ def own_folder(purpose: str) -> Path:
 
 @functools.cache
 def without_zips() -> str:
-    """Return a program to start instead of this interpreter, which leaves out the zips inside the installed pyspark, so that
-    the code is the same; gone at this process's end. This interpreter if pyspark is itself in a zip."""
+    """Return a program to use instead of this interpreter, which skips the zips inside the installed pyspark.
+
+    So the code is the same. The program is removed when this process ends. Returns this interpreter if pyspark is itself
+    in a zip.
+    """
     home = Path(pyspark.__file__).parent
     if not home.is_dir():
         return sys.executable
@@ -88,14 +92,16 @@ def without_zips() -> str:
 
 
 def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> None:
-    """Start Java for this process, unless there is one: another session's, or spark-submit's, which is not ours to end.
+    """Start Java for this process, unless another session or spark-submit has started it.
+
+    The Java of spark-submit is not ours to end.
 
     Args:
-        python: plans data sources.
+        python: the interpreter that plans data sources.
 
     Raises:
         PySparkRuntimeError: it ended at once.
-        OSError: it, or a folder for it, could not be begun.
+        OSError: it, or a folder for it, could not be created.
     """
     if SparkContext._gateway is not None or _PORT in os.environ:
         return
@@ -133,7 +139,7 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
 
 
 def _connect(process: subprocess.Popen[bytes], place: Path) -> None:
-    """Wait until Java says where it listens, and have pyspark talk to it, as it does below spark-submit."""
+    """Wait until Java reports its port, and connect pyspark to it, as under spark-submit."""
     while not place.is_file():
         if process.poll() is not None:
             raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
@@ -148,7 +154,7 @@ def _connect(process: subprocess.Popen[bytes], place: Path) -> None:
 
 
 def end_java() -> None:
-    """End the Java that this process started, if there is one, with all that it started; what ran there is cut off."""
+    """End the Java that this process started, if any, with everything that it started; work running there is interrupted."""
     if not _java:
         return
     context, process = SparkContext._active_spark_context, _java[0]
@@ -177,7 +183,7 @@ def end_java_at_once() -> None:
 
 
 def _end_workers(session: int) -> None:
-    """Kill the Python workers of a Java that has ended, which they may notice late; none where no /proc shows them."""
+    """Kill the Python workers of a Java that has ended, since they may notice it late; does nothing without /proc."""
     until, left = time.monotonic() + _WORKERS_S, True
     while left and time.monotonic() < until:
         left = False
@@ -192,7 +198,7 @@ def _end_workers(session: int) -> None:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """What a signal is answered with waits until the block has ended; a second one kills this process at once."""
+    """Postpone signals until the block has ended; a second one kills this process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Python answers signals in the main thread only
         return

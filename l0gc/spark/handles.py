@@ -1,13 +1,13 @@
-"""What executors are sent, and what they keep: where the bucket is, credentials for it, and the handles on the cluster.
+"""What executors are sent, and what they keep: where the bucket is, credentials for it, and the cluster's handles.
 
-**Credentials** go to the Python workers by a way that nothing logs: into the environment that Spark sends along with each
-Python function and its code, in the messages from the driver to the executors. A Spark setting, a data source's options and
-a command line show in the UI, the event log and process lists. Only credentials that an executor cannot get on its own are
-sent: keys from the driver's environment, a profile, a login. A role of the driver's machine or pod is not sent: the
-executors have one as well, and theirs is renewed while the job runs.
+**Credentials** reach the Python workers by a way that nothing logs: in the environment that Spark sends with each Python
+function and its code, from the driver to the executors. Spark settings, a data source's options and command lines would
+show in the UI, the event log and process lists. Only credentials that an executor cannot get on its own are sent: keys
+from the driver's environment, a profile, a login. The role of the driver's machine or pod is not sent: the executors also
+have one, which is renewed while the job runs.
 
-**Handles** stay from one task to the next: a journal that was replayed only has to be caught up with. A planner's process
-lives as long as its query, an executor's worker for many tasks. A worker keeps two journals, so that its memory is bounded.
+**Handles** stay from one task to the next, so that a replayed journal only has to catch up. A planner's process lives as
+long as its query, and an executor's worker lives for many tasks. A worker keeps two journals, which bounds its memory.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 
 _THREADS: Final = 32
-"""For the requests of one task."""
+"""The threads for the requests of one task."""
 _CLUSTERS_KEPT: Final = 2
 _JOURNALS_KEPT: Final = 2
 _ROLES: Final = {"iam-role", "container-role", "assume-role-with-web-identity"}
-"""How boto3 calls credentials that come with a machine, a container or a pod."""
+"""boto3's names for credentials that come with a machine, a container or a pod."""
 
 CORES: Final = "L0GC_SPARK_CORES"
-"""The variable that tells the process in which Spark plans how many cores the executors have."""
+"""The variable that holds the number of the executors' cores for the process in which Spark plans."""
 _SENT: Final = "L0GC_DRIVER_CREDENTIALS"
 _NO_TOKEN: Final = ""
-"""Set, so that an executor's own token is not taken for one of these keys."""
+"""Set so that an executor's own token is not combined with one of these keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,17 @@ def cluster_at(address: ClusterAddress) -> Handles:
 
 @cache
 def leave_out_of_collections() -> None:
-    """From now on, garbage collections of this process pass over what it holds: Spark's processes collect all garbage
-    after each task and each plan, and for the modules of l0gc, boto3 and Arrow alone that takes 25 ms of CPU."""
+    """Exclude existing objects from this process's garbage collections from now on.
+
+    Spark's processes run a full collection after each task and each plan, which takes 25 ms of CPU for the modules of
+    l0gc, boto3 and Arrow alone.
+    """
     gc.collect()
     gc.freeze()
 
 
 def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
-    """Return the variables that make the executors act as the driver does; none if they are to act as themselves.
+    """Return the variables that give the executors the driver's access; none if they use their own.
 
     Args:
         send: whether to send credentials; by default only those that do not come with the machine.

@@ -1,7 +1,8 @@
-"""The jobs that l0gc starts in a session, which a tag separates from the program's own.
+"""Manage the jobs that l0gc starts in a session, which a tag separates from the program's own.
 
-A session may be the user's, with other jobs in it. Only what has l0gc's tag is counted, shown and cancelled. Spark keeps
-tags for each thread: with pyspark's pinned threads, the default, just the jobs that a thread starts have its tags.
+A session may be the user's, with other jobs in it. Only jobs with l0gc's tag are counted, shown and cancelled. Spark
+keeps tags for each thread: with pyspark's pinned threads, the default, exactly the jobs that a thread starts have its
+tags.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark import SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
-"""What a job of Spark's fails with: in Python, in Java, or since Java is gone."""
+"""The exceptions of a failed Spark job: from Python, from Java, or because Java has gone."""
 _NUMBERS: Final = itertools.count()
 
 
@@ -44,11 +45,11 @@ class Jobs:
                     self._context.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Cancel those that run, and no other job of the session."""
+        """Cancel the running ones, and no other job of the session."""
         self._context.cancelJobsWithTag(self._tag)
 
     def active_stages(self) -> list[SparkStageInfo]:
-        """Return the stages that run now; a stage that has just ended is left out."""
+        """Return the stages that are running; a stage that has just ended is left out."""
         tracker = self._context.statusTracker()
         tagged = set(self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag))
         jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds() if job in tagged]

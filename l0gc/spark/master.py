@@ -1,6 +1,6 @@
-"""Which master a session is for, and whether anyone is there; and whether Spark could start here. Without pyspark.
+"""Find out which master a session uses and whether it answers, and whether Spark could start here, without pyspark.
 
-Spark tries a standalone master for a minute before it gives up; one connection shows the same at once.
+Spark tries a standalone master for a minute before it gives up; a single connection shows the same at once.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from l0gc.errors import L0gcError, UsageError
 
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 STANDALONE: Final = "spark://"
-"""How the URL of a master of Spark's own begins."""
+"""The prefix of the URL of a standalone master."""
 _CONNECT: Final = "sc://"
 CONNECT_CANNOT: Final = "a Spark Connect server cannot run l0gc's jobs"
 _CONNECT_SECONDS: Final = 5.0
 
 
 def is_connect(session: object) -> bool:
-    """Return whether a session is one of Spark Connect, whose driver is its server."""
+    """Return whether a session uses Spark Connect, whose driver is its server."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def has_java() -> bool:
-    """Return whether a Java is here that Spark would take."""
+    """Return whether this machine has a Java that Spark would use."""
     home = os.environ.get("JAVA_HOME")
     return bool(home and (Path(home) / "bin" / "java").exists()) or shutil.which("java") is not None
 
 
 def has_user() -> bool:
-    """Return whether this process's user has a name: Java and Hadoop end without one, as OpenShift starts containers."""
+    """Return whether this process's user has a name. Java and Hadoop fail without one, for example in OpenShift's
+    containers.
+    """
     try:
         return bool(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
@@ -49,7 +51,7 @@ def is_local(master: str) -> bool:
 
 
 def cores_named(master: str, conf: Mapping[str, str], machine: int) -> int | None:
-    """Return how many tasks Spark does at once there, as far as the master and the settings say it.
+    """Return how many tasks Spark runs at once there, if the master and the settings determine it.
 
     Args:
         machine: the cores of this machine.
@@ -67,11 +69,12 @@ def cores_named(master: str, conf: Mapping[str, str], machine: int) -> int | Non
 
 
 def check_master(master: str) -> None:
-    """Connect to a standalone master; of several (`spark://a:7077,b:7077`) one is enough. Other masters pass.
+    """Connect to a standalone master; one of several (`spark://a:7077,b:7077`) is enough. Other masters are not
+    checked.
 
     Raises:
         UsageError: a standalone master's URL without host and port, or a server of Spark Connect.
-        L0gcError: none of them takes connections.
+        L0gcError: none of them accepts connections.
     """
     if master.startswith(_CONNECT):  # it may have a token
         raise UsageError(f"{CONNECT_CANNOT} (--master {_CONNECT}…): name the cluster itself, or use --engine local")

@@ -1,4 +1,6 @@
-"""The Spark session that the jobs run in: an existing one, that of spark-submit, a cluster's, or a quiet local one."""
+"""Provide the Spark session that the jobs run in: an existing one, that of spark-submit, a cluster's, or a quiet local
+one.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ from l0gc.spark.master import CONNECT_CANNOT, STANDALONE, check_master, has_java
 _log: Final = logging.getLogger(__name__)
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a driver that lives a few seconds on a few cores, compiling less is worth more than compiling well: a third of
-the CPU. Executors of a cluster are not touched; with a local master, `--conf` overrides it for long jobs."""
+"""A driver that lives a few seconds on a few cores should compile less, not better: that saves a third of the CPU.
+Executors of a cluster are not affected; with a local master, `--conf` overrides it for long jobs.
+"""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -105,7 +108,7 @@ def get_session(
 
 
 def stop(spark: SparkSession) -> None:
-    """End the session; where its Java has gone, there is nothing left to end."""
+    """Stop the session; if its Java has gone, do nothing."""
     if SparkContext._gateway is None:
         return
     with suppress(Py4JError, ConnectionError), _no_word_of_javas_end():
@@ -113,7 +116,7 @@ def stop(spark: SparkSession) -> None:
 
 
 def _submitted() -> dict[str, str]:
-    """Return the settings that spark-submit was given; they go before l0gc's own."""
+    """Return the settings passed to spark-submit, which take precedence over l0gc's own."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()  # connects to the Java that spark-submit started, which knows them
@@ -125,7 +128,7 @@ def _submitted() -> dict[str, str]:
 
 @contextmanager
 def _no_word_of_javas_end() -> Iterator[None]:
-    """pyspark warns where it stops a session whose Java has gone; also when a signal ends it as it begins."""
+    """Suppress pyspark's warning when it stops a session whose Java has gone, or a signal ends it as it starts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         yield
@@ -133,7 +136,7 @@ def _no_word_of_javas_end() -> Iterator[None]:
 
 @contextmanager
 def _without_connect(master: str, *, said: bool) -> Iterator[None]:
-    """Hide from pyspark and Java that the user's own programs use Spark Connect; a warning says so if `said`."""
+    """Hide from pyspark and Java that the user's own programs use Spark Connect; log a warning if `said`."""
     hidden = {name: os.environ.pop(name) for name in ("SPARK_REMOTE", "SPARK_API_MODE") if name in os.environ}
     if "SPARK_REMOTE" in hidden and said:
         _log.warning(
@@ -147,7 +150,7 @@ def _without_connect(master: str, *, said: bool) -> Iterator[None]:
 
 @contextmanager
 def _own_ctrl_c() -> Iterator[None]:
-    """Ctrl-C means afterwards what it meant before: Spark's own handler talks to Java in the middle of an answer."""
+    """Restore Ctrl-C's handler afterwards: Spark's own handler talks to Java in the middle of an answer."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

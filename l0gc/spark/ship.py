@@ -1,7 +1,7 @@
-"""Makes a cluster's executors fit for l0gc: sends them the package, and checks that they have what it needs.
+"""Prepare a cluster's executors for l0gc: send them the package, and check that they have what it needs.
 
-The package goes as a zip of its own source, first on the path of each Python worker, so executors never run another
-version than the driver. Libraries with machine code cannot go that way: a small job checks what the first workers have, and
+The package is sent as a zip of its source, first on the path of each Python worker, so executors never run another
+version than the driver. Libraries with machine code cannot be sent that way. A small job checks the first workers, and
 one sentence names what is missing before any work begins.
 """
 
@@ -47,12 +47,12 @@ MODULES: Final = {
     "pyarrow": "pyarrow",
     "zstandard": "zstandard",
 }
-"""The packages that executors need besides pyspark, which Spark brings along, and the module of each."""
+"""The packages that executors need besides pyspark, which Spark provides, and the module of each."""
 
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
 SILENCE_S: Final = 20.0
-"""After so long without an executor, a warning says what it waits for."""
+"""After this long without an executor, a warning explains the wait."""
 
 _ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweep")
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
@@ -73,7 +73,7 @@ class WorkerCheck(NamedTuple):
 
 
 def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool | None) -> None:
-    """Send the package and credentials to the executors, and see that they can work.
+    """Send the package and credentials to the executors, and check that they can work.
 
     With a local master nothing is sent: its workers are this interpreter, unless another one was chosen.
 
@@ -82,8 +82,7 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
         send_credentials: see `for_executors`.
 
     Raises:
-        L0gcError: they cannot, and why.
-        AccessDeniedError, StoreError: see `for_executors`.
+        L0gcError: they cannot work, and why. AccessDeniedError, StoreError: see `for_executors`.
     """
     context = spark.sparkContext
     if is_local(context.master or ""):
@@ -101,7 +100,7 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
 
 
 def package_zip() -> Path | None:
-    """Return the installed l0gc as a zip, the same bytes for the same source, gone at this process's end.
+    """Return the installed l0gc as a zip, identical for identical sources, removed when this process ends.
 
     None if l0gc was itself imported from a zip: `spark-submit --py-files` has sent it already.
     """
@@ -117,7 +116,7 @@ def package_zip() -> Path | None:
 
 
 def unfit(driver: Mapping[str, str], looks: Iterable[WorkerCheck]) -> str:
-    """What keeps these workers from doing the driver's work, in one sentence; empty if nothing does."""
+    """Return what prevents these workers from doing the driver's work, in one sentence; empty if nothing does."""
     for look in looks:
         missing = sorted(name for name in driver if look.versions.get(name) is None)
         if missing:
@@ -136,7 +135,7 @@ def _major(version: str) -> str:
 
 
 def _looks(spark: SparkSession) -> list[WorkerCheck]:
-    """What the workers have that take these tasks; a cluster's executors have one Python, as a rule."""
+    """Return what the workers have that take these tasks; usually all of a cluster's executors have the same Python."""
     sc = spark.sparkContext
     slots = sc.defaultParallelism
     jobs, ended, late = Jobs(sc), threading.Event(), threading.Event()
@@ -145,7 +144,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
         return any(s.numActiveTasks or s.numCompletedTasks for s in jobs.active_stages())
 
     def watch() -> None:
-        """Say that no executor is there, and later give up."""
+        """Warn that there is no executor, and later give up."""
         with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
             if ended.wait(SILENCE_S) or has_begun():
                 return
@@ -175,7 +174,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
 
 
 def _look() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
-    """Return a function that is pickled with its code, since the worker may not be able to import this module."""
+    """Return a function that is pickled by value, since the worker may be unable to import this module."""
     modules, entry_points = dict(MODULES), _ENTRY_POINTS
 
     def look(_: int) -> tuple[Mapping[str, str | None], str]:
@@ -200,7 +199,7 @@ def _look() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
 
 
 def why(message: str) -> str:
-    """Why workers cannot start, from Spark's message, in one sentence."""
+    """Return why workers cannot start, in one sentence taken from Spark's message."""
     if m := _VERSIONS.search(message):
         return f"the Spark executors run Python {m[1]} and the driver {m[2]}, which must be the same: {_REMEDY}"
     if m := _NO_PROGRAM.search(message):

@@ -1,8 +1,8 @@
-"""Work on the executors of a Spark session: the same functions that `storage/workers.py` runs in this process.
+"""Run work on the executors of a Spark session, by the same functions as `storage/workers.py` in this process.
 
-Parts go out and results come back as Python pickles them, by plain RDDs: a data frame would bring the same, but Java loads
-and compiles for two seconds what makes plans of those. Where results are large, executors merge them first. A task may run
-twice, or its executor die: work is such that this does no harm.
+Parts are sent and results returned pickled, by plain RDDs: data frames would give the same results, but Java takes two
+seconds to load and compile their planner. Large results are merged by executors first. A task may run twice, or its
+executor die; the work must tolerate both.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 TASKS_PER_CORE: Final = 4
-"""More tasks than cores, so that a slow one does not hold up the rest; and not so many that starting them counts."""
+"""More tasks than cores, so that a slow one does not delay the rest, but not so many that their start matters."""
 _FEW: Final = 16
-"""Of so many results, the driver merges all: a shuffle takes longer on a small bucket than the rest of the job."""
+"""Up to this many results the driver merges all: a shuffle takes longer than the rest of the job on a small bucket."""
 _LOOK_EVERY_S: Final = 1.0
 _FULL: Final = os.strerror(errno.ENOSPC)
 _OF_A_QUERY: Final = "\n=== Streaming Query ==="
-"""What Spark puts behind the error of a stream."""
+"""What Spark appends to the error of a stream."""
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 
 class SparkWorkers:
-    """Does it on the executors of a session.
+    """Runs work on the executors of a session.
 
     Args:
         address: where the bucket is, as the executors see it.
-        progress: is told what was said last every second, and how many of how many tasks have ended, by Spark's own count.
+        progress: called every second with the last message and the numbers of finished and of all tasks, as Spark counts
+            them.
     """
 
     engine: Final = SPARK
@@ -98,7 +99,7 @@ class SparkWorkers:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Around a job: reports its progress, and raises what its tasks raise."""
+        """Wrap a job: report its progress, and raise what its tasks raise."""
         ended = threading.Event()
 
         def follow() -> None:
@@ -126,11 +127,11 @@ def _at_place(address: ClusterAddress, work: Callable[[Handles, Any], B], part: 
 
 
 def cause_of(error: BaseException) -> errors.L0gcError:
-    """One of `JOB_ERRORS` as what an executor's l0gc raised, if it did; others as an `L0gcError` that says what failed.
+    """Return, for one of `JOB_ERRORS`, the error that an executor's l0gc raised, or an `L0gcError` on what failed.
 
     Raises:
-        KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message, on a connection in the middle
-            of an answer, or closes one that was not made yet, and that failure hides the signal.
+        KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message on a connection in the middle
+            of an answer, or closes one that was never opened, and that failure hides the signal.
     """
     behind = error.__context__
     while behind is not None:
@@ -165,7 +166,7 @@ def cause_of(error: BaseException) -> errors.L0gcError:
 
 @contextmanager
 def raising_causes() -> Iterator[None]:
-    """Raises a failure inside as `cause_of` explains it."""
+    """Raise a failure in the block as `cause_of` explains it."""
     try:
         yield
     except JOB_ERRORS as e:

@@ -1,1 +1,1 @@
-"""The object store, the only package that talks S3, and the shared log that is built on it."""
+"""The object store, the only package that talks to S3, and the shared log built on it."""

@@ -1,4 +1,4 @@
-"""How a bucket is set up: what would fight l0gc, or help it. Read only."""
+"""Read how a bucket is set up: which settings work against l0gc, and which help it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lifecycle(store: S3Store) -> list[LifecycleRule]:
 
 
 def object_lock(store: S3Store) -> str:
-    """Return the default retention as text, `enabled` for a lock without one, empty without a lock."""
+    """Return the default retention as text, `enabled` for a lock without one, or an empty text without a lock."""
     r = if_there(store.ask, "head", "get_object_lock_configuration", "object-lock") or {}
     lock = r.get("ObjectLockConfiguration", {})
     if lock.get("ObjectLockEnabled") != "Enabled":

@@ -1,8 +1,8 @@
-"""Bulk work through obstore, which does in Rust what boto3 does in Python at many times the CPU: listing, ranges, deletes.
+"""Bulk work through obstore: listings, range reads and deletes, for a fraction of the CPU that boto3 takes.
 
-What makes it safe: nothing is concluded from its errors, which consist of their wording alone. A delete that is not known to
-have succeeded as a whole is sent again through boto3, which reports on each key; a delete is idempotent. And only keys that
-cannot be read in two ways are deleted here, so that no client's idea of escaping decides what goes.
+What makes it safe: nothing is concluded from obstore's errors, which are only text. A delete that is not known to have
+fully succeeded is sent again through boto3, which reports on each key; deletes are idempotent. Only keys with a single
+representation are deleted here, so the result does not depend on how a client escapes keys.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from obstore.store import S3Store as Obstore
 
 COALESCE_BYTES: Final = 1 << 20
-"""Ranges of one object that lie closer than this are fetched as one."""
+"""Ranges of one object that are closer than this are fetched as one."""
 _NOTHING: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
-"""A proxy that every host is excluded from: without one obstore takes the environment's, by other rules."""
+"""A proxy that no host uses: without it obstore would take the environment's proxy, by different rules."""
 _UNMOVED: Final = {
     "conditional_put": "etag",
     "copy_if_not_exists": "multipart",
@@ -39,21 +39,21 @@ _UNMOVED: Final = {
     "skip_signature": False,
     "unsigned_payload": False,
 }
-"""obstore's defaults, said so that none comes from a variable of the environment: it reads AWS_ and the name of each."""
+"""obstore's defaults, set explicitly because it would otherwise read each from an AWS_ variable of the environment."""
 _PLAIN: Final = (string.ascii_letters + string.digits + "._/-").encode()
-"""Characters that have one form alone in URLs, XML and paths."""
+"""Characters that have a single form in URLs, XML and paths."""
 _ODD_PARTS: Final = (b"//", b"/./", b"/../")
-"""Parts of a path that have another form, in keys that are joined by slashes."""
+"""Parts of a path that have more than one form, in keys joined by slashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What botocore decided on requests for objects of the bucket.
+    """What botocore decided about requests for objects of the bucket.
 
     Attributes:
-        bucket_url: what a key is put behind, whichever addressing that is.
+        bucket_url: the URL that keys are appended to, whatever the addressing style.
         proxy: its URL, or None.
-        ca_bundle: the file of the certificates that are trusted.
+        ca_bundle: the file of the trusted certificates.
         obstacle: why obstore cannot send such requests; empty if it can.
     """
 
@@ -66,12 +66,12 @@ class Reach:
 
 @cache
 def process() -> int:
-    """Return the process that obstore runs in, the first that asks. Its threads do not come along when that forks."""
+    """Return the process that obstore runs in, which is the first that calls this. Its threads do not survive a fork."""
     return os.getpid()
 
 
 class FullKeys(Sequence[str]):
-    """Keys with the URL's prefix, each made when it is asked for: no request holds them twice while it waits."""
+    """Keys with the URL's prefix, each built on access, so that a waiting request does not hold them twice."""
 
     def __init__(self, full_key: Callable[[str], str], keys: Sequence[str]) -> None:
         self._full_key, self._keys = full_key, keys
@@ -87,7 +87,7 @@ class FullKeys(Sequence[str]):
 
 
 class Bulk:
-    """One bucket, by full keys; safe for several threads.
+    """One bucket, addressed by full keys; safe for use by several threads.
 
     Args:
         count: called for each request.
@@ -170,16 +170,16 @@ class Bulk:
                 self._count("list")
 
     def delete(self, keys: Sequence[str]) -> bool:
-        """Delete up to `PAGE_SIZE` keys in one request, sent once; whether all are gone for certain.
+        """Delete up to `PAGE_SIZE` keys in one request, sent once; return whether all of them are certainly gone.
 
-        If not, some may be gone, and the caller has to delete them in another way; nothing is sent if a key is ambiguous.
+        If not, some may be gone, and the caller has to delete them in another way. Nothing is sent if a key is ambiguous.
         """
         import obstore
 
         return self._send("delete", keys, lambda: obstore.delete(self._once, keys))
 
     def put(self, key: str, body: bytes) -> bool:
-        """Write one object, with retries; whether it is there for certain."""
+        """Write one object, with retries; return whether it was certainly written."""
         import obstore
 
         return self._send("put", [key], lambda: obstore.put(self._patient, key, body, use_multipart=False))

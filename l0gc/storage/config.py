@@ -1,4 +1,4 @@
-"""Where a cluster is: a bucket, a prefix, an endpoint. Read from `s3://bucket[/prefix]`; it holds no secret."""
+"""Where a cluster is: a bucket, a prefix, an endpoint, parsed from `s3://bucket[/prefix]`. Holds no secret."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from l0gc.errors import UsageError
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-"""The variables that name them, the first one first."""
+"""The environment variables for each, in order of precedence."""
 
 _ODD: Final = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")
 ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
-"""How each object that is written may have to be encrypted, in S3's words."""
+"""The ways in which each written object may be encrypted, in S3's terms."""
 SSE_VARIABLES: Final = ("L0GC_SSE", "L0GC_SSE_KMS_KEY_ID")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
 def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """Return the first of these variables that is set, and not empty."""
+    """Return the first of these variables that is set and not empty."""
     return next((value for name in names if (value := environment.get(name))), None)
 
 
 def check_word(name: str, value: str) -> None:
-    """Raise `UsageError` if a value ends with a newline, for example; it is not repeated."""
+    """Raise `UsageError` if a value has a newline or spaces at its end, or control characters. The value is not repeated."""
     if _ODD.search(value):
         what = "ends with a newline" if value.endswith("\n") else "has a space at an end, or a control character in it"
         raise UsageError(f"{name} {what}: set it without that")
 
 
 def check_endpoint(url: str) -> None:
-    """Raise `UsageError` if it is of another form, or holds credentials."""
+    """Raise `UsageError` if the endpoint is malformed or holds credentials."""
     check_word("the endpoint", url)
     _refuse_credentials("endpoint", url)
     server = urlsplit(url)
@@ -63,7 +63,7 @@ class StoreConfig:
     sse: str | None = None
     sse_kms_key_id: str | None = None
     settings: str = ""
-    """What else botocore is to go by, as JSON: see `Access.settled`."""
+    """Other settings for botocore, as JSON: see `Access.settled`."""
 
     @classmethod
     def from_url(
@@ -76,11 +76,11 @@ class StoreConfig:
         sse: str | None = None,
         sse_kms_key_id: str | None = None,
     ) -> StoreConfig:
-        """Parse `s3://bucket[/prefix]`. How writes are encrypted, the environment says by default.
+        """Parse `s3://bucket[/prefix]`. By default the environment sets the encryption of writes.
 
         Raises:
-            UsageError: the URL is of another form, or it or the endpoint holds credentials; one of botocore's variables
-                has a newline at its end, for example; there is no such encryption.
+            UsageError: the URL is malformed, the URL or the endpoint holds credentials, a variable for botocore has for
+                example a newline at its end, or the encryption is unknown.
         """
         sse, sse_kms_key_id = (
             sse or os.environ.get(SSE_VARIABLES[0]),

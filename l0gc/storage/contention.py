@@ -1,21 +1,21 @@
-"""Whose turn it is, when many processes append to one log.
+"""Decide whose turn it is when many processes append to one log.
 
-An attempt costs a request whether it wins or not, and only one attempt wins an offset. Chance alone is unfair: the writer
-that has just won knows the next offset first, and wins again. But all writers read the same log, and each entry names its
-writer. So they take turns: the writer whose last entry is the oldest goes next, and the others read the log until those
-before them have gone. Where nothing lands, the next writer takes over after a few turns. Those further behind wait longer,
-but only by the logarithm of their place: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
+Each attempt costs a request, and only one attempt wins an offset. Chance alone is unfair: the last winner is the first to
+know the next offset, and wins again. But all writers read the same log, and each entry names its writer, so they take
+turns. The writer whose last entry is the oldest goes next. The others read the log until those before them have appended.
+If nothing lands, the next writer takes over after a few turns. Writers further back wait longer, but only by the
+logarithm of their place: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
 
-A writer that appends before its turn ends the turns of all that stood before it: they have finished, or they are late. All
-writers see this in the log, so each such turn is waited for once, and not once by each of them. A late writer appends at
-once, as a newcomer does. After a second conflict these two let a few entries pass, at random, and more after each
-further one, so that many of them spread out.
+A writer that appends before its turn ends the turns of all writers before it, which have finished or are late. All
+writers see this in the log, so each such turn is waited for only once. A late writer appends at once, as a newcomer does.
+After a second conflict, both let a few random entries pass, and more after each further conflict, so that many such
+writers spread out.
 
-A writer that is alone appends without reading. After every twelfth entry it leaves a gap, since otherwise a newcomer would
-lose every offset.
+A lone writer appends without reading. After every twelfth entry it leaves a gap, because a newcomer would otherwise lose
+every offset.
 
-Safety does not depend on any of this: two writers that append at once are a conflict like any other, and a turn that is not
-taken costs time.
+Safety does not depend on any of this. Two writers that append at once cause an ordinary conflict, and an unused turn
+costs only time.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from typing import Final
 from l0gc.runtime import Runtime
 
 _REQUEST_S: Final = 0.02
-"""How long a request takes, before one has been measured."""
+"""The assumed duration of a request before one has been measured."""
 _MOST_REQUEST_S: Final = 1.0
-"""A measurement above this is a process that was suspended, or a request that was repeated."""
+"""A longer measurement means a suspended process or a repeated request."""
 _SMOOTH: Final = 0.2
 _TURN_REQUESTS: Final = 2
-"""A turn is two requests: the one that finds the last entry, and the append."""
+"""A turn is two requests: the read that finds the last entry, and the append."""
 _SILENT_TURNS: Final = 2
-"""After so many turns without an entry, and as many more as the logarithm of its place, a writer takes over."""
+"""A writer takes over after this many turns without an entry, plus the logarithm of its place."""
 _POLL_TURNS: Final = 0.1
 """How often the next writer in the order reads, once the one before it should be done."""
 _EARLY: Final = 0.7
-"""A writer that is further behind reads again after this part of the time that those before it should take."""
+"""A writer further back reads again after this fraction of the time that the writers before it should take."""
 _SPREAD: Final = 3
 _MOST_SPREAD: Final = 16
 """After each conflict in a row but the first, a newcomer lets up to 3 more entries pass, and never more than 16."""
 _MOST_WRITERS: Final = 1000
-"""A process that only reads a log need not remember more of its writers."""
+"""A process that only reads a log remembers no more writers than this."""
 _GAP_EVERY: Final = 12
 _GAP_REQUESTS: Final = 4
-"""The gap that a writer leaves that is alone: enough for a newcomer's read and append."""
+"""The gap that a lone writer leaves: enough for a newcomer's read and append."""
 
 
 class WriterOrder:
-    """The order of a log's writers, as one of them sees it; not for several threads at once."""
+    """The order of a log's writers, as seen by one of them; not safe for use by several threads."""
 
     def __init__(self, runtime: Runtime, writer: str) -> None:
         self._runtime = runtime
@@ -63,7 +63,7 @@ class WriterOrder:
         self._request_s = _REQUEST_S
 
     def landed(self, writers: Sequence[str]) -> None:
-        """Entries of these writers landed, in this order: each goes to the end, and those before it lose their turns."""
+        """Record entries of these writers in their order. Each moves to the end, and those before it lose their turns."""
         for writer in writers:
             self._to_pass = max(0, self._to_pass - 1)
             if writer in self._order:
@@ -80,12 +80,12 @@ class WriterOrder:
             self._landed_at = self._runtime.clock.monotonic()
 
     def lost(self) -> None:
-        """Another writer was first."""
+        """Record that another writer was first."""
         self._conflicts += 1
         self._to_pass = int(self._runtime.jitter(min(_MOST_SPREAD, _SPREAD * (self._conflicts - 1))))
 
     def measured(self, seconds: float) -> None:
-        """A request took so long."""
+        """Record how long a request took."""
         self._request_s += _SMOOTH * (min(_MOST_REQUEST_S, max(0.0, seconds)) - self._request_s)
 
     @property
@@ -95,7 +95,7 @@ class WriterOrder:
 
     @property
     def joined(self) -> bool:
-        """Return whether this writer is in the order; a newcomer is not, nor one that others went past."""
+        """Return whether this writer is in the order. A newcomer is not, nor is a writer that others have overtaken."""
         return self._writer in self._order
 
     @property
@@ -104,7 +104,7 @@ class WriterOrder:
         return self._order.index(self._writer) if self.joined else self._to_pass
 
     def pause_s(self) -> float:
-        """Return how long to wait until the log is read again; 0: append now."""
+        """Return how long to wait before reading the log again; 0 means append now."""
         silent = self._runtime.clock.monotonic() - self._landed_at
         if self.writers == 1:
             gap = self._in_a_row > 0 and self._in_a_row % _GAP_EVERY == 0

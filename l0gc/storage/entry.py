@@ -1,11 +1,12 @@
-"""What an object of the shared log holds: an entry or a checkpoint, packed, with a checksum after it; and each as read.
+"""Encode and decode the objects of the shared log: an entry or a checkpoint, packed, with a checksum at its end.
 
-One changed bit could make another valid entry: an epoch that was never reached, a bound that lets live objects go. So each
-object ends with a CRC-32 over its key and its content, which finds a changed object and one that lies at another's place.
-Nothing is unpacked before that holds, and nothing is unpacked to more than a limit. What fails stops its log.
+One changed bit could make a different valid entry: an epoch that was never reached, or a bound that releases live
+objects. So each object ends with a CRC-32 over its key and its content, which detects both a changed object and a
+misplaced one. Nothing is unpacked before the checksum matches, and nothing beyond a size limit. An object that fails
+these checks stops its log.
 
-An object is: one byte that says how the content is packed, the content (a msgpack array), four bytes of checksum. JSON that
-is stored, such as a boundary, has its checksum in a last line (`seal`).
+An object consists of one byte for the compression, the content (a msgpack array), and four bytes of checksum. Stored
+JSON, such as a boundary, has its checksum in a last line (`seal`).
 """
 
 from __future__ import annotations
@@ -25,31 +26,33 @@ from l0gc.keys import L1_INDEX
 T = TypeVar("T")
 
 ENTRY_LIMIT: Final = 64 << 20
-"""The most bytes that an entry unpacks to; a group commit makes entries of about 1 MiB."""
+"""The largest unpacked size of an entry; a group commit makes entries of about 1 MiB."""
 CHECKPOINT_LIMIT: Final = 1 << 30
-"""The most bytes that a checkpoint unpacks to: some ten million unreconciled extents."""
+"""The largest unpacked size of a checkpoint: some ten million unreconciled extents."""
 
 SMALL_LIMIT: Final = 4 << 20
-"""The most bytes of an index object, and of any other object of `l0gc/`. With 9,999 journals, M is published with 200 KB."""
+"""The largest size of an index object, and of any other object of `l0gc/`. With 9,999 journals, the published M takes
+200 KB.
+"""
 _AROUND: Final = 1024
-"""What an object has around its content, at most."""
+"""The largest overhead of an object around its content."""
 
 WRITER: Final = 8
-"""An entry's id begins with so many characters that all entries of its writer share; the rest is random."""
+"""The length of an entry id's prefix, which all entries of its writer share; the rest is random."""
 _PLAIN: Final = 1
 _ZSTD: Final = 2
 _SEAL_BYTES: Final = 4
 _SEAL: Final = re.compile(rb'\n\{"crc32":([0-9]{1,10})\}\n\Z')
 _WORTH_PACKING: Final = 128
-"""Below this a zstd frame saves nothing that counts."""
+"""Below this size a zstd frame saves too little to matter."""
 
 Millis = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def read_limit(key: str) -> float:
-    """Return how many bytes of an object are read at most where it is read whole.
+    """Return how many bytes of an object are read at most when it is read whole.
 
-    Of a longer one, which somebody else has put there, that many are read, so that it fails where it is decoded.
+    A longer object was put there by somebody else. It is read up to this limit, so that decoding it fails.
     """
     if not key.startswith(("l0gc/", L1_INDEX)):
         return math.inf
@@ -60,10 +63,10 @@ def read_limit(key: str) -> float:
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """What an offset of the log holds. A checkpoint is one, too: of the log's time after its offset, and the state there.
+    """The content of one offset of the log. A checkpoint has the same form, with the state after its offset.
 
-    `id` shows whose entry it is, which settles an append whose reply was lost; `time_ms` is the store's clock, and never
-    goes back from one entry to the next.
+    `id` identifies the writer's entry, which settles an append whose reply was lost. `time_ms` is the store's clock, and
+    never decreases from one entry to the next.
     """
 
     id: str
@@ -73,10 +76,10 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """An entry at its offset; or a checkpoint, whose payload is the state after it.
+    """An entry at its offset, or a checkpoint, whose payload is the state after it.
 
-    `date_ms` is the store's clock when it was read or written; the offset after an entry that was written was free then.
-    `weight` is what its object weighs in bytes, `created_ms` when it was written if it was read.
+    `date_ms` is the store's clock when it was read or written; at that time the offset after a written entry was free.
+    `weight` is the size of its object in bytes, and `created_ms` the time of its writing, if it was read.
     """
 
     offset: int
@@ -89,7 +92,7 @@ class Landed:
 
     @property
     def writer(self) -> str:
-        """What the ids of all entries of its writer begin with."""
+        """Return the common prefix of the ids of this writer's entries."""
         return self.id[:WRITER]
 
 
@@ -98,19 +101,17 @@ _ENTRY: Final = msgspec.msgpack.Decoder(Entry)
 
 
 def encode_entry(key: str, entry: Entry, limit: int = ENTRY_LIMIT) -> bytes:
-    """Return an entry as `key` holds it. Raises `ProtocolError`: it is larger than anybody would read."""
+    """Return an entry as stored under `key`. Raises `ProtocolError` if it is larger than any reader accepts."""
     return pack_sealed(key, _ENCODER.encode(entry), limit)
 
 
 def decode_entry(key: str, body: bytes, limit: int = ENTRY_LIMIT) -> Entry:
-    """Return the entry that `key` holds. Raises `CorruptObjectError`: it is not an entry, or was not written there."""
+    """Return the entry stored under `key`. Raises `CorruptObjectError` if it is not an entry, or belongs to another key."""
     return unpack_sealed(key, body, _ENTRY, limit)
 
 
 def pack_sealed(key: str, content: bytes, limit: int) -> bytes:
-    """Return `content`, packed and sealed for `key`. Raises `ProtocolError`: it is larger than `limit`, so nobody would read
-    it.
-    """
+    """Return `content`, packed and sealed for `key`. Raises `ProtocolError` if it is larger than `limit`."""
     if len(content) > limit:
         raise ProtocolError(f"{key} would hold {len(content):,} bytes, and {limit:,} are the most")
     packed = compressed(content)
@@ -118,7 +119,9 @@ def pack_sealed(key: str, content: bytes, limit: int) -> bytes:
 
 
 def unpack_sealed(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
-    """What `pack_sealed` made, decoded. Raises `CorruptObjectError`: it has changed, is of another key, or is too large."""
+    """Return the decoded content that `pack_sealed` packed. Raises `CorruptObjectError` if it was changed, belongs to
+    another key, or is too large.
+    """
     packed = memoryview(body)[:-_SEAL_BYTES]
     if len(body) <= _SEAL_BYTES or checksum(key, packed) != int.from_bytes(body[-_SEAL_BYTES:], "little"):
         raise _mismatch(key)
@@ -129,7 +132,7 @@ def unpack_sealed(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], li
 
 
 def compressed(content: bytes, level: int = 3) -> bytes:
-    """`content` after the byte that says how it is packed; as it is where that is smaller."""
+    """Return `content` after a byte for its compression, uncompressed if that is smaller."""
     if len(content) >= _WORTH_PACKING:
         small = zstandard.ZstdCompressor(level, write_content_size=True).compress(content)
         if len(small) < len(content):
@@ -138,8 +141,11 @@ def compressed(content: bytes, level: int = 3) -> bytes:
 
 
 def decompressed(where: str, packed: memoryview, limit: int, most: str = "") -> bytes:
-    """What `compressed` packed. Raises `CorruptObjectError`, naming `where`: it did not, or it was more than `limit`, which
-    `most` puts in words."""
+    """Return the content that `compressed` packed.
+
+    Raises `CorruptObjectError`, naming `where`, if it is malformed or larger than `limit`; `most` expresses the limit in
+    words.
+    """
     kind, content = packed[0], packed[1:]
     try:
         # A frame states its size, and that much memory is taken: so the size is checked first.
@@ -151,24 +157,22 @@ def decompressed(where: str, packed: memoryview, limit: int, most: str = "") -> 
     except (zstandard.ZstdError, MemoryError) as e:
         raise CorruptObjectError(f"{where} cannot be unpacked: {e}") from e
     if kind != _PLAIN:
-        raise CorruptObjectError(f"{where} is packed in a way that this l0gc does not know")
+        raise CorruptObjectError(f"{where} is packed in a way that this l0gc does not support")
     return bytes(content)
 
 
 def checksum(key: str, content: bytes | memoryview) -> int:
-    """Return the CRC-32 of `content` as what `key` holds."""
+    """Return the CRC-32 of `content` stored under `key`."""
     return zlib.crc32(content, zlib.crc32(key.encode()))
 
 
 def seal(key: str, content: bytes) -> bytes:
-    """Return `content`, and a last line with its checksum."""
+    """Return `content` with its checksum as a last line."""
     return b'%b\n{"crc32":%d}\n' % (content, checksum(key, content))
 
 
 def unseal(key: str, body: bytes) -> bytes:
-    """Return the content that was sealed. Raises `CorruptObjectError` if it has changed since, or was sealed for another
-    key.
-    """
+    """Return the sealed content. Raises `CorruptObjectError` if it was changed, or sealed for another key."""
     m = _SEAL.search(body, max(0, len(body) - 32))
     if m is None or int(m[1]) != checksum(key, content := body[: m.start()]):
         raise _mismatch(key)

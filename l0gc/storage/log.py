@@ -1,4 +1,4 @@
-"""The shared log: small entries in one folder, appended by the writer that creates the next offset's key.
+"""The shared log: small entries in one folder, appended by whichever writer creates the next offset's key.
 
 Why it is safe without a server:
 - An append is a conditional create, so an offset has one owner. A writer whose offset is taken learns it (412), applies
@@ -60,23 +60,23 @@ from l0gc.storage.store_time import StoreTime
 _log: Final = logging.getLogger(__name__)
 
 TRUNCATE_MIN_AGE_MS: Final = 15 * 60_000
-"""Entries younger than this are never truncated: it bounds how long a writer may go without asking the boundary."""
+"""Entries younger than this are never truncated. It bounds how long a writer may go without reading the boundary."""
 APPEND_DEADLINE_S: Final = 30.0
-"""How long an ambiguous append is settled before its outcome is reported as unknown; far below the age above."""
+"""How long to resolve an ambiguous append before its outcome is reported as unknown; far below the age above."""
 KEPT_CHECKPOINTS: Final = 2
-"""The newest, and the one before it, for readers that have just listed it."""
+"""The newest checkpoint, and the one before it for readers that have just listed it."""
 _REPLAYS: Final = 8
 _CONNECTS: Final = 3
 _WINDOW: Final = 16
 """The most entries of a tail that are read at once; a tail of unknown length is read in windows of 1, 2, 4, 8, 16."""
 _BACKOFF_S: Final = 0.1
 RAISE_DEADLINE_S: Final = 30.0
-"""How long a store that answers reads may refuse the write before the truncation gives up; it deletes nothing then."""
+"""How long a store that answers reads may refuse the write before the truncation gives up without deleting."""
 _TRIES: Final = 4
-"""As often at least: a process that slept for long has not tried for long."""
+"""The least number of attempts: a process that was suspended for long has not tried for long."""
 _CHECK_SHARE: Final = 3
 CLOCKS_DIFFER_MS: Final = 5_000
-"""The servers of one store need not agree on the second: a `Date` that goes back by so little means nothing."""
+"""The servers of one store need not agree to the second, so a `Date` that goes back by this little has no meaning."""
 _BACKOFF_MOST_S: Final = 5.0
 _NAME: Final = re.compile(r"(log|checkpoint)/([0-9]{20})\Z")
 
@@ -90,10 +90,10 @@ _DECODER: Final = msgspec.json.Decoder(_Boundary)
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What a listing shows of a log: its entries with the times of their writing, and its checkpoints in order.
+    """The listing of a log: its entries with their write times, and its checkpoints in order.
 
-    `date_ms` is the store's clock as the listing began. However old a listing is, what it allows to truncate may go.
-    Entries from `skipped` on, up to the newest checkpoint, were left out if that is not None.
+    `date_ms` is the store's clock when the listing began. An old listing stays valid: what it allows to truncate may
+    still be deleted. If `skipped` is not None, entries from there up to the newest checkpoint were not listed.
     """
 
     entries: dict[int, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Folder:
 
     @classmethod
     def of(cls, listing: Listing, folder: str) -> Folder:
-        """What `listing` shows of the log below `folder`."""
+        """Return the part of `listing` that belongs to the log below `folder`."""
         entries: dict[int, int] = {}
         checkpoints: list[int] = []
         for key, modified in listing.modified_ms.items():
@@ -117,14 +117,15 @@ class Folder:
 
     @classmethod
     def for_replay(cls, store: ObjectStore, folder: str, *, whole: bool = False) -> Folder:
-        """Return all checkpoints of the log below `folder`, and the entries after the newest: what a replay needs.
+        """List what a replay of the log below `folder` needs: all checkpoints, and the entries after the newest.
 
-        A log of one page is listed whole. Of a longer one, which a pin may hold, the first page shows all checkpoints, whose
-        keys come first, and the listing goes on after the newest. Whoever finds a gap after that lists all: the store lists
-        in another order, or the log was truncated between the pages. The newest entry always stays, so a gap shows either.
+        A log of one page is listed in full. A longer one may be held by a pin. Its first page shows all checkpoints,
+        whose keys sort first, and the listing then continues after the newest. If there is a gap after it, everything is
+        listed: the store may list in another order, or the log was truncated between the pages. The newest entry is never
+        truncated, so a gap reveals both cases.
 
         Args:
-            whole: list all of it in any case.
+            whole: list everything in any case.
         """
         if whole:
             return cls.of(store.list(folder), folder)
@@ -145,16 +146,19 @@ class Folder:
         return cls(entries, found.checkpoints, found.date_ms, skipped)
 
     def needed_from(self, as_of: int | None) -> int:
-        """Return the offset of the checkpoint that a replay as of `as_of` begins with, of the newest one if that is None;
-        what is older may go. -1 if a replay begins with the first entry."""
+        """Return the offset of the checkpoint that a replay as of `as_of` starts from; older ones may be deleted.
+
+        None stands for the newest state. The result is -1 if a replay starts from the first entry.
+        """
         older = (c for c in self.checkpoints if as_of is None or c <= as_of)
         return max(older, default=-1)
 
     def spent(self, kept: int, as_of: Collection[int]) -> list[int]:
-        """Return the checkpoints that may go: but for the `kept` newest, those with which a replay as of none of `as_of`
-        begins.
+        """Return the checkpoints that may be deleted: all but the `kept` newest and those that replays as of `as_of`
+        start from.
 
-        With -1 among them, none may: a pin that has not taken effect may have read where the log ended before the listing.
+        If `as_of` contains -1, none may be deleted: a pin that has not taken effect may have read the log's end before
+        the listing.
         """
         if -1 in as_of:
             return []
@@ -162,7 +166,7 @@ class Folder:
         return [c for c in self.checkpoints[:-kept] if c not in needed]
 
     def ripe(self, min_age_ms: int, as_of: int | None = None) -> list[int]:
-        """Return the entries that may go: those that a checkpoint covers, up to the first that is too young.
+        """Return the entries that may be deleted: those that a checkpoint covers, up to the first that is too young.
 
         Args:
             as_of: see `needed_from`.
@@ -179,11 +183,11 @@ class Folder:
 class Boundary:
     """The boundary of the log below `folder`: entries below it may be gone.
 
-    Truncation deletes entries that a checkpoint covers. A writer that slept through one could re-create a deleted offset and
-    believe that it owns it (hazard 7). So truncation first raises `boundary.json` by compare-and-swap, and only a boundary
-    that was seen to be raised allows the deletion; entries of less than `min_age_ms` are never deleted; and a writer that
-    has not read the log for a third of that age, by the store's clock, asks the boundary before it trusts what it appended
-    or read.
+    Truncation deletes entries that a checkpoint covers. A writer that was suspended during a truncation could re-create a
+    deleted offset and believe that it owns it (hazard 7). Three rules prevent this. Truncation first raises
+    `boundary.json` by compare-and-swap, and deletes only after it has read the raised boundary. Entries younger than
+    `min_age_ms` are never deleted. A writer that has not read the log for a third of that age, by the store's clock,
+    reads the boundary before it trusts what it appended or read.
     """
 
     def __init__(self, store: ObjectStore, folder: str, runtime: Runtime, min_age_ms: int) -> None:
@@ -195,7 +199,7 @@ class Boundary:
     def read(self) -> tuple[int, str | None, int]:
         """Return the boundary (0 if it does not exist), its ETag, and the store's clock when it was read.
 
-        Raises as `ask_of_one`.
+        Raises what `ask_of_one` raises.
         """
         try:
             stored = ask_of_one(self._store, self._store.get, self.key)
@@ -206,7 +210,7 @@ class Boundary:
         return boundary, stored.etag, stored.date_ms
 
     def lift(self, boundary: int) -> int:
-        """Raise it to `boundary`; it is there, or above, when this returns the store's clock. Raises `StoreError`."""
+        """Raise the boundary to at least `boundary`, and return the store's clock. Raises `StoreError` if that fails."""
         body = seal(self.key, msgspec.json.encode(_Boundary(boundary)))
         deadline = self._runtime.clock.monotonic() + RAISE_DEADLINE_S
         attempt = 0
@@ -228,13 +232,13 @@ class Boundary:
                 _pause(self._runtime, attempt)  # then it is read again: the write may have landed
 
     def is_due(self, as_of_ms: int, date_ms: int) -> bool:
-        """Return whether what was free at `as_of_ms` may have been truncated by `date_ms`; a clock that jumped proves
+        """Return whether what was free at `as_of_ms` may have been truncated by `date_ms`; a jump of the clock proves
         nothing.
         """
         return not within(as_of_ms, date_ms, self.min_age_ms // _CHECK_SHARE)
 
     def if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
-        """Return the boundary, and when it was read; 0 where it need not be read."""
+        """Return the boundary and when it was read, or 0 if it need not be read."""
         if not self.is_due(as_of_ms, date_ms):
             return 0, date_ms
         boundary, _, seen_ms = self.read()
@@ -247,7 +251,7 @@ def within(earlier_ms: int, later_ms: int, limit_ms: int) -> bool:
 
 
 class OffsetTakenError(LogConflictError):
-    """Another writer's entry owns the offset, and `landed` is that entry: a replica at the state before may apply it."""
+    """Another writer's entry, `landed`, owns the offset. A replica at the state before it may apply it."""
 
     def __init__(self, message: str, landed: Landed) -> None:
         super().__init__(message)
@@ -279,7 +283,7 @@ class SharedLog:
         truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS,
         store_time: StoreTime | None = None,
     ) -> None:
-        """All logs of a process share a `store_time`."""
+        """Open the log. All logs of a process share one `store_time`."""
         self.folder = folder
         self.store_time = store_time or StoreTime(store)
         self.min_age_ms = truncate_min_age_ms
@@ -298,7 +302,7 @@ class SharedLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def replay(self, as_of: int | None = None) -> Replay:
-        """Return all that a state is built from: the newest checkpoint and every entry after it.
+        """Return everything that a state is built from: the newest checkpoint and every entry after it.
 
         Args:
             as_of: the state after this entry, which a pin keeps readable, in place of the newest.
@@ -339,13 +343,14 @@ class SharedLog:
         )
 
     def tail(self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False) -> tuple[list[Landed], int]:
-        """Return the entries after offset `after`, read in windows that grow; and when the offset after them was free.
+        """Return the entries after offset `after`, and when the offset after them was free. Reads in windows that
+        grow.
 
         Args:
-            after: the last offset that the caller holds.
-            as_of_ms: when, by the store's clock, the caller last knew that to be the end of the log.
-            expected: how many entries there probably are: the first window is of so many.
-            hasty: if they are there, do not read on. The offset after them was free when the caller last knew.
+            after: the last offset that the caller has.
+            as_of_ms: when, by the store's clock, the caller last knew it to be the end of the log.
+            expected: the probable number of entries, which sizes the first window.
+            hasty: do not read on after the expected entries. The offset after them was free when the caller last knew.
 
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
@@ -375,7 +380,9 @@ class SharedLog:
             return e.date_ms if e.date_ms is not None else self.store.now_ms()
 
     def get(self, offset: int) -> Landed:
-        """Return the entry at `offset`. Raises `ObjectNotFoundError`: it is not there, or no longer; and as `ask_of_one`."""
+        """Return the entry at `offset`. Raises `ObjectNotFoundError` if it does not exist or was truncated, and what
+        `ask_of_one` raises.
+        """
         return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
     def get_checkpoint(self, offset: int) -> Landed:
@@ -385,7 +392,7 @@ class SharedLog:
         return _landed(key, offset, ask_of_one(self.store, self.store.get, key), limit)
 
     def list_folder(self, *, whole: bool = True) -> Folder:
-        """What the log's folder holds now, or what a replay needs of that."""
+        """List the log's folder, or the part of it that a replay needs."""
         return Folder.for_replay(self.store, self.folder, whole=whole)
 
     # -- appending ----------------------------------------------------------------------------------------------------
@@ -400,9 +407,9 @@ class SharedLog:
 
         Raises:
             OffsetTakenError: another writer's entry owns the offset; the error holds it.
-            LogConflictError: the same, but the log has to be read before that entry may be believed.
+            LogConflictError: the same, but the log has to be read before that entry may be trusted.
             LogOvertakenError: the log was truncated past the offset; the entry is not part of it.
-            AppendOutcomeUnknownError: it could not be learned whether the entry landed.
+            AppendOutcomeUnknownError: it is unknown whether the entry landed.
             ProtocolError: the entry is too large.
             StoreError: the store refused, and the entry did not land; `AccessDeniedError` among them.
         """
@@ -446,7 +453,7 @@ class SharedLog:
     ) -> tuple[StoreError | None, Landed | None, int]:
         """Create the entry, unless the offset has an owner.
 
-        Returns what was in doubt on the way, the owner as read back (None: this writer, by the store's own word), and the
+        Returns the last ambiguous error, the owner as read back (None if the store confirmed this writer), and the
         store's clock.
         """
         doubt: StoreError | None = None
@@ -481,7 +488,9 @@ class SharedLog:
             _pause(self._runtime, attempt)
 
     def _settle(self, offset: int, deadline: float, cause: StoreError) -> Landed | None:
-        """Who owns the offset after an ambiguous append; None if it has no owner yet. A process that slept reads it once."""
+        """Return the owner of the offset after an ambiguous append; None if it has none yet. Reads at least once, even
+        past the deadline.
+        """
         attempt = 0
         while True:
             with suppress(StoreError):
@@ -494,7 +503,7 @@ class SharedLog:
             _pause(self._runtime, attempt)
 
     def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> Landed:
-        """This writer's entry, where it landed in spite of a refusal, which is raised where it did not."""
+        """Return this writer's entry if it landed in spite of a refusal; otherwise raise the refusal."""
         try:
             owner = self._owner(offset)
         except StoreError as e:
@@ -518,9 +527,9 @@ class SharedLog:
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
     def write_checkpoint(self, offset: int, state: bytes, time_ms: int) -> tuple[int, bool]:
-        """Keep the state after `offset`; returns its weight, and whether it is there for certain.
+        """Store the state after `offset`; return its weight, and whether it was certainly stored.
 
-        Another process may have kept it before: the state is the same, since `apply` is deterministic.
+        Another process may have stored it before; the state is the same, since `apply` is deterministic.
         """
         key = self.checkpoint_key(offset)
         body = encode_entry(key, Entry("", time_ms, state), CHECKPOINT_LIMIT)
@@ -541,7 +550,7 @@ class SharedLog:
         return kept[-1], self.store.head(self.checkpoint_key(kept[-1])).size
 
     def truncate(self, folder: Folder | None = None, as_of: Collection[int] = ()) -> int:
-        """Delete what may go of what `folder` shows, by default of what is there now; returns how many entries.
+        """Delete what may be deleted according to `folder`, by default a new listing; return the number of entries.
 
         Args:
             as_of: a replay as of each of these offsets stays possible.
@@ -568,7 +577,7 @@ def _landed(key: str, offset: int, stored: Stored, limit: int) -> Landed:
 
 
 def outcome_unknown(what: str, why: str) -> AppendOutcomeUnknownError:
-    """Return the error for an append of which it could not be learned whether it landed."""
+    """Return the error for an append whose outcome could not be determined."""
     return AppendOutcomeUnknownError(
         f"whether {what} was written is not known ({why}); "
         "run the command again with the same --producer, which repeats nothing"

@@ -1,8 +1,8 @@
-"""What l0gc asks of an object store.
+"""The interface to an object store.
 
-The whole of l0gc rests on five promises, which `storage/probe.py` tries out before anything is kept there: a conditional
-create has one winner, a conditional replace has one winner, a read sees the last write, a listing sees the last write, and
-a listing is in key order. Keys here are relative to the URL's prefix.
+All of l0gc rests on five promises, which `storage/probe.py` tests before anything is stored: a conditional create has one
+winner, a conditional replace has one winner, a read sees the last write, a listing sees the last write, and a listing is
+in key order. Keys here are relative to the URL's prefix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PAGE_SIZE: Final = 1000
-"""Keys in one LIST response, and in one DELETE request: the most that S3 takes."""
+"""Keys in one LIST response, and in one DELETE request: S3's maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A write that landed; `date_ms` is the store's clock when it answered."""
+    """A write that landed; `date_ms` is the store's clock in its answer."""
 
     etag: str
     date_ms: int
@@ -66,9 +66,9 @@ class ListedPage:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A folder: each key with the time of its last change; `date_ms` is the store's clock as the listing began.
+    """A folder: each key with the time of its last change; `date_ms` is the store's clock when the listing began.
 
-    `more`: there is more of it, since only the first page was asked for.
+    `more`: the folder has more keys, because only its first page was requested.
     """
 
     modified_ms: dict[str, int]
@@ -98,7 +98,7 @@ SUSPENDED: Final = "suspended"
 
 @dataclass(frozen=True, slots=True)
 class VersionedKey:
-    """One version of a key; an empty `version_id` stands for the key as it is, whose deletion leaves a delete marker."""
+    """One version of a key. An empty `version_id` stands for the current key, whose deletion leaves a delete marker."""
 
     key: str
     version_id: str = ""
@@ -121,7 +121,7 @@ class VersionPage:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload that was neither completed nor aborted; its parts cost money and no listing shows them."""
+    """A multipart upload that was neither completed nor aborted. Its parts cost money, and no listing shows them."""
 
     key: str
     upload_id: str
@@ -130,7 +130,7 @@ class UnfinishedUpload:
 
 @dataclass(frozen=True, slots=True)
 class VersionsDeleted:
-    """What one DELETE request did; `markers` are the ids of the delete markers that it made, by key."""
+    """The result of one DELETE request; `markers` are the ids of the delete markers that it created, by key."""
 
     failures: list[DeleteFailure] = field(default_factory=list)
     markers: dict[str, str] = field(default_factory=dict)
@@ -140,86 +140,91 @@ class ObjectStore(Protocol):
     """An object store below one prefix.
 
     Every method may raise `StoreError` (`AccessDeniedError`, `StoreUnreachableError`, `ThrottledError`) or
-    `BucketNotFoundError`. Reads, listings, deletes and unconditional writes are retried inside; conditional writes are
-    not, because a retry could meet the first try's success: they raise `AmbiguousWriteError` instead.
+    `BucketNotFoundError`. Reads, listings, deletes and unconditional writes are retried internally. Conditional writes
+    are not, because a retry could meet the first attempt's success; they raise `AmbiguousWriteError` instead.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """Return the human-readable location."""
 
     quotes_etags: bool
-    """Whether If-Match takes an ETag in its quotes, as HTTP has it. Some stores refuse that form, and take it without: the
-    probe finds out, and `l0gc/format.json` remembers it for later processes."""
+    """Whether If-Match takes a quoted ETag, as HTTP requires. Some stores accept only unquoted ones: the probe detects
+    this, and `l0gc/format.json` records it for later processes.
+    """
 
     def get(self, key: str) -> Stored:
         """Return the object. Raises `ObjectNotFoundError`."""
 
     def head(self, key: str) -> Head:
-        """Its size, version and time. Raises `ObjectNotFoundError`."""
+        """Return the size, version and time. Raises `ObjectNotFoundError`."""
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
 
     def put(self, key: str, body: bytes) -> Written:
-        """Write, whatever is there."""
+        """Write the object, whether or not it exists."""
 
     def put_bulk(self, key: str, body: bytes) -> None:
-        """As `put`, with less CPU: for what is written again and again while something else is to be done."""
+        """Write as `put` does, with less CPU, for objects that are rewritten repeatedly in the background."""
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file, in parts if it is large; durable and complete when this returns."""
 
     def put_if_absent(self, key: str, body: bytes) -> Written:
-        """Create. Raises `PreconditionFailedError` if the key exists, `AmbiguousWriteError`."""
+        """Create the object. Raises `PreconditionFailedError` if the key exists, and `AmbiguousWriteError`."""
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
-        """Replace the version `etag`. Raises `PreconditionFailedError` if it is another one, `AmbiguousWriteError`."""
+        """Replace the version `etag`. Raises `PreconditionFailedError` if the object has another version, and
+        `AmbiguousWriteError`.
+        """
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        """Delete up to `PAGE_SIZE` keys in one request; a key that is not there counts as deleted."""
+        """Delete up to `PAGE_SIZE` keys in one request; a missing key counts as deleted."""
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        """As `delete`, but sent once, so that each `ThrottledError` reaches the caller, which adapts its pace."""
+        """Delete as `delete` does, but in a request that is sent once, so that the caller sees each `ThrottledError`
+        and can slow down.
+        """
 
     def discard(self, folder: str) -> None:
-        """Remove all below a folder that was made for a trial, by whatever requests the store takes, and its history."""
+        """Remove a trial's folder with its history, by whatever requests the store accepts."""
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
-        """Return all keys of a small folder, or its first page; and the store's clock before the listing began."""
+        """Return all keys of a small folder, or its first page, and the store's clock when the listing began."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        """Return the keys below `prefix`, after `start_after`, a page for each request; stop iterating to stop asking."""
+        """Yield the keys below `prefix`, after `start_after`, one page per request; stop iterating to stop requesting."""
 
     def now_ms(self) -> int:
-        """Return the store's clock, in milliseconds since 1970; the only clock that ages are measured with."""
+        """Return the store's clock, in milliseconds since 1970, the only clock that ages are measured with."""
 
     def versioning(self) -> str:
         """Return `off`, `enabled` or `suspended`."""
 
     def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
-        """Every version and delete marker below `prefix` of keys after `after`, a page for each request."""
+        """Yield every version and delete marker below `prefix` of keys after `after`, one page per request."""
 
     def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
-        """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never touches a newer version."""
+        """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never affects a newer version."""
 
     def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
-        """Return the unfinished uploads below `prefix`, a page for each request."""
+        """Yield the unfinished uploads below `prefix`, one page per request."""
 
     def abort(self, upload: UnfinishedUpload) -> None:
-        """Abort an upload; one that is gone counts as aborted."""
+        """Abort an upload; one that no longer exists counts as aborted."""
 
 
 def ask_of_one(
     store: ObjectStore, read: Callable[Concatenate[str, P], T], key: str, *what: P.args, **more: P.kwargs
 ) -> T:
-    """Return what `read` gives for a key and more arguments.
+    """Return what `read` returns for a key and more arguments.
 
     Raises:
-        RefusedObjectError: the store refuses this object, whatever the reason, and answers for another one.
+        RefusedObjectError: the store refuses this object, for whatever reason, but serves another one.
         AccessDeniedError: it denies access to the whole folder, as a policy does.
-        StoreError: it answers for neither.
-        Whatever else `read` raises.
+        StoreError: it serves neither.
+        Anything else that `read` raises.
     """
     try:
         return read(key, *what, **more)
@@ -238,7 +243,7 @@ def ask_of_one(
 
 
 def if_there(read: Callable[..., T], *what: Any) -> T | None:
-    """What `read` gives for these arguments; None if the object does not exist."""
+    """Return what `read` returns for these arguments; None if the object does not exist."""
     try:
         return read(*what)
     except ObjectNotFoundError:
@@ -246,7 +251,7 @@ def if_there(read: Callable[..., T], *what: Any) -> T | None:
 
 
 class LocalFolder:
-    """A folder of this machine, read as a bucket is: a key is a path below it."""
+    """A local folder that is read like a bucket: a key is a path below it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -259,7 +264,7 @@ class LocalFolder:
         return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
 
     def get(self, key: str) -> Stored:
-        """Return a file. Raises `ObjectNotFoundError`; `CorruptObjectError`: it is there, and cannot be read."""
+        """Return a file. Raises `ObjectNotFoundError`, or `CorruptObjectError` if it exists but cannot be read."""
         path = self.folder / key
         if not path.is_file():
             raise ObjectNotFoundError(f"{path} does not exist")

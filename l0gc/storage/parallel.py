@@ -1,11 +1,11 @@
-"""Doing independent store calls at once, or one after another where a test must replay their order.
+"""Run independent store calls concurrently, or one after another in tests that must replay their order.
 
-The threads that do them are not those of `concurrent.futures`, which waits in conditions of `threading`. These are written
-in Python: an exception in the middle of one, such as Ctrl-C in a notebook, leaves it locked, and then a thread of the pool
-waits for ever, and so does its caller (hazard 29).
+These threads do not use `concurrent.futures`, which waits in conditions of `threading`. Those are written in Python: an
+exception such as Ctrl-C in a notebook can leave one locked, and then a pool thread and its caller wait for ever (hazard
+29).
 
-No wait is without an end. What is handed in after the end of the threads, in a forked child, which has none of them, or as
-Python ends, is refused; and what was handed in before and not begun ends with the same error.
+Every wait ends. A task submitted after the threads have ended, in a forked child, which has no threads, or during
+Python's exit is refused. A task submitted before but not begun ends with the same error.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 _BEGUN_S: Final = 1.0
-"""A thread that has not begun by then is started again: an exception that is set in the thread that starts it may come to
-the new one, and end it."""
+"""A thread that has not begun by then is started again: an asynchronous exception may have reached and ended the new
+thread.
+"""
 _STARTS: Final = 60
-"""How often that is tried: as Python ends, no thread begins any more."""
+"""How often that is tried: during Python's exit no thread starts any more."""
 _AHEAD: Final = 16
 _MOST_AHEAD: Final = 64
 _AHEAD_BYTES: Final = 24 << 20
-"""So many requests are sent ahead, one more for each that was answered, and for about so many bytes."""
+"""This many requests are sent ahead, plus one for each that was answered, up to about this many bytes."""
 
 
 def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
-    """Yield the items in their order, as many together as stay within each limit, which comes with how an item counts.
+    """Yield the items in their order, grouped to stay within each limit; `counts` measure an item for each limit.
 
-    An item that is above a limit is alone.
+    An item above a limit forms its own group.
     """
     group: list[A] = []
     totals = [0] * len(limits)
@@ -56,7 +57,7 @@ def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iter
 
 
 class InlineExecutor(Executor):
-    """Runs what is submitted at once, in the caller's thread."""
+    """Runs submitted tasks at once, in the caller's thread."""
 
     def submit(self, fn: Callable[..., B], /, *args: Any, **kwargs: Any) -> Future[B]:
         future: Future[B] = Future()
@@ -74,7 +75,7 @@ def _usable_cores() -> int:
 
 
 def check_process(opened: int) -> None:
-    """Raise `UsageError` if the process of this id has forked this one, which has its connections, but not its threads."""
+    """Raise `UsageError` if this process was forked from the given one: it has the connections, but not the threads."""
     if opened != os.getpid():
         raise UsageError("the cluster was opened before this process was forked: open it again here, after the fork")
 
@@ -83,7 +84,9 @@ CLOSED: Final = "the cluster is closed: use it inside its with block, or open it
 
 
 class _Submitted(Future[B]):
-    """What a worker does. Its lock is held until it has ended, so one step of C waits for it."""
+    """A worker's task. Its lock is held until the task has ended, so that a caller can wait in one uninterruptible C
+    call.
+    """
 
     def __init__(self, do: Callable[[], B]) -> None:
         super().__init__()
@@ -100,12 +103,12 @@ class _Submitted(Future[B]):
         self._under_way.release()
 
     def drop(self) -> None:
-        """It is not done any more."""
+        """Discard the task."""
         self._error = UsageError(CLOSED)
         self._under_way.release()
 
     def cancel(self) -> bool:
-        """Leave it undone unless a thread has begun it."""
+        """Cancel the task unless a thread has begun it; return whether it was cancelled."""
         self._do = _cancelled
         return False
 
@@ -128,7 +131,7 @@ def _cancelled() -> Any:
 
 
 class WorkerThreads(Executor):
-    """At most so many threads, `workers`; each is started when there is something to do."""
+    """At most `workers` threads, each started when there is work for it."""
 
     def __init__(self, workers: int, name: str) -> None:
         self.workers, self._name = workers, name
@@ -137,7 +140,7 @@ class WorkerThreads(Executor):
         self._tasks: SimpleQueue[_Submitted[Any] | None] = SimpleQueue()
 
     def check_open(self) -> None:
-        """Raise `UsageError` if these threads are no more: after `shutdown`, and in a forked child."""
+        """Raise `UsageError` if these threads have ended: after `shutdown`, and in a forked child."""
         check_process(self._process)
         if self._closed:
             raise UsageError(CLOSED)
@@ -178,7 +181,7 @@ class WorkerThreads(Executor):
                 pass
 
     def _drop(self) -> None:
-        """Drop what no thread has begun."""
+        """Discard the tasks that no thread has begun."""
         with suppress(Empty):
             while True:
                 task = self._tasks.get_nowait()
@@ -207,13 +210,14 @@ def _end(waiting: Iterable[tuple[Future[Any], int]]) -> None:
 
 
 class Parallel(AbstractContextManager["Parallel"]):
-    """Does tasks at once, on so many threads; without any, one after another in the caller's. Results in the tasks' order.
+    """Runs tasks on several threads, or one after another in the caller's thread. Results are in the tasks' order.
 
-    The first error is raised after all have ended. Calls from within the threads run inline, so that nesting cannot lock up.
+    The first error is raised after all tasks have ended. Calls from within the threads run inline, so that nesting cannot
+    deadlock.
 
     Args:
-        cores: on how many cores it computes, rather than waits for the store; by default on all that this process may use,
-            if there are threads. One where other processes compute on the others.
+        cores: how many cores are used for computing, as opposed to waiting for the store; by default all that this
+            process may use, if there are threads. Pass one if other processes use the other cores.
     """
 
     def __init__(self, workers: int = 0, name: str = "l0gc", cores: int = 0) -> None:
@@ -222,7 +226,7 @@ class Parallel(AbstractContextManager["Parallel"]):
         self.cores = (cores or _usable_cores()) if workers else 1
 
     def check_open(self) -> None:
-        """Raise `UsageError` if it can do nothing any more."""
+        """Raise `UsageError` if it can run nothing any more."""
         if self._threads is not None:
             self._threads.check_open()
 
@@ -241,22 +245,22 @@ class Parallel(AbstractContextManager["Parallel"]):
         return [f.result() for f in futures]
 
     def fetch_ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
-        """Yield what `work` makes of each item, in their order, while it requests what the next ones need.
+        """Yield the result of `work` for each item, in order, while the data of the next items is fetched.
 
-        `weigh` says how many bytes it requests for an item; what requests none is done in the caller's thread.
+        `weigh` returns how many bytes an item fetches; an item that fetches nothing is done in the caller's thread.
         """
         return self._ahead(work, items, weigh, _AHEAD_BYTES)
 
     def compute_ahead(
         self, work: Callable[[A], B], items: Iterable[A], is_worth: Callable[[A], bool] = lambda _: True
     ) -> Iterator[B]:
-        """Yield what `work` makes of each item, in their order, while the next ones are computed on the other cores."""
+        """Yield the result of `work` for each item, in order, while the next ones are computed on other cores."""
         return map(work, items) if self.cores == 1 else self._ahead(work, items, is_worth, self.cores)
 
     def _ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int], limit: int) -> Iterator[B]:
-        """Do the items until those in hand weigh `limit`, those that weigh nothing in the caller's thread.
+        """Run the items until those in progress weigh `limit`, those without weight in the caller's thread.
 
-        The first error is raised once those in hand have ended; whoever stops iterating does not wait for them.
+        The first error is raised once those in progress have ended. A caller that stops iterating does not wait for them.
         """
         self.check_open()
         pool = self.pool()
@@ -285,7 +289,7 @@ class Parallel(AbstractContextManager["Parallel"]):
             _end(waiting)
 
     def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
-        """Begin something, if this can do two things at once; it returns a function that gives the result, or raises."""
+        """Start a task, in parallel if possible; return a function that gives its result or raises its error."""
         pool = self.pool()
         return fn if pool is None else pool.submit(fn).result
 

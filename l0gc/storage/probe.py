@@ -1,13 +1,12 @@
-"""Trying out what l0gc's safety rests on, on the store itself and not by its name.
+"""Test what l0gc's safety rests on, on the store itself and not by its name.
 
-Conditional create and conditional replace are what the shared log and `published.json` are built on; a store that ignores
-them would let two writers own one offset. The skip-scan relies on listing order. The probe writes below its own
-random folder and removes it again, versions included.
+The shared log and `published.json` are built on conditional creates and replaces; a store that ignores them would let two
+writers own one offset. The skip-scan relies on listing order. The probe writes below its own random folder, and removes
+it afterwards, versions included.
 
-Some stores (Ceph's gateway up to 18, and what is built on it) compare the ETag of If-Match with its quotes on, and so never
-find it equal; they take it without. Whether a store does that is tried here only, on a key of the probe's own, together with
-a stale ETag that has to be refused: to send the other form after any 412 could hand an unconditional write to a store that
-ignores it.
+Some stores (Ceph's gateway up to 18, and products built on it) compare If-Match's ETag including its quotes, and so never
+find it equal; they accept it unquoted. Only the probe tests this, on its own key, together with a stale ETag that must be
+refused. To send the unquoted form after any 412 could turn a write unconditional on a store that ignores it.
 """
 
 from __future__ import annotations
@@ -30,19 +29,20 @@ from l0gc.storage.objectstore import ObjectStore, VersionedKey
 from l0gc.storage.refusals import DENIED
 
 _NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in (10, 9, 1) for name in ("b", "a")]
-"""Keys like those of L0, the only ones whose order matters: some stores sort others by folder."""
+"""Keys like those of L0, the only ones whose order matters; some stores sort other keys by folder."""
 _TRIES = 5
-"""How often conditional writes are tried: a store may answer one with 409, which says that it must be sent again."""
+"""How often conditional writes are tried: a store may answer 409, which means that the request must be sent again."""
 _RANGED = 40_000
-"""The size of an object of which ranges are read: more than a proxy may pass on at once."""
+"""The size of an object whose ranges are read: more than a proxy may pass on at once."""
 
 
 def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
-    """Try everything; returns what was tried. From then on the store object sends ETags in the form that the store takes.
+    """Test everything; return what was tested. Afterwards the store object sends ETags in the form that the store
+    accepts.
 
     Raises:
-        StoreUnfitError: the store lacks something, which is named.
-        AccessDeniedError: a permission is missing, so that not everything could be tried.
+        StoreUnfitError: the store lacks something, which the message names.
+        AccessDeniedError: a permission is missing, so that not everything could be tested.
     """
     folder = f"l0gc/probe/{runtime.new_id()}/"
     listed = sorted(f"{folder}list/{name}" for name in _NAMES)
@@ -69,7 +69,7 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
 
 
 def _conditions(store: ObjectStore, runtime: Runtime, folder: str, written: list[str]) -> None:
-    """Try conditional writes on a new key, and on another one if an answer proves nothing."""
+    """Test conditional writes on a new key, and on another one if an answer is inconclusive."""
     for attempt in range(1, _TRIES + 1):
         key = f"{folder}condition-{attempt}"
         written.append(key)
@@ -96,11 +96,11 @@ def _ranges(store: ObjectStore, key: str) -> None:
             f"the store, or a proxy before it, does not serve a part of an object (Range): {e}"
         ) from e
     if found != [body[at : at + size] for at, size in spans]:
-        raise StoreUnfitError("the store, or a proxy before it, serves other bytes than the Range that was asked for")
+        raise StoreUnfitError("the store, or a proxy before it, serves other bytes than the requested Range")
 
 
 def _deletes(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
-    """Delete what was written, in each way in which commands delete."""
+    """Delete what was written, in each way that commands use."""
     versions = store.delete_versions([*map(VersionedKey, keys[::3])]).failures
     for f in [*versions, *store.delete(keys[1::3]), *store.delete_once(keys[2::3])]:
         if f.code == DENIED:

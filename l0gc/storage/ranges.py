@@ -1,10 +1,10 @@
-"""Reading a whole listing in ranges of keys, by many readers at once, wherever the keys lie.
+"""Read a whole listing in key ranges, with many readers at once, however the keys are distributed.
 
-Nobody knows how keys are spread: one shard may hold most of them. So each reader reads its range up to so many pages and
-says what is left; what is left is cut, and read in the next round. Every key is read exactly once whatever the cuts are:
-ranges are made by cutting between strings, each key is compared with the two ends of its range, and a reader that stops goes
-by the last key that it gave. Where the cuts lie decides only how even the work is. A store that lists out of order is
-noticed and read to the end, with no rest (hazard 12).
+The distribution of keys is unknown: one shard may hold most of them. So each reader reads its range up to a number of
+pages and returns what is left, which is cut again and read in the next round. Every key is read exactly once wherever the
+cuts are: ranges are cut between strings, each key is compared with both ends of its range, and a reader that stops
+reports the last key that it returned. The cuts only affect how evenly the work is spread. A store that lists out of order
+is detected and read to the end, with no rest (hazard 12).
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from l0gc.storage.objectstore import ListedPage, ObjectStore
 from l0gc.storage.workers import LOCAL, SPARK
 
 FIRST_PAGES: Final = {LOCAL: 16, SPARK: 256}
-"""How far a reader goes in the first round, by the engine: small buckets need no second one, which is a job on Spark."""
+"""How many pages a reader reads in the first round, by engine. Small buckets need no second round, which on Spark is a
+job.
+"""
 GROWTH: Final = 4
-"""Each round goes so many times as far, in so many times as many ranges: even the largest bucket takes few rounds, and a
-small one is not read in more requests than it has pages."""
+"""Each round reads this many times as many pages in this many times as many ranges. So even the largest bucket takes
+few rounds, and a small one takes no more requests than it has pages.
+"""
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """The keys after `start` up to `end`, itself included; without an end, up to the last one."""
+    """The keys after `start` up to and including `end`; without an end, up to the last key."""
 
     start: str = ""
     end: str | None = None
@@ -36,8 +39,8 @@ class KeyRange(msgspec.Struct, frozen=True):
 class RangeReader:
     """Reads the keys of a range, foreign ones included, up to `pages` pages; all of them without a limit.
 
-    It stops at an L0 key alone: another one may be a "directory" name, which some stores skip where a listing begins at it.
-    `rest` is what was left, once `read` has ended; `requests` counts its LIST requests.
+    It stops only at an L0 key. Any other key may be a "directory" name, which some stores skip when a listing begins at
+    it. After `read`, `rest` is what was left; `requests` counts its LIST requests.
 
     Args:
         folder: what is listed; by default the L0 objects.
@@ -57,7 +60,7 @@ class RangeReader:
         self.requests = 0
 
     def read(self) -> Iterator[ListedPage]:
-        """Yield the pages; none of them is empty."""
+        """Yield the pages, none of them empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
         self.requests = 1  # for the first page, also if it is empty
@@ -87,12 +90,12 @@ def read_in_rounds(
     read: Callable[[Sequence[KeyRange], int], Iterable[KeyRange]],
     first_pages: int,
 ) -> None:
-    """Have everything below the data prefix read, at first in `readers` ranges.
+    """Read everything below the data prefix, at first in `readers` ranges.
 
     Args:
-        ceiling: the epoch that hardly any object is above; asked once a round, and only where something is left.
-        read: reads each of these ranges up to so many pages, and returns what is left.
-        first_pages: how far each reader goes in the first round.
+        ceiling: an epoch that hardly any object exceeds; called once per round, and only if something is left.
+        read: reads each of these ranges up to a number of pages, and returns what is left.
+        first_pages: how many pages each reader reads in the first round.
     """
     ranges, pages = of_shards(layout, readers), first_pages
     while ranges:
@@ -106,16 +109,16 @@ def read_in_rounds(
 
 
 def of_shards(layout: KeyLayout, count: int) -> list[KeyRange]:
-    """At most `count` ranges of as many shards each, which together are everything."""
+    """Return at most `count` ranges with equally many shards, which together cover everything."""
     n = max(1, min(count, layout.shards))
     return cut_range(KeyRange(), [layout.before_shard(layout.shards * i // n) for i in range(1, n)])
 
 
 def split_rest(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[KeyRange]:
-    """`rest` in pieces.
+    """Return `rest` cut into pieces.
 
-    A rest begins at a key that was read. What comes after it may lie in the same epoch of that shard, in the shard's later
-    epochs, or in later shards: each of the three is cut evenly into about `parts`.
+    A rest begins at a key that was read. The keys after it may be in the same epoch of that shard, in the shard's later
+    epochs, or in later shards. Each of the three is cut evenly into about `parts`.
     """
     boundaries = [layout.before_shard(s) for s in range(1, layout.shards)]
     later = [k for k in boundaries if rest.start < k and (rest.end is None or k < rest.end)]
@@ -128,13 +131,13 @@ def split_rest(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> l
 
 
 def cut_range(keys: KeyRange, at: Iterable[str]) -> list[KeyRange]:
-    """Return the range, cut after each of these keys that lies within it."""
+    """Return the range, cut after each of these keys that is inside it."""
     inside = sorted({k for k in at if keys.start < k and (keys.end is None or k < keys.end)})
     ends: list[str | None] = [*inside, keys.end]
     return [KeyRange(start, end) for start, end in zip([keys.start, *inside], ends, strict=True)]
 
 
 def _evenly(first: int, last: int, count: int) -> list[int]:
-    """At most `count` whole numbers from `first` to `last`, the first one among them."""
+    """Return at most `count` evenly spaced whole numbers from `first` to `last`, including `first`."""
     n = min(count, last - first + 1)
     return [first + (last - first + 1) * i // n for i in range(n)]

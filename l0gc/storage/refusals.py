@@ -1,9 +1,9 @@
-"""Why a store refused a request, or did not answer it: one table from what it said to one error and one sentence.
+"""Why a store refused or did not answer a request: one table, from the answer to one error and one sentence.
 
-The cause is concluded from the operation, the HTTP status and S3's code, never from a message's wording: the first row that
-fits decides. What makes it safe: an error of the server after a conditional write is ambiguous, since the write may have
-landed, unless a row before that says that the request was refused. A sentence names the cause and the remedy; it repeats the
-store's own message only where the code is unknown, since answers to refused credentials may hold them.
+The cause is determined from the operation, the HTTP status and S3's code, never from a message's wording; the first
+matching row decides. What makes it safe: a server error after a conditional write is ambiguous, because the write may
+have landed, unless an earlier row shows that the request was refused. A sentence names the cause and the remedy. It
+repeats the store's message only if the code is unknown, because answers to refused credentials may contain them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from l0gc.storage.config import StoreConfig
 
 ATTEMPTS: Final = 5
 READ_SECONDS: Final = 30
-"""How often a request is sent at most, and how long an answer is waited for."""
+"""How often a request is sent at most, and how long to wait for an answer."""
 DEADLINE_SECONDS: Final = 60
-"""A request that has waited for so long in all is not sent again."""
+"""A request that has waited this long in total is not sent again."""
 DENIED: Final = "AccessDenied"
 EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
-"""After these a write may have landed; 501, 505 and 507 say that the request was not carried out."""
+"""After these a write may have landed; 501, 505 and 507 mean that the request was not carried out."""
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
 
 _KEPT: Final = (
@@ -58,7 +58,7 @@ _ACTIONS: Final = {
     "CreateMultipartUpload": "s3:PutObject",
     "UploadPart": "s3:PutObject",
 }
-"""The permission that an operation needs, where it is not `s3:` and the operation's name."""
+"""The permission for an operation, if it is not `s3:` plus the operation's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Answer:
 
     @classmethod
     def of(cls, operation: str, response: Any, *, conditional: bool = False) -> Answer:
-        """What boto3 made of it."""
+        """Return the answer that boto3 reported."""
         error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
         region = error.get("Region") or metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
         return cls(
@@ -92,7 +92,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What an answer with one of these codes or statuses means. With a flag, only an answer of that kind fits."""
+    """The meaning of an answer with one of these codes or statuses. With a flag, only answers of that kind match."""
 
     error: type[L0gcError]
     sentence: str
@@ -197,12 +197,12 @@ ROWS: Final = (
         codes=("400",),
     ),
 )
-"""The first row that fits decides. An answer that fits none is a `StoreError` with the store's own message."""
+"""The first matching row decides. An answer that matches none is a `StoreError` with the store's own message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an exception of botocore, or of a class below it, means. With a flag, only one of that kind fits."""
+    """The meaning of an exception of botocore, or of its subclasses. With a flag, only one of that kind matches."""
 
     name: str
     error: type[L0gcError]
@@ -238,7 +238,7 @@ FAILURES: Final = (
     Failure("SSLError", StoreError, "{e}; check http or https in --endpoint-url, and AWS_CA_BUNDLE"),
     Failure("BotoCoreError", StoreError, "{kind} of {what} failed: {e}"),
 )
-"""The first row that fits decides, as with `ROWS`."""
+"""The first matching row decides, as with `ROWS`."""
 
 
 def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
@@ -249,7 +249,7 @@ def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:
-    """Return the error for a request that was not sent, or not answered: `e` is a `BotoCoreError`."""
+    """Return the error for a request that was not sent or not answered: `e` is a `BotoCoreError`."""
     names = {c.__name__ for c in type(e).__mro__}
     unresolved = _is_unresolved(e)
     row = next(r for r in FAILURES if r.name in names and unresolved >= r.unresolved and conditional >= r.conditional)
@@ -269,17 +269,17 @@ def no_credentials(config: StoreConfig) -> AccessDeniedError:
 
 
 def why_kept(code: str, message: str) -> str:
-    """Why a request to delete many keys left one: the store's words, and what they mean if it may not be deleted."""
+    """Return why a bulk delete left a key: the store's words, and what they mean if the key may not be deleted."""
     return f"{code} {message}{_KEPT if code == DENIED else ''}"
 
 
 def without_answer(e: Exception) -> str:
-    """obstore's error message without the store's answer, which may repeat the session token that was sent."""
+    """Return obstore's error message without the store's answer, which may repeat the session token."""
     return _ANSWER.sub(r"\1", str(e)).splitlines()[0]
 
 
 def _is_unresolved(e: BaseException | None) -> bool:
-    """Return whether a name that does not resolve is the cause, or the cause of that."""
+    """Return whether an unresolvable name caused the error, directly or indirectly."""
     seen: list[BaseException] = []
     while e is not None and e not in seen:
         if isinstance(e, socket.gaierror):

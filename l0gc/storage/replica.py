@@ -1,12 +1,12 @@
 """A replicated state machine on a shared log: replay, catch up, propose.
 
-A decision is made against the state at the very offset where its entry lands: `propose` hands the state to `decide`,
-appends at the next offset, and on a conflict applies the winner's entry and asks `decide` again. Before it is appended, an
-entry is encoded, decoded and checked, so nothing lands that a reader refuses (hazard 31). The state holds only what has
-landed, so a checkpoint can never say more than the log (hazard 18).
+A decision is made against the state at the very offset where its entry lands. `propose` passes the state to `decide` and
+appends at the next offset; on a conflict it applies the winner's entry and calls `decide` again. Before it is appended,
+an entry is encoded, decoded and checked, so nothing lands that a reader refuses (hazard 31). The state holds only what
+has landed, so a checkpoint never contains more than the log (hazard 18).
 
-An exception of any kind may come between any two steps: Ctrl-C, a timeout, too little memory. So the state counts as broken
-from before the first change of an entry until after the last, and is replayed before it is used again (hazard 29).
+Any exception may occur between any two steps: Ctrl-C, a timeout, too little memory. So the state counts as broken from
+before an entry's first change until after its last, and is then replayed before it is used again (hazard 29).
 """
 
 from __future__ import annotations
@@ -39,56 +39,65 @@ _log: Final = logging.getLogger(__name__)
 S = TypeVar("S")
 
 CHECKPOINT_BYTES: Final = 256 << 10
-"""A checkpoint of less than this is cheap, so the entries after it need not weigh more."""
+"""A checkpoint smaller than this is cheap, so the entries after it need not weigh more."""
 CHECKPOINT_EVERY: Final = 64
-"""Entries after a cheap checkpoint at which a writer keeps the state: it bounds what a replay reads, even if housekeeping
-never runs. After a large one an entry counts as 1/64 of `CHECKPOINT_BYTES` at least, since reading it is a request."""
+"""A writer stores the state after this many entries behind a cheap checkpoint. This bounds what a replay reads, even
+if housekeeping never runs. After a large checkpoint an entry counts as at least 1/64 of `CHECKPOINT_BYTES`, since
+reading it takes a request.
+"""
 _CHECKPOINT_SHARE: Final = 2
-"""The next checkpoint is due when the entries after the last one weigh so many times as much as it does. So all checkpoints
-together cost half of what the entries cost, and the newest one; and a replay reads at most three times the state."""
+"""The next checkpoint is due when the entries after the last one weigh this many times as much as it does. So all
+checkpoints together cost half of what the entries cost, plus the newest one, and a replay reads at most three times
+the state.
+"""
 _OVERDUE: Final = 1.25
-"""The writer whose entry makes a checkpoint due writes it. The others wait for a quarter more, and check whether it has."""
+"""The writer whose entry makes a checkpoint due writes it. The others wait for a quarter more, and check whether it did."""
 _SMALL_CHECKPOINT_ENTRIES: Final = 4
-"""Entries that are worth a cheap checkpoint to housekeeping, and a truncation its three requests."""
+"""The number of entries at which housekeeping writes a cheap checkpoint, and at which a truncation is worth its three
+requests.
+"""
 READ_AGAIN_S: Final = 60.0
-"""An entry gets the date of the last reply about the log's end, plus the time that has passed since. That is at most so
-long, whatever this machine's clock says: a writer that was idle for longer reads the log before it appends."""
+"""An entry gets the date of the last reply about the log's end, plus the time that has passed since, but no more than
+this, whatever the machine's clock shows. A writer that was idle for longer reads the log before it appends.
+"""
 _MAX_CONFLICTS: Final = 1000
-"""Far above what contention can cause; a writer that meets this many is not making progress."""
+"""Far above what contention can cause; a writer with this many conflicts is not making progress."""
 _MAX_READS: Final = 200
-"""A writer that has read the log so many times appends, even if it seems to be another's turn."""
+"""A writer that has read the log this many times appends, even if it seems to be another writer's turn."""
 PROPOSE_DEADLINE_S: Final = 300.0
-"""A writer that has been losing for so long is not making progress either."""
+"""A writer that has lost for this long is not making progress either."""
 
 
 class StateMachine(Protocol[S]):
-    """The pure half: what an entry does to a state."""
+    """The pure part: how an entry changes a state."""
 
     def initial(self) -> S:
         """Return the state before offset 0."""
 
     def check(self, state: S, offset: int, payload: bytes) -> None:
-        """Raise what a caller is told if `payload`, as it will be read, may not land at `offset`. Raises
-        `CorruptObjectError` if it cannot be read."""
+        """Raise an error for the caller if `payload`, as it will be read, may not land at `offset`.
+
+        Raises `CorruptObjectError` if it cannot be read.
+        """
 
     def apply(self, state: S, entry: Landed) -> None:
-        """Change `state` by an entry; deterministic. Raises `CorruptObjectError`, before any change."""
+        """Change `state` by an entry, deterministically. Raises `CorruptObjectError` before any change."""
 
     def encode(self, state: S) -> bytes:
-        """For a checkpoint."""
+        """Encode a state for a checkpoint."""
 
     def decode(self, body: bytes, source: str) -> S:
-        """From a checkpoint. Raises `CorruptObjectError`, naming `source`."""
+        """Decode a state from a checkpoint. Raises `CorruptObjectError`, naming `source`."""
 
 
 class Replica(Generic[S]):
     """One process's copy of a state, and its way to change it. Safe for use by several threads.
 
-    No thread waits for others' appends while it holds `lock`.
+    No thread holds `lock` while it waits for other writers' appends.
     """
 
     def __init__(self, log: SharedLog, machine: StateMachine[S], runtime: Runtime, *, as_of: int | None = None) -> None:
-        """With `as_of`, it holds the state after that entry, which a pin keeps readable, and never any other."""
+        """Open the replica. With `as_of`, it always holds the state after that entry, which a pin keeps readable."""
         self.log, self._as_of = log, as_of
         self.lock = threading.RLock()
         self._machine = machine
@@ -116,11 +125,11 @@ class Replica(Generic[S]):
             return self._state
 
     def peek(self) -> S:
-        """Return the state without waiting for a change in progress, so perhaps half changed; only for hints."""
+        """Return the state without waiting for a change in progress. It may be half changed, so use it only for hints."""
         return self._state
 
     def replay(self) -> Folder:
-        """Build the state anew from the log; gives what was listed of it."""
+        """Build the state anew from the log; return the listing of the log."""
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
@@ -136,10 +145,10 @@ class Replica(Generic[S]):
             return r.folder
 
     def catch_up(self, *, hasty: bool = False) -> S:
-        """Return the state as the log has it now.
+        """Return the state up to the log's current end.
 
         Args:
-            hasty: the writer whose turn is before ours may have ended it, and that is all there is to know.
+            hasty: only learn whether the writer before this one has taken its turn.
         """
         with self.lock:
             if not self._whole or self._as_of is not None:
@@ -165,7 +174,7 @@ class Replica(Generic[S]):
     # -- changing the state -------------------------------------------------------------------------------------------
 
     def payload(self, entry: object) -> bytes:
-        """Encode an entry, and check what a reader would decode against the state as it is now (hazard 31).
+        """Encode an entry, and check what a reader would decode against the current state (hazard 31).
 
         Raises:
             UsageError: a value is of the wrong type, or out of range.
@@ -179,11 +188,12 @@ class Replica(Generic[S]):
         return payload
 
     def propose(self, decide: Callable[[S, int], object | None]) -> int | None:
-        """Append the entry that `decide(state, offset)` returns, at that offset; None if it returns None.
+        """Append the entry that `decide(state, offset)` returns, and return its offset; return None if there is
+        nothing to append.
 
         Raises:
             AppendOutcomeUnknownError: see `SharedLog.append`; the state is replayed before it is used again.
-            ProtocolError: other writers were always first, or the entry is too large.
+            ProtocolError: other writers were first every time, or the entry is too large.
             Whatever `decide` raises to refuse, and `payload`.
         """
         assert self._as_of is None
@@ -222,7 +232,7 @@ class Replica(Generic[S]):
             return self._order.writers
 
     def _wait_for_turn(self, *, just_read: bool) -> None:
-        """Let the writers before this one append, where there are others."""
+        """Let the writers before this one append, if there are any."""
         with self.lock:
             has_read = self._order.writers == 1 or (just_read and self._order.joined)
         for _ in range(_MAX_READS):
@@ -236,7 +246,7 @@ class Replica(Generic[S]):
             has_read = True
 
     def _append(self, offset: int, payload: bytes) -> bool:
-        """Append and apply; False where another writer was first, whose entry is applied then."""
+        """Append and apply the entry. Return False if another writer was first, after applying its entry."""
         assert self.as_of_ms is not None
         self._whole = False  # unless it is certain what happened to the append, the log is asked
         try:
@@ -264,7 +274,7 @@ class Replica(Generic[S]):
         return True
 
     def _take(self, entries: Sequence[Landed], as_of_ms: int) -> None:
-        """Apply the entries that follow; the offset after them was free at `as_of_ms`. Only then the state is whole."""
+        """Apply the next entries; the offset after them was free at `as_of_ms`. The state is whole only at the end."""
         self._whole = False
         if as_of_ms != self.as_of_ms:
             self._as_of_at = self._runtime.clock.monotonic()
@@ -274,8 +284,8 @@ class Replica(Generic[S]):
         self._whole = True
 
     def _now_ms(self) -> int:
-        """Return the store's time now, to 2 s, and never ahead of the date of a later reply: both are whole seconds, cut
-        off.
+        """Return the store's time to within 2 s, never ahead of a later reply's date: both are truncated to whole
+        seconds.
 
         Raises:
             SafetyError, StoreError: see `StoreTime.settle`.
@@ -294,10 +304,10 @@ class Replica(Generic[S]):
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
     def checkpoint_due(self, *, housekeeping: bool = False) -> bool:
-        """Return whether the state should be kept: what lies after the newest checkpoint weighs enough.
+        """Return whether the state should be stored: the entries after the newest checkpoint weigh enough.
 
         Args:
-            housekeeping: also where a cheap one saves a reader some requests.
+            housekeeping: also if a cheap checkpoint saves readers some requests.
         """
         if (
             housekeeping
@@ -324,7 +334,7 @@ class Replica(Generic[S]):
         self.write_checkpoint()
 
     def write_checkpoint(self) -> int:
-        """Keep the state as it is now; returns its offset."""
+        """Store the current state; return its offset."""
         with self.lock:
             state = self.state
             if self.offset > self.checkpoint_offset:
@@ -335,19 +345,20 @@ class Replica(Generic[S]):
             return self.offset
 
     def _kept(self, offset: int, weight: int) -> None:
-        """A checkpoint of `offset` is there."""
+        """Record that a checkpoint of `offset` exists."""
         self._charges = self._charges[len(self._charges) - (self.offset - offset) :]
         self._behind = sum(self._charges)
         self.checkpoint_offset, self.checkpoint_weight = offset, weight
 
     def truncate(self, pinned_at: Callable[[], Collection[int]] = tuple) -> int:
-        """Delete what a checkpoint covers and what is old enough, if it is worth the requests; returns how many entries.
+        """Delete what a checkpoint covers and is old enough, if it is worth the requests; return the number of
+        entries.
 
-        What the replay's listing showed is enough to know, so a log with nothing to delete costs no request.
+        The replay's listing is enough to decide, so a log with nothing to delete costs no request.
 
         Args:
-            pinned_at: gives the offsets as of which a replay stays possible. It is asked after the listing: a pin that it
-                does not know of yet is then newer than all that goes (hazard 36).
+            pinned_at: returns the offsets as of which a replay stays possible. It is called after the listing, so that a
+                pin it does not include yet is newer than all that is deleted (hazard 36).
         """
         with self.lock:
             _ = self.state

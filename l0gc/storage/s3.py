@@ -1,10 +1,10 @@
-"""S3 and what speaks its protocol, through boto3; what is bulky goes through obstore first (`bulk.py`).
+"""S3 and compatible stores, through boto3; bulk work goes through obstore first (`bulk.py`).
 
-A conditional write is sent once and never retried in here, so a 412 always means that another write holds the key, or that
-the caller knows the first try to be ambiguous. What an error means is in `refusals`.
+A conditional write is sent once and never retried here. So a 412 always means that another write holds the key, or that
+the caller knows its first attempt to be ambiguous. `refusals` defines what an error means.
 
-Where requests go, and as whom, is in `access`. Credentials that the store says have expired are looked for once more, by a
-new access: a renewed role, a profile that was written anew.
+`access` decides where requests go, and with which credentials. If the store reports that credentials have expired, a new
+access looks for renewed ones, such as a role's or those in a rewritten profile.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 _NOT_TAKEN: Final = (400, 405, 501)
-"""What stores answer to a DeleteObjects that they do not know, or of which they want another checksum."""
+"""The codes of stores that do not support DeleteObjects, or that require another checksum for it."""
 
 
 class S3Store:
-    """An `ObjectStore` on a bucket, below one prefix; see there for the methods. Safe for several threads."""
+    """An `ObjectStore` on a bucket, below one prefix; see there for the methods. Safe for use by several threads."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
@@ -87,7 +87,7 @@ class S3Store:
         self._plain_deletes = False
         self._process = os.getpid()
         self.access = Access(config, self.count)
-        """Where the bucket is, and as whom."""
+        """Where the bucket is, and with which credentials."""
         self._lock = threading.Lock()
         self._counting = threading.Lock()
 
@@ -117,9 +117,9 @@ class S3Store:
     def call(
         self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False, renewed: bool = False
     ) -> T:
-        """Count a request, do it, and raise what it raises as an error of ours.
+        """Count and send a request, and translate what it raises into an error of ours.
 
-        Credentials that have expired are renewed, and the request is sent once more: the store did nothing.
+        Credentials that have expired are renewed, and the request is sent once more, since the store did nothing.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -141,7 +141,7 @@ class S3Store:
             raise no_answer(e, self._named(), kind, key, conditional=conditional) from e
 
     def _renew(self, access: Access) -> None:
-        """Look for credentials anew, unless another thread did since this access was used."""
+        """Look for renewed credentials, unless another thread has done so since this access was used."""
         with self._lock:
             if self.access is access:
                 self.access, self._plain_deletes = Access(self.config, self.count), False
@@ -155,7 +155,7 @@ class S3Store:
         return self.config
 
     def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
-        """Return the answer to an operation of boto3 on the bucket: see `call`. With `once` it is not retried."""
+        """Return the answer of a boto3 operation on the bucket: see `call`. With `once` it is not retried."""
 
         def request() -> Any:
             return getattr(self.access.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
@@ -163,9 +163,7 @@ class S3Store:
         return self.call(kind, about, request)
 
     def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
-        """Return the answer; one to a HEAD request, which has no body to name the cause, is asked for again by another
-        request.
-        """
+        """Return the answer. A HEAD answer has no body to name the cause, so another request asks for it."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         answer = Answer.of(e.operation_name, e.response, conditional=conditional)
@@ -182,11 +180,11 @@ class S3Store:
     def pages(
         self, operation: str, prefix: str, goes_on: Mapping[str, str], at: Mapping[str, Any], **page: Any
     ) -> Iterator[Any]:
-        """Yield the answers to a listing, one for each request.
+        """Yield the answers of a listing, one per request.
 
         Args:
-            goes_on: the arguments of the next request, and the field of an answer that each of them has.
-            at: those of the first request.
+            goes_on: the arguments of the next request, and the field of an answer that holds each.
+            at: the arguments of the first request.
             page: what limits an answer.
         """
         while True:
@@ -197,7 +195,9 @@ class S3Store:
             before, at = at, {name: answer[field] for name, field in goes_on.items() if answer.get(field)}
             if not at or at == before:
                 markers = "markers" if len(goes_on) > 1 else "token"
-                raise StoreError(f"the listing of {self.full(prefix)} does not go on: the store repeats its {markers}")
+                raise StoreError(
+                    f"the listing of {self.full(prefix)} does not advance: the store repeats its {markers}"
+                )
 
     def full(self, key: str) -> str:
         """Return the key as a URL, for messages."""
@@ -213,7 +213,7 @@ class S3Store:
         return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
 
     def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
-        """Return the answer, and its body, as far as it is read: see `read_limit`."""
+        """Return the answer and its body, up to `read_limit`."""
         from botocore.exceptions import BotoCoreError
 
         most = math.inf if wanted else read_limit(key)
@@ -251,7 +251,7 @@ class S3Store:
         return self.get_ranges(key, ranges)
 
     def _ranges_plain(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        """Read ranges that lie close by one request, as obstore does; a store that ignores ranges sends the whole object."""
+        """Read nearby ranges in one request, as obstore does; a store that ignores ranges sends the whole object."""
         spans: builtins.list[tuple[int, int]] = []
         for start, length in sorted(ranges):
             if spans and start <= spans[-1][1] + COALESCE_BYTES:
@@ -352,7 +352,7 @@ class S3Store:
         yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
 
     def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage, bool]]:
-        """Yield the pages, the store's clock at each, and whether another one follows; one without keys, too."""
+        """Yield the pages, including empty ones, the store's clock at each, and whether another one follows."""
         cut = len(self.config.prefix)
         goes_on = {"ContinuationToken": "NextContinuationToken"}
         at = {"StartAfter": self.full_key(start_after)} if start_after else {}
@@ -366,9 +366,10 @@ class S3Store:
             yield date_ms(answer), page, bool(answer.get("IsTruncated"))
 
     def _ask_boto3(self, access: Access, e: Exception, kind: str, key: str, operation: str, **fields: Any) -> None:
-        """Ask once more through boto3, which names the cause; if it gets an answer, and was not renewed, it sends all.
+        """Send the request again through boto3, which names the cause.
 
-        What it raises hides obstore's own message, which holds the store's whole answer.
+        If boto3 gets an answer without renewed credentials, it sends all further requests. Its error hides obstore's own
+        message, which contains the store's whole answer.
         """
         try:
             response = self.ask(kind, operation, key, **fields)
@@ -399,8 +400,8 @@ class S3Store:
                 yield page
 
     def _version_page(self, response: Any) -> VersionPage:
-        """Return the page in key order: S3 answers with versions and markers apart. What was out of order stays so, and is
-        seen.
+        """Return the page in key order: S3 returns versions and markers separately. What was out of order stays so,
+        and is detected.
         """
         cut = len(self.config.prefix)
         versions = [(v["Key"], v, False) for v in response.get("Versions", [])]
@@ -419,7 +420,7 @@ class S3Store:
         return self._delete(objects, once=True, quiet=False)
 
     def _delete(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
-        """Delete in one request, or one by one if the store does not take that request."""
+        """Delete in one request, or one by one if the store does not support that request."""
         if not objects:
             return VersionsDeleted()
         try:
@@ -443,7 +444,7 @@ class S3Store:
         return done
 
     def _delete_many(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
-        """Delete in one request; a quiet one has failures alone in its answer."""
+        """Delete in one request; the answer to a quiet one contains only failures."""
         cut = len(self.config.prefix)
         version = [{"VersionId": o.version_id} if o.version_id else {} for o in objects]
         named = [{"Key": self.full_key(o.key), **v} for o, v in zip(objects, version, strict=True)]
@@ -503,7 +504,7 @@ class S3Store:
         return True
 
     def delete_bucket(self) -> bool:
-        """Delete the bucket if nothing is in it, below whatever prefix; whether it is gone."""
+        """Delete the bucket if it is empty, below any prefix; return whether it is gone."""
         if next(self.below("").scan(""), None) is not None:
             return False
         self.ask("delete", "delete_bucket")
@@ -515,7 +516,7 @@ class S3Store:
 
 
 def date_ms(response: Any) -> int:
-    """Return the store's clock from the `Date` header (whole seconds; the later end of it is not assumed)."""
+    """Return the store's clock from the `Date` header (whole seconds, rounded down)."""
     date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date is None:
         raise StoreError("the store sends no Date header, so ages cannot be judged by its clock")

@@ -1,12 +1,12 @@
-"""The store's clock, and when a reply's date may decide what cannot be undone.
+"""Read the store's clock, and decide when a reply's date is reliable enough for what cannot be undone.
 
-A reply's `Date` is the only clock that ages are measured with: it becomes the time of log entries, by which retention,
-producers and graces go. One server of a store may be wrong by days. So a date that jumps, ahead by more minutes than a busy
-process is idle or back by a day, is relied on only if a second reply confirms it (hazard 16): a cluster that nobody wrote to
-for a week passes, two servers that disagree do not. Dates that agree with the last one cost no request, and a process that
-begins compares those of its first replay, which takes two requests or more.
+A reply's `Date` is the only clock that ages are measured with. It becomes the time of log entries, which retention,
+producers and grace periods follow. One server of a store may be wrong by days. So a date that jumps, ahead by more
+minutes than a busy process is idle or back by a day, is relied on only if a second reply confirms it (hazard 16). A
+cluster that was not written to for a week passes; two servers that disagree do not. Dates that agree with the last one
+cost no request. A new process compares the dates of its first replay, which takes two requests or more.
 
-What this cannot find: servers that are all wrong, by the same.
+This cannot detect servers that are all wrong by the same amount.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from l0gc.formatting import moment
 from l0gc.storage.objectstore import ObjectStore
 
 AHEAD_MS: Final = 10 * 60_000
-"""A date that is further ahead of the last one is asked for again; and so far may two replies be apart that agree."""
+"""A date further ahead of the last one is checked again; two replies that agree may be this far apart."""
 BEHIND_MS: Final = 24 * 3_600_000
-"""A date that is further behind is asked for again. A smaller step back makes what is old young, which is safe."""
+"""A date further back is checked again. A smaller step back makes old things look young, which is safe."""
 
 
 class StoreTime:
@@ -31,12 +31,12 @@ class StoreTime:
         self._last_ms: int | None = None
 
     def saw(self, date_ms: int, *others: int) -> None:
-        """Note the date of a reply, and those of `others` to the same process at the same time, which may confirm it."""
+        """Note the date of a reply, and the dates in `others` to the same process at the same time, which may confirm it."""
         if self._follows(date_ms) or (others and all(abs(o - date_ms) <= AHEAD_MS for o in others)):
             self._last_ms = date_ms
 
     def settle(self, date_ms: int) -> int:
-        """Return the date of a reply, which may be relied on when this returns it.
+        """Return a reply's date once it is reliable.
 
         Raises:
             SafetyError: it jumped, and another reply does not confirm it.
@@ -54,7 +54,7 @@ class StoreTime:
         return date_ms
 
     def now_ms(self) -> int:
-        """Return the store's clock now. Raises as `settle` does."""
+        """Return the store's clock now. Raises what `settle` raises."""
         return self.settle(self._store.now_ms())
 
     def _follows(self, date_ms: int) -> bool:

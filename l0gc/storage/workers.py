@@ -1,8 +1,8 @@
-"""Where work runs: threads of this process, or executors of a Spark session (`spark/workers.py`), by the same functions.
+"""Run work in threads of this process, or on executors of a Spark session (`spark/workers.py`), by the same functions.
 
-Work is a function of a place and a part. The place is what the function works with: a cluster's handles, of this process or
-of the executor's. What it returns should be small, since all of it comes together in one process; where it is not, `reduce`
-adds it up on the way, and `flow` hands it from one stage to the next.
+Work is a function of a place and a part. The place is what the function works with: a cluster's handles in this process
+or in the executor. Results should be small, because all of them arrive in one process; otherwise `reduce` combines them
+on the way, and `flow` passes them from stage to stage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Place(Protocol):
 
     @property
     def parallel(self) -> Parallel:
-        """For requests that one part sends at once."""
+        """Return the threads for requests that one part sends concurrently."""
         ...
 
 
@@ -42,10 +42,10 @@ P_co = TypeVar("P_co", bound=Place, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a flow: in how many tasks it runs, and what each of them makes of the items that are sent to it.
+    """A stage of a flow: its number of tasks, and what each does with the items sent to it.
 
-    `work` gets the place and the items. What it yields is the result if its stage is the last one; else pairs of the number
-    of the next stage's task and an item for it.
+    `work` gets the place and the items. In the last stage it yields results; in others, pairs of the number of the next
+    stage's task and an item for it.
     """
 
     tasks: int
@@ -53,54 +53,56 @@ class Stage:
 
 
 class Workers(Protocol[P_co]):
-    """Does the same to many parts, wherever that is. What the work raises is raised here."""
+    """Runs the same work on many parts, wherever that is. What the work raises is raised here."""
 
     @property
     def engine(self) -> str:
-        """LOCAL or SPARK."""
+        """Return LOCAL or SPARK."""
         ...
 
     @property
     def reason(self) -> str:
-        """Why that one."""
+        """Return why this engine was chosen."""
         ...
 
     @property
     def cores(self) -> int:
-        """Return how many stages' tasks run at once."""
+        """Return how many tasks of a stage run at once."""
         ...
 
     @property
     def slots(self) -> int:
-        """Into how many parts a large piece of work is best cut."""
+        """Return into how many parts a large piece of work is best cut."""
         ...
 
     def map(self, work: Callable[[P_co, A], B], parts: Sequence[A]) -> list[B]:
-        """What `work` makes of each part, in their order."""
+        """Return the result of `work` for each part, in order."""
         ...
 
     def reduce(self, work: Callable[[P_co, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
-        """What `work` makes of the parts, merged in any order; None without parts. `merge` may change its first argument."""
+        """Return the results of `work`, merged in any order; None without parts. `merge` may change its first argument."""
         ...
 
     def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
-        """What the last stage yields. The first one gets the parts; items between stages are pickled on Spark.
+        """Return what the last stage yields. The first stage gets the parts; on Spark, items between stages are
+        pickled.
 
-        A stage of one task may get items while the stage before still runs; of several, each begins when that has ended.
+        A stage with one task may get items while the previous stage still runs. A stage with several begins when the
+        previous one has ended.
         """
         ...
 
     def say(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
-        """Tell the progress what is being done; on Spark with the share of the tasks that have ended."""
+        """Report what is being done; on Spark with the share of the tasks that have ended."""
         ...
 
     def cancel(self) -> None:
-        """End what runs now, soon. Its parts fail, or have ended."""
+        """Stop the running work soon. Its parts fail, or have ended."""
         ...
 
 
 class LocalWorkers(Generic[P]):
-    """Does it in this process."""
+    """Runs the work in this process."""
 
     engine: Final = LOCAL
     cores: Final = 1
@@ -135,4 +137,4 @@ class LocalWorkers(Generic[P]):
             yield from stage.work(self._place, by_task.pop(task))
 
     def cancel(self) -> None:
-        """Parts that run in this process look for themselves whether they are to end."""
+        """Do nothing: parts in this process check for themselves whether they are to stop."""

@@ -1,1 +1,1 @@
-"""M: what each partition may still need, what the whole cluster may, and the one place where that is published."""
+"""M: what each partition and the whole cluster may still need, and the one place where M is published."""

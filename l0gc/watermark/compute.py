@@ -1,8 +1,8 @@
-"""The watermark M (pure): every L0 object at epoch M and below may be deleted.
+"""Compute the watermark M (pure): every L0 object at epoch M and below may be deleted.
 
 `M = min(cluster epoch at the snapshot, min over its partitions of M(p))`. It is safe with any older reading of the
-partitions, since M(p) never goes down; and with topics created since, because those admit nothing at or below the snapshot's
-epoch (hazard 5). Source: the cluster-epoch concept of Redpanda Cloud Topics.
+partitions, since M(p) never decreases. It is safe with topics created since, because they admit nothing at or below the
+snapshot's epoch (hazard 5). Source: the cluster epoch of Redpanda Cloud Topics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from l0gc.watermark.source import CONTROLLER_REMEDY, HELD_BACK_SHOWN, Holder, Un
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """M; `held_back_by` are the partitions that it equals while it could be higher, the first few of them."""
+    """M; `held_back_by` are the first few of the partitions whose M(p) equals it, if it could be higher."""
 
     watermark: int
     cluster_epoch: int
@@ -28,7 +28,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
-    """M for a snapshot whose partitions are in these units."""
+    """Return M for a snapshot whose partitions are in these units."""
     watermark = min([cluster_epoch, *(u.gc_epoch for u in units if u.gc_epoch is not None)])
     low = sorted((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition))
     holders = [h for h in low if h.gc_epoch == watermark < cluster_epoch]
@@ -36,8 +36,10 @@ def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
 
 
 def holders_of(units: Sequence[UnitSummary]) -> Callable[[int], tuple[str, int]]:
-    """Which partitions may still need an epoch, which are those whose M(p) is below it: gives the one with the lowest M(p),
-    as text (empty for none), and how many there are."""
+    """Return a function from an epoch to the partitions that may still need it, which are those with M(p) below it.
+
+    It returns the one with the lowest M(p) as text (empty for none), and their number.
+    """
     low = min((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition), default=None)
     total: Counter[int] = Counter()
     for u in units:
@@ -53,13 +55,13 @@ def holders_of(units: Sequence[UnitSummary]) -> Callable[[int], tuple[str, int]]
 
 
 def check_epochs(cluster_epoch: int, highest_known: int, source: str, remedy: str = CONTROLLER_REMEDY) -> None:
-    """Refuse when the bucket knows an epoch that the cluster has not reached (hazard 10).
+    """Refuse if the bucket contains an epoch that the cluster has not reached (hazard 10).
 
     Args:
         cluster_epoch: read after everything that `highest_known` comes from, since uploads continue.
         highest_known: the highest epoch found there.
         source: where, for the message.
-        remedy: what that looks like, and what to do.
+        remedy: the likely cause, and what to do.
 
     Raises:
         EpochRegressionError: the controller's log is older than the data.
@@ -71,7 +73,7 @@ def check_epochs(cluster_epoch: int, highest_known: int, source: str, remedy: st
 
 
 def check_cluster_id(cluster_id: str, owner: str, source: str) -> None:
-    """Raises `ClusterMismatchError` if `source` belongs to another cluster (hazard 11)."""
+    """Raise `ClusterMismatchError` if `source` belongs to another cluster (hazard 11)."""
     if owner != cluster_id:
         raise ClusterMismatchError(
             f"{source} belongs to cluster {owner}, this bucket to {cluster_id}; nothing was published or deleted. "

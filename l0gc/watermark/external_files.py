@@ -1,9 +1,9 @@
-"""The files of a system with an external log: its partitions and its reports, as Parquet, CSV or NDJSON.
+"""Read the files of a system with an external log: its partitions and its reports, as Parquet, CSV or NDJSON.
 
-A number that cannot be read is never guessed: a file with a column that is missing, a value that is empty or no whole
-number, or an end that looks cut off is refused by its name. A list of partitions that lost its end would put M too high. So
-a folder has to be finished, as Spark, Hive and Delta mean it: its writer puts `_SUCCESS` there last and removes it first.
-Where no writer does, `--expect-partitions N` says how many there have to be.
+An unreadable number is never guessed. A file is refused by name if a column is missing, if a value is empty or not a
+whole number, or if its end looks cut off. A truncated list of partitions would put M too high. So a folder has to be
+finished, as Spark, Hive and Delta define it: its writer adds `_SUCCESS` last and removes it first. If no writer does
+that, `--expect-partitions N` gives the number of partitions.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from l0gc.watermark.external_rows import (
 
 _SUFFIX: Final = re.compile(r"\.(parquet|csv|ndjson|jsonl|json)(\.gz)?$")
 _NULL: Final = re.compile(rb"^(?:\A\xef\xbb\xbf)?+[^\S\n]*+null", re.MULTILINE)
-"""A line that begins with null, which pyarrow crashes on at the head of a block; a file may begin with a byte order mark."""
+"""A line that begins with null, which crashes pyarrow at the head of a block; a file may begin with a byte order mark."""
 _MARKER: Final = "_SUCCESS"
 _HIDDEN: Final = re.compile(r"/(?:\.|_(?![^/]*=)|/|$)")
-"""A name below a `_` or a `.` is a writer's own, but for a column's folder (`_day=7`); one that ends with a slash is the
-marker of a folder."""
+"""A name below a `_` or a `.` belongs to a writer, except for a column's folder (`_day=7`). A name that ends with a
+slash is the marker of a folder.
+"""
 _FOLDER: Final = re.compile(r"([^/=]+)=([^/]*)/")
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _FORMATS: Final = {
@@ -56,12 +57,14 @@ _FORMATS: Final = {
     "an Iceberg": re.compile(r"metadata/[^/]+\.metadata\.json$"),
 }
 _UNPACKED_BYTES: Final = 1 << 30
-"""The most that a .gz file unpacks to: the rows of some ten million partitions. A small file could fill the memory."""
+"""The largest unpacked size of a .gz file: the rows of some ten million partitions. A small file could otherwise fill
+the memory.
+"""
 
 
 @dataclass(frozen=True)
 class ExternalFiles(SnapshotLimits):
-    """Where the other system's files are, and what is meant by them.
+    """Where the other system's files are, and how to read them.
 
     Attributes:
         reports: a file or a folder, local or `s3://`: the columns topic, partition, gc_epoch; if they are there also
@@ -80,7 +83,7 @@ class ExternalFiles(SnapshotLimits):
         """Find the files, which have to be finished.
 
         Raises:
-            NotFoundError: there is no such file.
+            NotFoundError: the file does not exist.
             SafetyError: a folder is not finished.
             UsageError: a folder holds a table of another format.
         """
@@ -91,7 +94,7 @@ class ExternalFiles(SnapshotLimits):
 
 
 class _Part(NamedTuple):
-    """A file: below which place it is, its key there, and whether it holds reports or a list of partitions."""
+    """A file: its place, its key there, and whether it holds reports or a list of partitions."""
 
     place: str
     key: str
@@ -104,9 +107,9 @@ class _Part(NamedTuple):
 
 
 class _Found:
-    """A file, or all files in a folder, which has to stay finished while it is read.
+    """A file, or all files of a folder, which has to stay finished while it is read.
 
-    In a bucket, a name is a folder's if there are keys below it.
+    In a bucket, a name is a folder if there are keys below it.
     """
 
     def __init__(self, store: ObjectStore, store_at: StoreAt, path: str, *, finished: bool) -> None:
@@ -137,7 +140,7 @@ class _Found:
             )
 
     def check_finished(self) -> None:
-        """Raise `SafetyError` if it was written again since it was found."""
+        """Raise `SafetyError` if the folder was rewritten since it was found."""
         if self._finished and _marker(self._store) != self._marker:
             raise SafetyError(
                 f"the folder {self._path} was written anew while it was read; run it again when it is finished"
@@ -151,7 +154,7 @@ class _FoundFiles:
         self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """See `ExternalExport.read`: a file of this machine is read by workers of this process alone."""
+        """Read the files: see `ExternalExport.read`. Only workers of this process read local files."""
         tasks = workers.cores
         stages = Stage(workers.slots, partial(_read_parts, self._store_at, tasks)), Stage(tasks, _sum_up)
         found = merged(workers.flow(self._parts, *stages))
@@ -184,7 +187,7 @@ def _opened(store: ObjectStore, store_at: StoreAt, place: str) -> ObjectStore | 
 
 
 def _marker(store: ObjectStore | LocalFolder) -> object | None:
-    """What distinguishes a folder's `_SUCCESS` from another one of that name; None if it does not exist."""
+    """Return what identifies a folder's `_SUCCESS`, and changes when it is rewritten; None if it does not exist."""
     marker = if_there(store.head, _MARKER)
     return None if marker is None else (marker.etag, marker.modified_ms)
 
@@ -195,7 +198,7 @@ def read_table(
     """Return `known_columns` of a file.
 
     Args:
-        folders: columns whose values the names of its folders give, as Spark and Hive write them.
+        folders: columns whose values come from the names of its folders, as Spark and Hive write them.
 
     Raises:
         UsageError, CorruptObjectError: see the module.

@@ -1,14 +1,14 @@
-"""M for a system that keeps its own replicated log: its epoch, its partitions and its reports, l0gc's rules.
+"""Compute M for a system with its own replicated log: the epoch, partitions and reports are its own, the rules l0gc's.
 
-The cluster was initialised with `external_log`, so l0gc neither advances its epoch nor takes data, and M is computed in no
-other way. It is safe for the usual reasons: partitions and epoch are of one snapshot, and M is capped at that epoch; a
-partition without a report counts with its revision - 1, or holds everything if its revision is unknown; a report above the
-epoch is refused; M never goes down, and neither does the epoch that is published with it, l0gc's only record of the other
-log's past. A report of a topic's former incarnation is below the new one's revision, so it may be taken for the new one's: M
-is lower then, never higher.
+The cluster was initialised with `external_log`. So l0gc neither advances its epoch nor accepts data, and M is computed in
+no other way. It is safe for the usual reasons: partitions and epoch are of one snapshot, and M is capped at that epoch. A
+partition without a report counts with its revision - 1, or holds everything if its revision is unknown. A report above
+the epoch is refused. M never goes down, and neither does the epoch published with it, which is l0gc's only record of the
+other log's past. A report of a topic's former incarnation is below the new one's revision; if it is taken for the new
+one's, M is lower, never higher.
 
-A list of partitions that lacks some would put M too high. So fewer partitions than were published last, none at all, and
-reports of partitions that are not listed are each refused unless they are allowed by name.
+A list with missing partitions would put M too high. So fewer partitions than were last published, an empty list, and
+reports of unlisted partitions are each refused unless an option allows them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from l0gc.watermark.publication import PublishedWatermark
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, PinnedUnits, UnitSummary
 
 StoreAt = Callable[[Any, str], ObjectStore]
-"""A store whose prefix is an `s3://bucket/prefix`, which is read as the given store is."""
+"""A store whose prefix is an `s3://bucket/prefix`, read with the settings of the given store."""
 
 SNAPSHOT_AGE_MS: Final = 3_600_000
-"""How old a snapshot may be by default when it is used."""
+"""The default limit of a snapshot's age when it is used."""
 
 _REMEDY: Final = (
     "the snapshot is older than that, or its log was restored from a backup; nothing was published or deleted. Take the "
@@ -45,13 +45,13 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotLimits:
-    """What is meant by what the other system exports, where it may look like a mistake.
+    """Which unusual contents of the other system's export are intended.
 
     Attributes:
-        allow_no_partitions: whether no partitions at all are meant, so that M is the epoch.
-        allow_fewer_partitions: whether partitions were deleted since M was published last.
+        allow_no_partitions: whether an empty list is intended, so that M is the epoch.
+        allow_fewer_partitions: whether partitions were deleted since M was last published.
         allow_unlisted_reports: whether there may be reports of partitions that are not listed.
-        snapshot_age_ms: how old the snapshot is at most.
+        snapshot_age_ms: the largest age of the snapshot.
     """
 
     allow_no_partitions: bool = False
@@ -61,11 +61,11 @@ class SnapshotLimits:
 
 
 class ExternalLog(NamedTuple):
-    """What the other system exports, all of one snapshot.
+    """What the other system exports, all from one snapshot.
 
     Attributes:
         cluster_epoch: its epoch; no partition admits data below what its report says, and none above this is in use yet.
-        found: what its partitions and reports add up to.
+        found: the summary of its partitions and reports.
     """
 
     cluster_epoch: int
@@ -86,10 +86,10 @@ class ExternalLog(NamedTuple):
 
         Args:
             epoch: the cluster epoch; None to take it from the list.
-            expected: how many partitions there have to be; None for any number.
+            expected: the required number of partitions; None for any number.
 
         Raises:
-            UsageError: it is not known whether the list is of one snapshot, and of which.
+            UsageError: it is unknown whether the list is of one snapshot, or of which.
             SafetyError: there are more or fewer partitions than expected.
         """
         if expected not in (None, found.partitions):
@@ -112,14 +112,14 @@ class ExternalLog(NamedTuple):
 
 
 class ExternalExport(Protocol):
-    """What another system exports, found but not read."""
+    """What another system exports, located but not yet read."""
 
     @property
     def files(self) -> int:
-        """In how many pieces any machine can read it; 0 if this process alone can."""
+        """Return in how many pieces any machine can read it; 0 if only this process can."""
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """Read it, where the workers are if these can. Raises `L0gcError` for what is not certain."""
+        """Read the export, on the workers if they can. Raises `L0gcError` for anything uncertain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +130,8 @@ class ExternalEpochs(SnapshotLimits):
 
     Attributes:
         cluster_epoch: the highest epoch that is in use.
-        partitions: every partition there is, as (topic, number), with the epoch at which it was created, or None if that
-            is not known.
+        partitions: every existing partition, as (topic, number), with the epoch at which it was created, or None if that is
+            unknown.
         gc_epochs: M(p) of partitions: nothing at that epoch or below is needed by p, now or later. Any that was ever true
             will do. A partition that is missing here counts with its creation - 1, or with -1.
     """
@@ -143,11 +143,11 @@ class ExternalEpochs(SnapshotLimits):
     files: ClassVar[int] = 0
 
     def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
-        """Return the numbers themselves, of which none is in a file."""
+        """Return the export of these numbers, which needs no file."""
         return self
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """Return the same as an export. Raises `UsageError` for what is not a whole number."""
+        """Return the same as an export. Raises `UsageError` for anything but whole numbers."""
         try:
             partitions = [(t, index(n), None if r is None else index(r)) for (t, n), r in self.partitions.items()]
             reports = [(t, index(n), index(epoch)) for (t, n), epoch in self.gc_epochs.items()]
@@ -180,12 +180,12 @@ class ExternalLogSource:
         return identity._replace(cluster_epoch=self._theirs.cluster_epoch)
 
     def read(self, published: PublishedWatermark | None) -> list[UnitSummary]:
-        """See `EpochSource.read`.
+        """Read the summaries: see `EpochSource.read`.
 
         Raises:
-            UsageError: a number that cannot be, or a partition that is listed twice.
-            ClusterMismatchError: a file is of another cluster.
-            SafetyError: partitions seem to be missing, and no option says that this is meant.
+            UsageError: a number is impossible, or a partition is listed twice.
+            ClusterMismatchError: a file belongs to another cluster.
+            SafetyError: partitions seem to be missing, and no option allows that.
         """
         theirs, found, limits = self._theirs, self._theirs.found, self._theirs.limits
         for cluster_id in found.cluster_ids:
@@ -229,7 +229,7 @@ class ExternalLogSource:
         return self._theirs.cluster_epoch
 
     def pins(self, published: int) -> PinnedUnits:
-        """None: a pin is an entry of l0gc's own controller log."""
+        """Return no pins: a pin is an entry of l0gc's own controller log."""
         return PinnedUnits(-1)
 
 

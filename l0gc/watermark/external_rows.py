@@ -1,13 +1,13 @@
-"""The rows that a system with an external log exports, and what a set of them adds up to.
+"""Sum up the rows that a system with an external log exports.
 
-Files, data frames and a program's own numbers all become these columns and are summed up by the same function, on Spark's
-executors or in this process. Rows of one partition must be summed up together; `spread` keeps them so. The
-summary of a set is small, merges with that of others in any order, and records every refusal with what it names, so that the
-answer does not depend on how rows were spread.
+Files, data frames and a program's own numbers all become these columns, and the same function sums them up, on Spark's
+executors or in this process. Rows of one partition must be summed up together; `spread` ensures that. A summary is small,
+merges with others in any order, and records every refusal with what it names, so the result does not depend on how rows
+were spread.
 
-A revision distinguishes the incarnations of a partition. A report counts for the incarnation that it names. If a report or a
-listed row of a name lacks its revision, all reports of that name count for the one partition of that name, and two listed
-revisions are refused. That is safe: a report of a former incarnation is below the new one's revision, so M is lower then,
+A revision distinguishes the incarnations of a partition. A report counts for the incarnation that it names. If a report
+or a listed row of a name lacks its revision, all reports of that name count for its only partition, and two listed
+revisions are refused. That is safe: a report of a former incarnation is below the new one's revision, so M is lower,
 never higher.
 """
 
@@ -37,16 +37,16 @@ TYPES: Final = {
     "max_applied_epoch": pa.int64(),
     "cluster_epoch": pa.int64(),
 }
-"""The columns that count, of reports and of lists of partitions; others are ignored."""
+"""The columns that are read, of reports and of lists of partitions; others are ignored."""
 PARTITIONS: Final = ("topic", "partition")
 REPORTS: Final = ("topic", "partition", "gc_epoch")
-"""The columns that must be there, without an empty value."""
+"""The columns that must exist, without an empty value."""
 
 _NUMBER_BITS: Final = 31
 _LARGEST: Final = (1 << _NUMBER_BITS) - 1
-"""The highest number of a partition."""
+"""The highest possible number of a partition."""
 _UNKNOWN: Final = -1
-"""Stands for a revision that is not known."""
+"""Stands for an unknown revision."""
 _REASONS: Final = {
     REPORTED: "its report says so; it moves when that system reports a higher gc epoch",
     UNREPORTED: "no report: it counts with the epoch before its creation, or holds everything if that is not known",
@@ -83,7 +83,7 @@ def known_columns(name: str, table: pa.Table, needed: Sequence[str]) -> pa.Table
 
 
 def spread(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield rows of `known_columns` by the part that they belong to: those of one partition all in the same."""
+    """Yield rows of `known_columns` with the part that they belong to; all rows of one partition are in the same part."""
     if parts == 1 or not table.num_rows:
         yield 0, table
         return
@@ -123,7 +123,7 @@ class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
-    """Return what several summaries add up to, in whatever order they come."""
+    """Return the sum of several summaries, in any order."""
     gc_epochs: Counter[int] = Counter()
     for s in summaries:
         gc_epochs.update(s.gc_epochs)
@@ -213,7 +213,7 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
 
 
 def _impossible(tables: Sequence[pa.Table], partition: npt.NDArray[np.int64], gc_epoch: npt.NDArray[np.int64]) -> str:
-    """Return the first sentence about a number that cannot be."""
+    """Return the first sentence about an impossible number."""
     found = []
     if len(partition) and partition.min() < 0:
         found.append("a partition below 0 cannot be")

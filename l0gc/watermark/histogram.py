@@ -1,6 +1,6 @@
-"""What a bucket holds at each epoch, read from the store's listing of the L0 prefix, in ranges of keys.
+"""Count what a bucket holds at each epoch, from the store's listing of the L0 prefix, in ranges of keys.
 
-The sums of each range are made where it is read, so that what is moved grows with the epochs and not with the keys.
+Each range is summed where it is read, so the data transferred grows with the epochs, not with the keys.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Histogram(msgspec.Struct):
         return self
 
     def add_page(self, layout: KeyLayout, page: ListedPage) -> None:
-        """Add a page of a listing. Keys of one epoch lie together, so it goes from run to run and not from key to key."""
+        """Add a page of a listing. Keys of one epoch are adjacent, so this advances by runs, not by keys."""
         keys, sizes, times = page.keys, page.sizes, page.modified_ms
         end = 0
         for number, same in groupby(layout.epochs(keys)):
@@ -73,16 +73,16 @@ class Histogram(msgspec.Struct):
 
 
 BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]
-"""Reads what the bucket holds at each epoch. The second argument gives the epoch that hardly any object is above."""
+"""Reads what the bucket holds at each epoch. The second argument returns an epoch that hardly any object exceeds."""
 
 
 def read_listing(
     workers: Workers[Place], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int | None = None
 ) -> Histogram:
-    """Return a `BucketScan` of the listing.
+    """Return the histogram of the listing, as a `BucketScan`.
 
     Args:
-        first_pages: how far each reader goes in the first round; by default as suits the engine.
+        first_pages: how many pages each reader reads in the first round; by default as suits the engine.
     """
     total = Histogram()
 

@@ -1,10 +1,10 @@
 """compute-watermark: the one way in which M is computed and published, for l0gc's journals and for an external log.
 
-The order of the reads is what makes it safe: the snapshot first (M is capped at its epoch, hazard 5), then what its
-partitions may still need, then the bucket, then the epoch once more, to be compared with all that was seen since (hazard
-10), and with it the pins (hazard 36). `published.json` is read before all of it: a log that ends before the offset recorded
-there was set back (hazard 38). The source and the scan choose where to read, on Spark's executors or in this process; all
-decisions are made here. Nothing is written before the last refusal.
+The order of the reads makes it safe. The snapshot is read first (M is capped at its epoch, hazard 5), then what its
+partitions may still need, then the bucket. Last, the epoch is read again, to be compared with everything seen since
+(hazard 10), and with it the pins (hazard 36). `published.json` is read before all of it: a log that ends before the
+offset recorded there was set back (hazard 38). The source and the scan choose where to read, on Spark's executors or in
+this process; all decisions are made here. Nothing is written before the last check has passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_o
 from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, PinnedUnits, UnitSummary
 
 _TRIES: Final = 5
-"""So many pins may be created while M is published."""
+"""How many pins may be created while M is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +102,26 @@ class EpochSource(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What it means, and what to do, where the bucket knows an epoch above the source's (hazard 10)."""
+        """Return the likely cause, and what to do, if the bucket contains an epoch above the source's (hazard 10)."""
 
     def snapshot(self) -> ClusterIdentity:
         """Return the cluster, with the epoch that caps M."""
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
-        """What the partitions of the snapshot may still need.
+        """Return what the partitions of the snapshot may still need.
 
         Args:
-            published: what is published; no partition is below that M, so a unit that cannot be read is not either.
+            published: what is published. No partition is below that M, so neither is a unit that cannot be read.
 
         Raises:
             EpochRegressionError: the snapshot is older than the partitions (hazard 10).
         """
 
     def epoch_now(self) -> int:
-        """Return the epoch, read again: to be compared with what was seen since the snapshot."""
+        """Read the epoch again, for comparison with everything seen since the snapshot."""
 
     def pins(self, published: int) -> PinnedUnits:
-        """Return the pins, as of the last `epoch_now`, where M = `published` was published before they were read."""
+        """Return the pins as of the last `epoch_now`. M = `published` was published before they were read."""
 
 
 def run_pipeline(
@@ -131,8 +131,8 @@ def run_pipeline(
 
     Args:
         source: the writers whose objects are collected.
-        scan: how the bucket is listed; None to leave that out. Then it is unknown what is eligible, and only the source
-            and what is published can show that a controller log went back.
+        scan: how the bucket is listed; None to skip that. Then it is unknown what is eligible, and only the source and the
+            published M can show that a controller log went back.
 
     Raises:
         SafetyError: a higher M is published, or the source is not of the kind that the cluster was initialised for.
@@ -206,11 +206,11 @@ def run_pipeline(
 
 
 def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:
-    """Refuse a source that is not of the kind that the cluster was initialised for.
+    """Refuse a source of another kind than the cluster was initialised for.
 
     Raises:
-        SafetyError: the epochs of one would count as the other's.
-        UsageError: the epoch cannot be one.
+        SafetyError: the epochs of one kind would count as the other's.
+        UsageError: the epoch is invalid.
     """
     if not is_epoch(snapshot.cluster_epoch):
         raise UsageError(f"cluster epoch {snapshot.cluster_epoch} cannot be: epochs are 0 to {MAX_EPOCH}")

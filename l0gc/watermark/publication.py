@@ -1,16 +1,17 @@
 """`published.json`: the watermark that sweeps use.
 
-Changed by compare-and-swap only, and never lowered: a run that computed a lower one is slower or knows less, and is refused
-(hazard 15). It carries the cluster id, so that a sweep never uses another cluster's (hazard 11), and the cluster epoch,
-so that a controller log that was restored from a backup is found out at once, and not only once M is above it (hazard 10).
+It is changed only by compare-and-swap, and never lowered: a run with a lower M is slower or has older data, and is
+refused (hazard 15). It carries the cluster id, so that a sweep never uses another cluster's M (hazard 11). It carries the
+cluster epoch, so that a controller log restored from a backup is detected at once, and not only when M is above it
+(hazard 10).
 
-It also has where the log of each unit (a journal) ended when it was read. A unit whose log ends before that, or that may
-still need an epoch that M covers, was set back to an older copy: it has forgotten what it named, and what others deleted
-by its word (hazard 38). `refuse_if_set_back` is asked by everything that deletes, commits or advances. A log only grows, so
-what is published is read first and the logs afterwards, and a log that was not set back is never refused.
+It also records where the log of each unit (a journal) ended when it was read. A unit was set back to an older copy if its
+log now ends before that, or if it may still need an epoch that M covers. It has lost entries on which others relied when
+they deleted objects (hazard 38). Everything that deletes, commits or advances calls `refuse_if_set_back`. A log only
+grows, and what is published is read before the logs, so a log that was not set back is never refused.
 
-And it has the epoch of the newest pin. A computation that read the pins before that one was created is refused, since it
-may have passed what the pin holds (hazard 36); `require_seen` raises it before the pin takes effect.
+It also records the epoch of the newest pin. A computation that read the pins before that pin was created is refused,
+since its M may be above what the pin holds (hazard 36). `require_seen` raises this epoch before the pin takes effect.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from l0gc.watermark.compute import check_cluster_id, check_epochs
 from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, UnitSummary
 
 HISTORY_STEP_MS: Final = 600_000
-"""How far apart the newest publications are remembered."""
+"""The minimum time between remembered publications."""
 _TRIES: Final = 20
 _SET_BACK: Final = (
     "it was set back to an older copy, and has forgotten what it named since; nothing was written or deleted. Put its "
@@ -52,9 +53,9 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted.
 
     `history` has, oldest first, each older M with a time at which it was published; see `watermark_at`.
-    `ends` has for each unit how often it was set back and accepted as it was, and the offset of the last entry that was read
-    of its log. Compared in this order, that never goes down. `pinned` is the epoch of the newest pin that does not let M
-    move; who publishes has read the pins at that epoch or later.
+    `ends` has for each unit how often it was set back and accepted as it was, and the offset of the last entry read from its
+    log. Compared in this order, the pair never decreases. `pinned` is the epoch of the newest pin that holds M; a publisher
+    must have read the pins at that epoch or later.
     """
 
     cluster_id: str
@@ -74,12 +75,12 @@ _PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
 
 
 def encode_published(published: PublishedWatermark) -> bytes:
-    """What `published.json` holds: one changed digit must not let live objects go, so it carries a checksum."""
+    """Return the content of `published.json`, with a checksum: one changed digit must not release live objects."""
     return seal(PUBLISHED_WATERMARK, msgspec.json.encode(published))
 
 
 def decode_published(body: bytes) -> PublishedWatermark:
-    """Read `published.json`. Raises `CorruptObjectError` if it is not what was written."""
+    """Read `published.json`. Raises `CorruptObjectError` if it was changed."""
     try:
         return _PUBLISHED.decode(unseal(PUBLISHED_WATERMARK, body))
     except (CorruptObjectError, *UNDECODABLE) as e:
@@ -90,10 +91,10 @@ def decode_published(body: bytes) -> PublishedWatermark:
 
 
 def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
-    """What is published, and its ETag; (None, '') if nothing is.
+    """Return what is published and its ETag; (None, '') if nothing is.
 
     Raises:
-        ClusterMismatchError: it is another cluster's.
+        ClusterMismatchError: it belongs to another cluster.
         CorruptObjectError: it cannot be read.
     """
     published, etag = read_any(store)
@@ -103,21 +104,20 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
 
 
 def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
-    """Return the same before the cluster is known: the caller compares the cluster ids."""
+    """Return the same before the cluster is known; the caller compares the cluster ids."""
     stored = if_there(store.get, PUBLISHED_WATERMARK)
     return (None, "") if stored is None else (decode_published(stored.body), stored.etag)
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:
-    """M, or the watermark below every epoch."""
+    """Return M, or the watermark below every epoch."""
     return published.watermark if published is not None else NO_WATERMARK
 
 
 def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
-    """Return an M that was published at a time of the store's clock: the one of then, or a lower one where the history is
-    thinned out.
+    """Return an M that was published by a time of the store's clock, or a lower one if the history is thinned out.
 
-    M only grows, so an object at or below it was garbage then already.
+    M only grows, so an object at or below it was already garbage then.
     """
     if published is None:
         return NO_WATERMARK
@@ -126,10 +126,10 @@ def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
 
 
 def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]]:
-    """Return the history that a publication takes over from `current`: when each M was first published.
+    """Return the history that a publication inherits from `current`: when each M was first published.
 
-    It thins out with age, so that it grows by the logarithm of the time: of each span of `HISTORY_STEP_MS`, or of up to an
-    eighth of the age, the last one stays. Leaving one out only makes `watermark_at` return a lower M.
+    The history thins out with age, so that it grows by the logarithm of the time. Of each span of `HISTORY_STEP_MS`, or
+    of up to an eighth of the age, the last publication stays. A missing one only makes `watermark_at` return a lower M.
     """
     history = list(current.history)
     if not history or history[-1][0] != current.watermark:
@@ -144,10 +144,10 @@ def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]
 
 
 def check_published(cluster_epoch: int, published: PublishedWatermark | None, remedy: str = CONTROLLER_REMEDY) -> None:
-    """Refuse when what is published is ahead of the cluster epoch, as it was read after it (hazard 10).
+    """Refuse if what is published, read before the cluster epoch, is ahead of it (hazard 10).
 
     Raises:
-        EpochRegressionError: the cluster has forgotten epochs at which objects were uploaded, or deleted.
+        EpochRegressionError: the cluster has lost epochs at which objects were uploaded or deleted.
     """
     if published is not None:
         check_epochs(cluster_epoch, published.watermark, f"the watermark in {PUBLISHED_WATERMARK}", remedy)
@@ -155,10 +155,10 @@ def check_published(cluster_epoch: int, published: PublishedWatermark | None, re
 
 
 def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
-    """Refuse to advance the cluster epoch to one above `epoch` that what is published is still ahead of.
+    """Refuse to advance the cluster epoch to one above `epoch` if the published epoch would still be ahead.
 
     Raises:
-        EpochRegressionError: it is: all would be refused up to there.
+        EpochRegressionError: it would be, and everything up to there would be refused.
     """
     published, _ = read_published(cluster.store, cluster.identity().cluster_id)
     highest = -1 if published is None else max(published.watermark, published.cluster_epoch)
@@ -170,19 +170,18 @@ def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
 
 
 def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
-    """Refuse to admit or delete data where what is published is ahead of the cluster epoch (hazard 10).
+    """Refuse to admit or delete data if what is published is ahead of the cluster epoch (hazard 10).
 
-    Data that was admitted there would lie at or below M, and go with the first sweep after the epoch has caught up; and
-    what the controller gives out there, it has given out before.
+    Data admitted there would be at or below M, and the first sweep after the epoch has caught up would delete it. What
+    the controller assigns there, it has assigned before.
 
-    Where epochs come from an external log, its epoch is what was published with M. l0gc cannot read that log, and
-    admits no data there; a log that went back is found out when M is computed next.
+    With an external log, the epoch is the one published with M. l0gc cannot read that log, and admits no data there; the
+    next computation of M detects a log that went back.
 
-    Returns:
-        The identity and what is published: the very ones that were compared.
+    Returns: The identity and what is published, exactly as compared.
 
     Raises:
-        EpochRegressionError: it is.
+        EpochRegressionError: it is ahead.
         ClusterMismatchError: another cluster's watermark is published.
     """
     published, _ = read_any(cluster.store)
@@ -199,14 +198,14 @@ def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, Published
 def check_set_back(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
     """Refuse a unit that was set back to an older copy of its log (hazard 38). It was read after what is published.
 
-    A unit that an operator accepted as it was may hold extents at or below M, which its newer log had lifted. It goes on;
-    what deletes or publishes by M waits until they are in L1 again.
+    A unit that an operator accepted may hold extents at or below M, which its newer log had lifted. It continues, but
+    deletions and publications by M wait until they are in L1 again.
 
     Args:
         by_m: whether the caller deletes or publishes by M.
 
     Raises:
-        SetBackError: it was.
+        SetBackError: it was set back.
     """
     if published is None or unit.end is None:
         return
@@ -233,7 +232,9 @@ def _end(end: tuple[int, int]) -> str:
 
 
 class Judged(NamedTuple):
-    """That no log went back. `unread` are the units that could not be read, so that nobody knows it of them, and why."""
+    """Confirms that no log went back. `unread` are the units that could not be checked because they are unreadable,
+    and why.
+    """
 
     identity: ClusterIdentity
     published: PublishedWatermark | None
@@ -248,18 +249,18 @@ def refuse_if_set_back(
     by_m: bool = False,
     names: bool = False,
 ) -> Judged:
-    """Refuse to delete, commit or advance anything where a log went back: the controller's, or a unit's.
+    """Refuse to delete, commit or advance anything if a log went back: the controller's, or a unit's.
 
-    A unit that cannot be read is left out by the caller, also if it can be read later: nothing is committed to it, and
-    nothing of it is an orphan. If the process keeps it, nothing lands there. By M objects of all units are deleted, so then
-    each must be read, or its damage be known, which holds M.
+    The caller must skip a unit that cannot be read, even if it becomes readable later: nothing is committed to it, and
+    nothing of it is an orphan. If the process keeps it, nothing lands there. Objects of all units are deleted by M, so
+    then each must be readable, or its damage be known, which holds M.
 
     Args:
-        units: the only ones that the caller changes; by default it may be any.
+        units: the only ones that the caller changes; by default any.
         keep: see `ClusterHandle.units`.
         by_m: see `check_set_back`.
-        names: whether the caller names something for ever by the next epoch. No unit may have seen that epoch: the name
-            would be that of something else, of which the newer controller log knows and this one does not.
+        names: whether the caller permanently assigns names by the next epoch. No unit may have seen that epoch: the name
+            would belong to something else that only the lost, newer controller log contains.
 
     Raises:
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
@@ -297,7 +298,7 @@ def publish(
     epoch_now: Callable[[], int] | None = None,
     remedy: str = CONTROLLER_REMEDY,
 ) -> PublishedWatermark | None:
-    """Publish `new` and return what was published before. The cluster epoch that is published never goes down either.
+    """Publish `new` and return what was published before. The published cluster epoch never goes down either.
 
     Args:
         pins_as_of: the epoch at which the pins were read that `new` respects; -1 if none were.
@@ -337,11 +338,11 @@ def publish(
 
 
 def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
-    """Let nobody publish M who has not read the pins at `epoch` or later. M itself stays as it is.
+    """Require publishers of M to have read the pins at `epoch` or later. M itself stays unchanged.
 
     Raises:
         ClusterMismatchError, CorruptObjectError: see `read_published`.
-        StoreError: it changed under every try.
+        StoreError: it changed during every attempt.
     """
 
     def change(current: PublishedWatermark | None) -> PublishedWatermark | None:
@@ -360,7 +361,7 @@ def _swap(
     cluster_id: str,
     change: Callable[[PublishedWatermark | None], PublishedWatermark | None],
 ) -> PublishedWatermark | None:
-    """Replace what is published by what `change` makes of it, unless that is None, and return what it was before."""
+    """Replace what is published by the result of `change`, unless that is None; return what it was before."""
     before: PublishedWatermark | None = None
     unsure: PublishedWatermark | None = None
     for attempt in range(_TRIES):

@@ -1,9 +1,9 @@
-"""Scan snapshots: what compute-watermark saw in the bucket, one object for each run, with a row for each epoch.
+"""Scan snapshots: what compute-watermark saw in the bucket, one object per run, with a row for each epoch.
 
-They inform operators: what is eligible, what is held by whom, and how that has changed. Nothing that deletes or computes M
-reads one: an object's own key and the published M decide whether it may go (`collect/plan.py`). So a lost, old or wrong
-snapshot costs a number and no data. They are still checked, since a wrong number misleads operators: they are packed and
-sealed as log entries are.
+They inform operators: what is eligible, what is held by which partition, and how that has changed. Nothing that deletes
+or computes M reads one: an object's own key and the published M decide whether it may be deleted (`collect/plan.py`). So
+a lost, old or wrong snapshot costs a number, not data. They are packed and sealed as log entries are, since a wrong
+number would mislead operators.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from l0gc.watermark.histogram import Histogram
 _log: Final = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
-"""Goes up when a field is added or means something else; docs/format.md describes each version."""
+"""Increased when a field is added or changes its meaning; docs/format.md describes each version."""
 KEEP_SCANS: Final = 1000
-"""The most snapshots that are kept."""
+"""The maximum number of snapshots that are kept."""
 KEEP_DAYS: Final = 90
 _DAY_MS: Final = 86_400_000
 _KEY: Final = re.compile(re.escape(SCANS) + r"[0-9]{15}-[0-9a-f-]{36}")
 MAX_ROWS: Final = 100_000
-"""Above so many epochs the oldest ones share a row: a snapshot stays around a megabyte, whatever the bucket holds."""
+"""With more epochs than this, the oldest ones share a row: a snapshot stays around a megabyte, whatever the bucket holds."""
 
 
 class ScanRow(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class ScanRow(msgspec.Struct, frozen=True):
 
 
 class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """A scan in a line.
+    """A scan in one line.
 
     Attributes:
         taken_ms: when the run had read the bucket, by the store's clock; the snapshot's key begins with it.
@@ -102,7 +102,7 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
 class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
     """What a scan saw, as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock.
 
-    What it prints elsewhere, or as an age, is not in its JSON.
+    Fields that are printed elsewhere, or as ages, are not in its JSON.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset(
@@ -136,7 +136,7 @@ def snapshot_of(
     cluster_id: str,
     taken_ms: int,
 ) -> ScanSnapshot:
-    """What a scan amounts to under M, and which partitions hold what is not eligible."""
+    """Return the snapshot of a scan: its totals under M, and which partitions hold what is not eligible."""
     l0 = [
         ScanRow(epoch, row.objects, row.bytes, row.oldest_ms, *holders(epoch))
         for epoch, row in sorted((e, r) for e, r in histogram.rows.items() if e is not None)
@@ -167,7 +167,7 @@ def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot as it is stored; its rows are decoded only where they are needed."""
+    """A snapshot as stored; its rows are decoded only when they are needed."""
 
     version: int
     totals: msgspec.Raw
@@ -189,14 +189,14 @@ def list_scans(store: ObjectStore) -> list[str]:
 
 
 def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[str]:
-    """Return those of the keys that are snapshots, and older than `KEEP_DAYS`, or not among the `keep` newest."""
+    """Return the keys of snapshots that are older than `KEEP_DAYS`, or not among the `keep` newest."""
     snapshots = sorted(k for k in keys if _KEY.fullmatch(k))
     before = scan_key(max(0, now_ms - KEEP_DAYS * _DAY_MS), "")
     return [k for i, k in enumerate(snapshots) if i < len(snapshots) - keep or k < before]
 
 
 def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str | None:
-    """Write a snapshot and return its key. M is published by then, so an error is only reported, and None returned."""
+    """Write a snapshot and return its key. M is already published, so an error is only reported, and None returned."""
     try:
         return write_scan(store, runtime, scan)
     except (StoreError, NotFoundError) as e:
@@ -216,10 +216,10 @@ def encode_scan(key: str, scan: ScanSnapshot) -> bytes:
 
 
 def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
-    """With the oldest epochs as one row, if there are too many; the totals stay exact.
+    """Return the scan with its oldest epochs merged into one row, if there are too many; the totals stay exact.
 
-    The lowest epochs are the first to be eligible, and what is eligible goes with the next sweep. The row stands at the
-    highest of its epochs and has that one's holders, which are those of all of them.
+    The lowest epochs become eligible first, and the next sweep deletes what is eligible. The row has the highest of its
+    epochs, and that epoch's holders, which are the holders of all of them.
     """
     epochs = scan.epochs
     surplus = len(epochs) - MAX_ROWS
@@ -249,7 +249,7 @@ def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
 
 
 def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec.Raw]:
-    """Return the totals, and the rows as they are stored."""
+    """Return the totals, and the rows as stored."""
     try:
         kept = unpack_sealed(key, body, _KEPT, ENTRY_LIMIT)
         if kept.version != FORMAT_VERSION:
@@ -268,8 +268,9 @@ def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec
 def read_trend(
     store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100
 ) -> tuple[list[ScanTotals], int]:
-    """Return the totals of the `last` newest snapshots, oldest first; and how many are left out, since they cannot be read
-    or are another cluster's."""
+    """Return the totals of the `last` newest snapshots, oldest first, and the number of those that are unreadable or
+    another cluster's.
+    """
 
     def read(key: str) -> list[ScanTotals] | None:
         try:

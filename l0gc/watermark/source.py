@@ -1,13 +1,13 @@
-"""Where M comes from: the collector's view of a cluster, and of the writers whose objects it deletes.
+"""The sources of M: the collector's view of a cluster, and of the writers whose objects it deletes.
 
 The collector depends on no journal and no other system's log. It uses a `ClusterHandle`, which identifies the bucket's
 cluster and its epoch, and an `EpochSource` (`pipeline.py`), which reports what the partitions may still need. Partitions
-come in units (a journal, a set of files), each summed up in a few numbers, so that nothing here grows with the number of
+come in units (a journal, a set of files), each summed up in a few numbers, so nothing here grows with the number of
 partitions.
 
 What makes deletion safe: epoch and partitions of a source are of one moment, and M is capped at that epoch (hazard 5). A
-summary may be of any age, since M(p) never goes down. For a unit that cannot be read, the lowest epoch that its partitions
-can be at counts, and the unit is named (hazard 6).
+summary may have any age, since M(p) never goes down. An unreadable unit counts with the lowest epoch that its partitions
+can have, and is named (hazard 6).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTROLLER_REMEDY: Final = (
     "the controller log looks restored from an old backup, or the object is foreign; nothing was published or deleted. "
     "Restore the newer controller log, or remove that object if it is not l0gc's"
 )
-"""What it means, and what to do, if the bucket holds an epoch above that of l0gc's own controller log."""
+"""The likely cause, and what to do, if the bucket contains an epoch above that of l0gc's own controller log."""
 
 UNRECONCILED: Final = "unreconciled"
 IDLE: Final = "idle"
@@ -43,7 +43,7 @@ another system's report says so; that system has not reported it. And a pin may 
 
 
 class ClusterIdentity(NamedTuple):
-    """Whose bucket this is, at which epoch, and what its L0 keys look like: all of one moment.
+    """The bucket's cluster, its epoch, and the form of its L0 keys, all of one moment.
 
     With an external log, l0gc's own epoch has no meaning; see `publication.refuse_if_behind`.
     """
