@@ -1,8 +1,8 @@
-"""How long a piece of work takes in this process and on Spark, as an estimate: `auto` takes the lower (pure).
+"""Estimate how long work takes in this process and on Spark; `auto` takes the lower estimate (pure).
 
-Listing, deleting and rewriting go by rates that were measured, the start of Spark too; the others are assumed. The store
-waits 50 ms before each answer, about as S3 does. `benchmarks/run engines` measures start and listing anew, and checks that
-`auto` is at most 1.2 times slower than the better engine.
+The rates of listing, deleting and rewriting were measured, and so was Spark's start; the others are assumed. The store
+waits 50 ms before each answer, about as S3 does. `benchmarks/run engines` measures start and listing anew, and checks
+that `auto` is at most 1.2 times slower than the better engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pace:
 LISTING: Final = Pace(here=120_000, core=16_000)
 """Keys. One process has up to 64 LISTs in flight, and one core to read them; a Spark task waits for each page."""
 DELETING: Final = Pace(here=30_000, core=12_000)
-"""Objects that are listed, deleted and put on record."""
+"""Objects that are listed, deleted and recorded."""
 REWRITING: Final = Pace(here=9_000_000, core=8_500_000, most_cores=2)
 """Bytes of L0, or of small L1 objects, that become L1. In one process this was measured on two cores."""
 READING_FILES: Final = Pace(here=2.5, core=2.5, most_cores=1 << 20)
@@ -39,11 +39,11 @@ JOURNALS: Final = Pace(here=10, core=5)
 """Journals with 64 entries after their checkpoint, of which one process reads 32 at once, and a Spark task 16."""
 
 START_S: Final = 6.5
-"""What a session takes to start, with its first Python workers."""
+"""The start of a session, with its first Python workers."""
 RUNNING_S: Final = 2.0
-"""The same if Java or the session is there already: its Python workers."""
+"""The start if Java or the session is already running: its Python workers."""
 CLUSTER_CORES: Final = 16
-"""What a cluster is taken to have if no setting says it."""
+"""The number of cores assumed for a cluster if no setting gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class SparkPlace:
     """Where Spark would do the work.
 
     Attributes:
-        master: what it is called.
-        cores: how many tasks it does at once.
-        cluster: whether these are other machines than this one.
+        master: its name in messages.
+        cores: how many tasks it runs at once.
+        cluster: whether it uses other machines.
         running: whether the session, or its Java, has started.
     """
 

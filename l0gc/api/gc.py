@@ -1,8 +1,8 @@
-"""A garbage collection: the steps one after another, each if it is due, and what became of each.
+"""Run a garbage collection: the steps one after another, each if it is due, with the outcome of each.
 
-`collect/gc_steps.py` and each step's own module decide which steps are due, and which still run after one has failed; here
-the facts are read. If they are unknown, or the step failed in the last run, it is due. Whoever calls may do something around
-each step, as the command line does, which measures it and shows its progress; it cannot change which steps run.
+`collect/gc_steps.py` and each step's module decide which steps are due, and which still run after one has failed; this
+module reads the facts. A step is due if they are unknown, or if it failed in the last run. The caller may wrap each step,
+as the command line does to measure it and show its progress, but cannot change which steps run.
 """
 
 from __future__ import annotations
@@ -108,8 +108,9 @@ class GcResult(Outcome):
 
 
 class GcStep(NamedTuple):
-    """A step: its options, or None to leave it out; what does it; why it is not due, read when it comes up; and what its
-    result leaves for the next run."""
+    """A step: its options, or None to skip it; its function; why it is not due, read when its turn comes; and what its
+    result leaves for the next run.
+    """
 
     name: str
     options: Operation | None
@@ -125,11 +126,11 @@ class GcStep(NamedTuple):
 def play(
     result: GcResult, steps: Iterable[GcStep], last: Mapping[str, Attempt], around: Around, *, external: bool
 ) -> None:
-    """Do the steps, in their order, those that are due.
+    """Run the due steps in their order.
 
     Args:
-        last: how each step ended when it last ran: one that failed is due.
-        external: the other system's log takes no entries of ours, and M comes from its reports.
+        last: how each step ended when it last ran: a failed one is due.
+        external: the other system's log accepts no entries from l0gc, and M comes from its reports.
     """
     began = time.monotonic()
     always = [step for step, a in last.items() if not a.ok]
@@ -150,7 +151,7 @@ def play(
 
 
 class _Run:
-    """One run of the steps, of which some are `always` due."""
+    """One run of the steps; the steps in `always` are due in any case."""
 
     def __init__(self, result: GcResult, always: Collection[str], around: Around) -> None:
         self._result, self._always, self._around = result, always, around
@@ -164,7 +165,7 @@ class _Run:
                 break
 
     def _do(self, step: GcStep) -> bool:
-        """Return whether to go on after this step."""
+        """Run a step; return whether to continue after it."""
         began, code, why = time.monotonic(), _INTERRUPTED, ""
         try:
             why = step.not_due() if step.name not in self._always else ""
@@ -215,10 +216,10 @@ class _Run:
 
 
 class Due:
-    """Each `no_…` says why its step is not due, or nothing if it is.
+    """Each `no_…` returns why its step is not due, or nothing if it is.
 
-    Once housekeeping has found that no log went back, the questions about what is due do not look for that again. Each step
-    that is due does, and so does the question about vacuum, at the end.
+    Once housekeeping has found that no log went back, these checks do not repeat that. Each due step does, and so does
+    the check of vacuum, at the end.
     """
 
     def __init__(self, cluster: Handles, wanted: Gc) -> None:
@@ -266,7 +267,7 @@ class Due:
         return gc_steps.compute_not_due(published, self._note, lowest=lowest, landed=landed, now_ms=now_ms)
 
     def computed(self, result: WatermarkResult) -> None:
-        """Keep for the next run what M was computed from."""
+        """Record for the next run what M was computed from."""
         published, listing = self._published(), result.listing
         if published is None:
             return
@@ -283,7 +284,7 @@ class Due:
         return gc_steps.sweep_not_due(self._published(), self._note, before_ms, shadow=shadow)
 
     def swept(self, result: SweepResult) -> None:
-        """Keep for the next run up to where nothing is left, or all is on record of a shadow run."""
+        """Record for the next run up to where nothing is left, or up to where a shadow run has recorded everything."""
         options = result.plan.options
         if options.shards is not None or result.stopped:
             return
@@ -317,7 +318,7 @@ class Due:
         return read_published(self._cluster.store, self._cluster.controller.replica.state.cluster_id)[0]
 
     def _now_ms(self) -> int:
-        """Return the store's clock at the last look at the controller's log, which each question begins with."""
+        """Return the store's clock at the last read of the controller's log, with which each check begins."""
         as_of_ms = self._cluster.controller.replica.as_of_ms
         return self._cluster.store.now_ms() if as_of_ms is None else as_of_ms
 

@@ -1,1 +1,1 @@
-"""The command line: one module for each command; what it prints is apart from what it does."""
+"""The command line: one module for each command, with printing separate from the work."""

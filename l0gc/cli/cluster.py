@@ -1,4 +1,4 @@
-"""`l0gc init` founds a cluster; `l0gc epoch`, `l0gc housekeep`, `l0gc pause` and `l0gc resume` are about it as a whole."""
+"""`l0gc init` founds a cluster; `l0gc epoch`, `l0gc housekeep`, `l0gc pause` and `l0gc resume` act on it as a whole."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
 
 
 _FAR: Final = 10_000
-"""A jump by more epochs is asked about: 10 weeks of ticks."""
+"""A jump by more epochs than this needs confirmation: 10 weeks of ticks."""
 
 
 @click.group("epoch", cls=CommandGroup)
@@ -124,7 +124,7 @@ def housekeep_command(out: Output, cluster: Cluster, barrier: bool, accept_set_b
 
 
 def _accept(out: Output, cluster: Cluster, journal: int, *, yes: bool) -> None:
-    """Accept a journal as it is. Raises `UsageError` where the user does not say so, or there is nothing to accept."""
+    """Accept a journal as it is. Raises `UsageError` if the user does not confirm, or there is nothing to accept."""
     from l0gc.streamlog.set_back import set_back
 
     if not yes:

@@ -70,7 +70,7 @@ def run_compute_watermark(out: Output, compute: Callable[..., WatermarkResult]) 
 
 
 def _external_files(reports: str | None, partitions: str | None, **more: Any) -> ExternalFiles | None:
-    """Where another system's files are; None if none are given."""
+    """Return where another system's files are; None if none are given."""
     if (reports is None) != (partitions is None):
         raise UsageError("--reports and --partitions belong together")
     if reports is None or partitions is None:
@@ -123,7 +123,7 @@ def _listing_lines(result: WatermarkResult, seen: ScanReport) -> list[str]:
 
 
 def _held(result: WatermarkResult, epoch: int, r: ScanRow) -> str:
-    """Return by whom an epoch is held. An epoch of the run's snapshot that no partition needs is held by pins alone."""
+    """Return who holds an epoch. An epoch of the run's snapshot that no partition needs is held by pins alone."""
     if r.held_by:
         return f"by {r.held_by}{f' and {r.holders - 1:,} more' if r.holders > 1 else ''}"
     if epoch > result.cluster_epoch:

@@ -34,13 +34,13 @@ _PARTITIONS = 8
 _KEY = "carrier"
 _MASTER: Final = "local[2]"
 _OWN = {"L0GC_URL": "s3://demo/l0gc", "L0GC_CONFIG": os.devnull}
-"""The demo's own settings, and nothing of the user's file."""
+"""The demo's own settings; the user's file is not read."""
 
 
 URL: Final = "s3://try/l0gc"
-"""What is exported as `L0GC_URL`, where none is given; `l0gc init --create-bucket` makes the bucket."""
+"""The exported `L0GC_URL` if none is given; `l0gc init --create-bucket` creates the bucket."""
 _LOOK_SECONDS: Final = 0.2
-"""How long a signal may wait to be seen."""
+"""How long a signal may wait to be noticed."""
 
 
 @cli_command("server")
@@ -113,7 +113,7 @@ def demo_command(settings: Settings, files: int, limit: int | None) -> None:
 
 
 class _Demo:
-    """Runs commands, shows what they are and what they say, and keeps their numbers."""
+    """Runs commands, shows them with their output, and keeps their numbers."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -237,7 +237,7 @@ class _Demo:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """These variables and no others of AWS's or l0gc's, for the length of the block."""
+    """Set these variables, and no other variables of AWS or l0gc, during the block."""
     before = dict(os.environ)
     for name in before:
         if name.startswith(("AWS_", "L0GC_")):

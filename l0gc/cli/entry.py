@@ -1,4 +1,4 @@
-"""Where the process begins, before click is imported: until a signal is listened to, Ctrl-C ends it without a word."""
+"""Start the process, before click is imported: until the signal handler is set, Ctrl-C ends it silently."""
 
 import gc
 import signal
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _look_more_often(phase: str, _: dict[str, int]) -> None:
-    """Once there were so many objects, a command is a long one, and its replies leave cycles."""
+    """Collect more often after this many objects: the command is a long one, and its replies leave cycles."""
     if phase == "stop":
         gc.callbacks.remove(_look_more_often)
         if gc.get_threshold()[0] == _AT_START:  # else the command has said how often

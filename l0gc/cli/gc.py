@@ -90,7 +90,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
             raise stopped from e
 
     def lines(result: GcResult) -> list[str]:
-        """What each step printed, with its name before its first line; a line for all that were not due."""
+        """Return what each step printed, with its name before its first line, and a line for all that were not due."""
         shown = []
         for step in STEPS:
             for i, line in enumerate(text.get(step, [])):
@@ -109,5 +109,5 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
 
 
 def _interrupt() -> None:
-    """Leave a step where it is, as Ctrl-C does: no `except` for errors may take it for one, Spark's neither."""
+    """Interrupt a step, as Ctrl-C does: no `except` for errors, including Spark's, may catch it."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The options that every command takes, before its name or after it; and a command's help, which lists them last."""
+"""The options that every command takes, before or after its name; and a command's help, which lists them last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from l0gc.storage.config import ENCRYPTIONS, ENDPOINT_VARIABLES, REGION_VARIABLE
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FILE: Final = click.Path(readable=False, allow_dash=True)
-"""A file's name, which shells complete; it is checked when it is read."""
+"""A file name, which shells complete; it is checked when it is read."""
 
 
 class GlobalOption(click.Option):
@@ -78,11 +78,11 @@ epoch_interval_option: Final = click.option(
     "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=interval, metavar="DURATION",
     help="How old an epoch gets before the next one.  [default: 10m]",
 )  # fmt: skip
-"""For commands that advance the epoch when it is due, or judge whether that happens."""
+"""For commands that advance the epoch when it is due, or report whether that happens."""
 
 
 def on_command_line(context: click.Context) -> dict[str, Any]:
-    """Return the options that the command line has, after the command's name, which counts more, or before it."""
+    """Return the options on the command line. Those after the command's name take precedence over those before it."""
     found = dict[str, Any]()
     for part in (context.find_root(), context):
         found |= {k: v for k, v in part.params.items() if part.get_parameter_source(k) is ParameterSource.COMMANDLINE}

@@ -48,8 +48,8 @@ class LogHandler(logging.Handler):
 
     Attributes:
         format_name: `text` or `json`.
-        run_id: what ties the events of a run together.
-        command: which command runs.
+        run_id: connects the events of a run.
+        command: the running command.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ HANDLER: Final = LogHandler()
 
 
 def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: bool = False) -> None:
-    """Say where the events of this process go from now on. Raises `UsageError` for a format that there is not."""
+    """Set where the events of this process go from now on. Raises `UsageError` for an unknown format."""
     if format_name not in FORMATS:
         raise UsageError(f"the log format {format_name!r} is none of {', '.join(FORMATS)}")
     HANDLER.format_name, HANDLER.command, HANDLER.run_id = format_name, command, run_id
@@ -95,18 +95,18 @@ def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: 
 
 
 def running(step: str) -> str:
-    """Return the command to run again for a step: the one that the user ran, of which it may be a part."""
+    """Return the command to run again for a step: the user's command, of which the step may be a part."""
     return HANDLER.command or step
 
 
 def error(message: str, exit_code: int, **fields: Any) -> None:
-    """The sentence that a run, or a step of it, failed with."""
+    """Log the sentence with which a run, or a step of it, failed."""
     _log.error("%s", message, extra=event("error", exit_code=exit_code, **fields))
 
 
 @contextmanager
 def logging_command(settings: Settings, command: str, run_id: str) -> Iterator[None]:
-    """The log of one command, from its beginning to its end; one that another command runs writes into that one's log."""
+    """Set up the log of one command for the block; a command that another one runs writes into that one's log."""
     if _running.get():
         yield
         return

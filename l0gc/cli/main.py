@@ -42,10 +42,11 @@ APART: Final = "apart"
 
 
 Act = tuple[str, str]
-"""What a command does to a cluster, and the role whose policy lets it (docs/operations.md; empty if none is described).
+"""What a command does to a cluster, and the role whose policy allows it (docs/operations.md; empty if none is
+described).
 
-It CHANGES the cluster or its data, so it is refused where a log went back; it GOES_ON there, and may write to the bucket,
-but not to a log; it READS, and writes nothing; or it is APART from any cluster.
+CHANGES: it changes the cluster or its data, and is refused if a log went back. GOES_ON: it continues then, and may write
+to the bucket, but not to a log. READS: it writes nothing. APART: it needs no cluster.
 """
 
 
@@ -53,10 +54,10 @@ class CommandRow(NamedTuple):
     """A command, or a group of them.
 
     Attributes:
-        module: where it is, in this package.
+        module: its module in this package.
         text: what it does, for the list of commands.
-        group: where in that list it stands.
-        act: what it does to a cluster; of a group, what each of its commands does.
+        group: its group in that list.
+        act: what it does to a cluster; for a group, what each of its commands does.
     """
 
     module: str
@@ -163,7 +164,7 @@ COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}
 
 
 def acts() -> dict[str, Act]:
-    """What each command does to a cluster, by what stands behind `l0gc`: `topic create`."""
+    """Return what each command does to a cluster, by its words after `l0gc`: `topic create`."""
     found = dict[str, Act]()
     for name, command in COMMANDS.items():
         if isinstance(command.act, tuple):
@@ -174,7 +175,7 @@ def acts() -> dict[str, Act]:
 
 
 def load(name: str) -> click.Command:
-    """Return the command of that name, from its module; a module that has several names each."""
+    """Return the command of that name, from its module; a module with several names has one for each."""
     module = importlib.import_module(f"l0gc.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name.replace('-', '_')}_command", None) or module.command
     assert isinstance(command, click.Command)
@@ -182,7 +183,7 @@ def load(name: str) -> click.Command:
 
 
 class LazyGroup(Command, click.Group):
-    """Knows its commands by name; imports one when it is used."""
+    """Knows its commands by name, and imports each on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -200,7 +201,7 @@ class LazyGroup(Command, click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; click would answer Ctrl-C with an empty line."""
+        """Run the command; click would print an empty line on Ctrl-C."""
         with signals.stop_on_interrupt(lambda: "running the command again is safe"):
             return super().invoke(ctx)
 
@@ -210,7 +211,7 @@ class LazyGroup(Command, click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands first, whose options the global ones are."""
+        """Write the commands first; the global options are theirs."""
         for group in GROUPS:
             with formatter.section(group):
                 formatter.write_dl([(name, c.text) for name, c in COMMANDS.items() if c.group == group])
@@ -282,7 +283,7 @@ def _run() -> Any:
 
 
 def _show(e: click.ClickException) -> None:
-    """Show what is wrong with the command line as click does, but cut between words."""
+    """Show what is wrong with the command line as click does, but break lines between words."""
     if isinstance(e, click.UsageError) and e.ctx is not None:
         click.echo(f"{e.ctx.get_usage()}\nTry '{e.ctx.command_path} --help' for help.\n", err=True)
     for line in fitted([f"Error: {e.format_message()}"], 7, sys.stderr):
@@ -290,9 +291,9 @@ def _show(e: click.ClickException) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Have stdin, stdout and stderr, whatever the caller closed: the next file or connection would get their numbers.
+    """Open stdin, stdout and stderr if the caller closed them: the next file or connection would get their numbers.
 
-    They are opened the wrong way round, so that a process that uses one learns that it is closed.
+    They are opened in the opposite direction, so that using one reports that it is closed.
     """
     for number, name, flags, mode in (
         (0, "stdin", os.O_WRONLY, "r"),
@@ -308,12 +309,12 @@ def _open_what_is_closed() -> None:
 
 
 def _give_up_stdout() -> None:
-    """Send what stdout's buffer holds still nowhere, so that the flush at exit does not fail, too."""
+    """Discard what is still in stdout's buffer, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _of_stdout(e: OSError) -> str:
-    """What is wrong with stdout, if that failed: click writes help on its own. Other output fails with other errors."""
+    """Return what is wrong with stdout, if that failed: click itself writes help. Other output raises other errors."""
     if not any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(e.__traceback__)):
         return ""
     _give_up_stdout()
@@ -321,7 +322,7 @@ def _of_stdout(e: OSError) -> str:
 
 
 def _of_this_machine(e: OSError) -> str:
-    """What is wrong with a file, a folder or a disk here; nothing else is left as an `OSError`."""
+    """Return what is wrong with a local file, folder or disk; no other `OSError` is left."""
     where, said = str(e.filename or ""), e.strerror or str(e)
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left{f' for {where}' if where else ''}: free some, or set TMPDIR to a folder that has more"

@@ -24,10 +24,10 @@ REFUSED: Final = 4
 """The exit code of a run that was refused for safety."""
 
 LABELS: Final = ("url", "command", "step")
-"""Every metric has these: the cluster, the command that ran, and which of its steps; `gc` has several."""
+"""The labels of every metric: the cluster, the command, and its step; `gc` has several."""
 
 LAST_RUN: Final = "l0gc_last_run_"
-"""What the names of a Pushgateway's gauges begin with where a counter would have to be added up."""
+"""The prefix of a Pushgateway's gauges that stand in for counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Metric:
 
     @property
     def last_run_name(self) -> str:
-        """Its name as a number of the last run alone: what a Pushgateway is sent."""
+        """Return its name as a number of the last run alone, for a Pushgateway."""
         if self.kind == GAUGE:
             return self.name
         return LAST_RUN + self.name.removeprefix("l0gc_").removesuffix("_total")
@@ -62,7 +62,7 @@ class Metric:
 
 @dataclass(slots=True)
 class Run:
-    """What became of a command, or of one of its steps, in `parts`.
+    """The outcome of a command, or of one of its steps, in `parts`.
 
     Attributes:
         data: the result that it printed, and what else it measured.
@@ -87,7 +87,7 @@ MEASURED: Final = (*STEPS, "upload", "status", "verify", "gc")
 """The commands that report metrics; those before `upload` are the steps of `gc`."""
 
 OBSERVING: Final = tuple(step for step in MEASURED if step != "upload")
-"""Those that look at the cluster when they end: an upload is often, and its policy lets it read less."""
+"""The commands that read the cluster when they end. Uploads are frequent, and their policy allows them to read less."""
 
 
 def _counter(name: str, steps: str, source: str, text: str) -> Metric:
@@ -237,7 +237,7 @@ METRICS: Final = (
         "limited", "reconcile sweep vacuum", "limited", "1 if the last run ended at its limit and left something, else 0."
     ),
 )  # fmt: skip
-"""All of them; docs/metrics.md has the same table."""
+"""All metrics; docs/metrics.md has the same table."""
 
 BY_NAME: Final = {m.name: m for m in METRICS}
 
@@ -251,9 +251,7 @@ def key_of(name: str, labels: Mapping[str, str]) -> Key:
 
 
 def samples(run: Run, url: str) -> dict[Key, float]:
-    """Return the numbers of a command's run, and of its steps; their labels are those of `LABELS`. A dry or shadow run has
-    none.
-    """
+    """Return the numbers of a command's run, and of its steps, with the labels in `LABELS`. A dry or shadow run has none."""
     found = {}
     for part in (p for p in (run, *run.parts) if not p.data.get("dry_run")):
         labels = {"url": url, "command": run.step, "step": part.step}
@@ -270,7 +268,7 @@ def samples(run: Run, url: str) -> dict[Key, float]:
 
 
 def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:
-    """What was kept so far, and a run on top of it: counters are added, gauges replaced, the rest stays."""
+    """Return the stored numbers combined with a new run: counters are added, gauges replaced, the rest stays."""
     kept = {k: v for k, v in before.items() if k[0] in BY_NAME}
     for key, value in new.items():
         kept[key] = value + (kept.get(key, 0.0) if BY_NAME[key[0]].kind == COUNTER else 0.0)

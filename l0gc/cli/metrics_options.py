@@ -1,7 +1,7 @@
 """The options of commands that export metrics, and where the numbers go: a text file, a Pushgateway, or both.
 
-Exported when the run ends, also when it failed. Whatever goes wrong here is a note: metrics never change what a command does
-or ends with.
+Metrics are exported when the run ends, even if it failed. Problems here are only notes: metrics never change what a
+command does or its exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JOB: Final = "l0gc"
 
 @contextmanager
 def measuring(step: str) -> Iterator[Run]:
-    """What happens inside is a run of `step`: a part of the run around it, if there is one."""
+    """Measure the block as a run of `step`: a part of the run around it, if there is one."""
     run, around, began = Run(step), measured.get(), time.monotonic()
     token = measured.set(run)
     try:
@@ -104,10 +104,10 @@ def _export(out: Output, new: Mapping[Key, float], file: str | None, gateway: st
 
 
 def write(path: Path, new: Mapping[Key, float], note: Callable[[str], None]) -> None:
-    """Put a run on top of what the file holds, in one step: a reader sees the old file or the new one.
+    """Add a run to the numbers in the file atomically: a reader sees the old file or the new one.
 
     Raises:
-        OSError: it cannot be read or written; it is as it was.
+        OSError: it cannot be read or written, and is unchanged.
     """
     from prometheus_client import write_to_textfile
 
@@ -130,10 +130,10 @@ def _read(path: Path, note: Callable[[str], None]) -> dict[Key, float]:
 
 
 def push(gateway: str, new: Mapping[Key, float]) -> None:
-    """Send the numbers of a run. A Pushgateway does not add up, so they are of the last run alone.
+    """Send the numbers of a run. A Pushgateway does not add up, so they cover only the last run.
 
     Raises:
-        OSError, ValueError, HTTPException: they were not taken.
+        OSError, ValueError, HTTPException: they were not accepted.
     """
     from prometheus_client import pushadd_to_gateway
     from prometheus_client.exposition import basic_auth_handler
@@ -145,7 +145,10 @@ def push(gateway: str, new: Mapping[Key, float]) -> None:
     def send(
         url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
     ) -> Callable[[], None]:
-        """Return a user and a password in the URL go into a header: urllib takes them for a part of the host."""
+        """Return a function that sends a request.
+
+        A user and a password in the URL go into a header, since urllib takes them for a part of the host.
+        """
         user, password = (unquote(part) if part is not None else None for part in (place.username, place.password))
         return basic_auth_handler(url, method, timeout, headers, data, user, password)
 

@@ -1,4 +1,4 @@
-"""The options that every command takes, and what a command is called with: its settings, or its output and its cluster."""
+"""The options that every command takes, and a command's arguments: its settings, or its output and its cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from l0gc.storage.config import ENDPOINT_VARIABLES, first_of
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
 _DEADLINE_S: Final = 3.0
-"""A shell waits for names while it asks, and cannot show an error: after any failure none are offered."""
+"""A shell waits for the names, and cannot show an error: after any failure none are offered."""
 _MOST_NAMES: Final = 200
 """More do not help."""
 
@@ -43,14 +43,16 @@ EVERY_DAY: Final = frozenset({
     *(f"sweep-{option}" for option in ("grace", "min-age", "max-delete-ratio")),
     "dry-run", "shadow", "vacuum-max-delete-ratio",
 })  # fmt: skip
-"""The options of `gc` that its help shows; all others of its steps belong in the settings file, and are accepted, too."""
+"""The options of `gc` that its help shows. The other options of its steps are accepted too, but belong in the settings
+file.
+"""
 
 
 class OperationOption(click.Option):
-    """An option of an operation, which the environment and the operation's section of the settings file may set, too.
+    """An option of an operation, which the environment and the operation's section of the settings file may also set.
 
     Args:
-        step: for an option of `gc` for one of its steps, which is the operation.
+        step: for an option of one of the steps of `gc`; that step is the operation.
     """
 
     def __init__(self, operation: type[Operation], name: str, *, step: bool) -> None:
@@ -88,7 +90,7 @@ class OperationOption(click.Option):
 
 
 def _type_of(name: str, kind: Any) -> dict[str, Any]:
-    """What click is told of an option's type."""
+    """Return the type of an option, as click's keywords."""
     kind, bounds = bounded(kind)
     if name.endswith("_s"):
         return {"type": duration}
@@ -112,7 +114,7 @@ def _type_of(name: str, kind: Any) -> dict[str, Any]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Return a default as it would be written."""
+    """Return a default in the form in which users write it."""
     if name.endswith("_s"):
         return as_duration(value)
     return as_size(value) if name.endswith("_bytes") else value
@@ -151,7 +153,7 @@ def operation_options(operation: type[Operation]) -> Decorator:
 
 
 def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
-    """Only a path may be any bytes; what is stored, compared or sent is text. Raises `UsageError`."""
+    """Raise `UsageError` unless an argument is valid text; only a path may be any bytes."""
     for p in parameters:
         value = values.get(p.name or "")
         for item in value if isinstance(value, tuple) else (value,):
@@ -162,9 +164,10 @@ def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any])
 
 
 def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
-    """What the settings file says to a command, and which of it comes before the environment.
+    """Return the settings file's contents for a command, and which of its values precede the environment.
 
-    The context is the command's own, else that of `l0gc --context NAME COMMAND`; one from the environment is the weakest.
+    The context is the command's own, else that of `l0gc --context NAME COMMAND`; one from the environment has the lowest
+    precedence.
     """
     flags = on_command_line(context)
     # While options are read, click has something else than None for one that is not given.
@@ -201,7 +204,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cluster_options(*more: Decorator) -> Decorator:
-    """Give a command the common options, and more; it gets its output and the cluster in place of the settings."""
+    """Give a command the common options, and more; it receives its output and the cluster instead of the settings."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -223,16 +226,16 @@ spark_options: Final = options([
         help="Whether a cluster's executors get the driver's credentials.  [default: unless it has them from a role]",
     ),
 ])  # fmt: skip
-"""Give a command the options that say how Spark is started."""
+"""Gives a command the options for starting Spark."""
 
 
 def engine_options(where: str = "Where it runs") -> Decorator:
-    """Give `command`, whose first argument is the settings, the options that say where its work runs.
+    """Give `command`, whose first argument is the settings, the options for where its work runs.
 
-    It gets them as one `Engine`, `engine`, whose session ends with the command.
+    It receives them as one `Engine`, `engine`, whose session ends with the command.
 
     Args:
-        where: how the help of `--engine` begins.
+        where: the beginning of the help of `--engine`.
     """
     choice = click.option(
         "--engine", type=click.Choice([AUTO, LOCAL, SPARK]), default=AUTO, show_default=True,
@@ -267,7 +270,7 @@ def engine_options(where: str = "Where it runs") -> Decorator:
 
 
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
-    """Return the KEY=VALUE settings that the user gives. Raises `UsageError`."""
+    """Return the user's KEY=VALUE settings. Raises `UsageError`."""
     found: dict[str, str] = {}
     for item in conf:
         key, separator, value = item.partition("=")
@@ -285,7 +288,7 @@ price_option: Final = click.option(
 
 
 def library(settings: Settings) -> Cluster:
-    """Return the cluster of one command, to be used in a `with` block. Raises `UsageError` if nobody said where it is."""
+    """Return the cluster of one command, for a `with` block. Raises `UsageError` if no URL is set."""
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
     of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # which reads it itself, unless a profile says not to
@@ -302,14 +305,14 @@ def library(settings: Settings) -> Cluster:
 
 
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
-"""For commands that ask."""
+"""For commands that ask for confirmation."""
 
 
 def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
     """Continue if the user agrees; the question names the cluster.
 
     Raises:
-        UsageError: no terminal can be asked, or the answer is no.
+        UsageError: there is no terminal to ask, or the answer is no.
     """
     where = f"in {without_secrets(cluster.url)} (cluster {cluster.handles().identity().cluster_id})"
     if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():
@@ -320,7 +323,7 @@ def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
 
 
 def completing(names: Callable[[Cluster], Iterable[str]]) -> Callable[..., list[str]]:
-    """What completes an argument by names in the bucket."""
+    """Return a function that completes an argument with names in the bucket."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         found: list[str] = []

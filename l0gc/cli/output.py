@@ -56,7 +56,7 @@ R = TypeVar("R", bound=Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command would have printed, in both forms."""
+    """The output of a command, in both forms."""
 
     data: dict[str, Any]
     text: list[str]
@@ -64,11 +64,11 @@ class Result:
 
 _HELD_BACK_LINES: Final = 4
 _CHECKS: Final = ("status", "verify", "report")
-"""Commands that change nothing, and of which `--quiet` asks only whether something is wrong."""
+"""Commands that change nothing; with `--quiet` they only report whether something is wrong."""
 
 _taken: ContextVar[list[Result] | None] = ContextVar("taken", default=None)
 measured: Final[ContextVar[Run | None]] = ContextVar("measured", default=None)
-"""The run around the caller whose numbers are kept for metrics, if there is one."""
+"""The run around the caller whose numbers are kept for metrics, if any."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -85,14 +85,14 @@ def taking_results() -> Iterator[list[Result]]:
 
 @contextmanager
 def writing_stdout(failed: str = "stdout could not be written") -> Iterator[None]:
-    """For what writes to stdout, and does nothing else that can fail with an `OSError`.
+    """Turn an `OSError` in the block into an error about stdout; nothing else in it may fail with one.
 
     Args:
-        failed: how the sentence begins that says why it could not.
+        failed: the beginning of the error's sentence.
 
     Raises:
         OutputClosedError: stdout's reader has gone.
-        OutputFailedError: stdout takes nothing: its disk is full, or it is closed.
+        OutputFailedError: stdout accepts nothing: its disk is full, or it is closed.
     """
     try:
         yield
@@ -116,7 +116,7 @@ class Output:
         """Whether progress is shown."""
         act, _ = acts().get(logs.HANDLER.command, (READS, ""))
         self._place = without_secrets(settings.url or "") if act in (CHANGES, GOES_ON) else ""
-        """Which cluster's state the result is about; empty if the result is what was asked for."""
+        """The cluster whose state the result describes; empty if the result is the requested data itself."""
         self._quiet = settings.quiet and not self.json and (bool(self._place) or logs.HANDLER.command in _CHECKS)
 
     def finish(
@@ -255,16 +255,17 @@ class Output:
                 write(json_bytes(data) + b"\n")
 
     def measure(self, data: dict[str, Any]) -> None:
-        """Numbers for the metrics that are not in the result, or of a run that has none."""
+        """Add numbers for the metrics that are not in the result, or of a run without one."""
         run = measured.get()
         if run is not None:
             run.data.update(data)
 
     @contextmanager
     def observing(self, cluster: Cluster) -> Iterator[None]:
-        """Give the run's metrics the cluster as it is when the block ends, if any are exported and nobody has looked.
+        """Add the cluster's state at the end of the block to the run's metrics, if they are exported and do not have
+        it.
 
-        Not after a signal, and not where the error says that there is nothing to see.
+        It is skipped after a signal, and if the error shows that there is nothing to read.
         """
         try:
             yield
@@ -275,7 +276,7 @@ class Output:
         self._observe(cluster)
 
     def saw(self, overview: Overview) -> None:
-        """The cluster as the run's metrics should have it."""
+        """Set the cluster's state for the run's metrics."""
         if (run := measured.get()) is not None:
             run.seen = overview
 
@@ -289,7 +290,8 @@ class Output:
             self.note(f"the metrics do not have the cluster as it is now: {e}", "metrics_failed")
 
     def note(self, text: str, name: str = "note", *, needed: bool = False, **fields: Any) -> None:
-        """Something that the user should know in addition to the result; `name` and `fields` are for readers of the log.
+        """Print something that the user should know in addition to the result; `name` and `fields` are for readers of
+        the log.
 
         Args:
             needed: also with `--quiet`.
@@ -298,13 +300,13 @@ class Output:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
-        """Shows how far the work is: a line on a terminal, or a note once a minute if stderr is redirected or a log."""
+        """Show the progress of the work: a line on a terminal, or a note once a minute if stderr is redirected or a log."""
         with following(title) if self.follows else noting(title, self.note) as show:
             yield show
 
 
 def _new_file(name: str) -> Path:
-    """Return a file that can be written once the work is done, as far as its folder shows."""
+    """Return a file that its folder seems to allow writing once the work is done."""
     path, writable = Path(name), False
     if name == "-":
         raise UsageError("--json-file writes a file: --json prints to stdout")
@@ -316,7 +318,7 @@ def _new_file(name: str) -> Path:
 
 
 def _fitting(text: Sequence[str], height: int) -> list[str]:
-    """`text` without what is in its middle, if it is higher than the terminal: the end says what to do."""
+    """Return `text` without its middle, if it is higher than the terminal: the end contains what to do."""
     if len(text) <= height or height < 4:
         return list(text)
     above = height // 3
@@ -324,12 +326,12 @@ def _fitting(text: Sequence[str], height: int) -> list[str]:
 
 
 def is_capable() -> bool:
-    """Return whether stdout is a terminal that can do more than print one line below the other."""
+    """Return whether stdout is a terminal with cursor control."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown", ""}
 
 
 def is_coloured() -> bool:
-    """Return whether stdout takes colours, and NO_COLOR is not set (https://no-color.org)."""
+    """Return whether stdout supports colours, and NO_COLOR is not set (https://no-color.org)."""
     return is_capable() and not os.environ.get("NO_COLOR")
 
 
@@ -439,12 +441,12 @@ def list_file(path: Path | None) -> Iterator[Callable[[str], object]]:
 
 
 def to_stdout(text: str) -> None:
-    """Writes text as it is."""
+    """Write text unchanged."""
     with writing_stdout():
         sys.stdout.write(text)
 
 
 def object_line(found: Deletable, *more: str) -> str:
-    """Key, epoch, bytes, time of the last change, and more, between tabs; none of it can act on a terminal."""
+    """Return key, epoch, bytes, time of the last change, and more, separated by tabs, without control characters."""
     line = f"{escaped(found.key)}\t{found.epoch}\t{found.size}\t{moment(found.modified_ms, 'T')}"
     return "\t".join([line, *more]) + "\n"

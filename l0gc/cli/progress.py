@@ -1,7 +1,7 @@
-"""How far a command is: a line on the terminal that follows the work, or without a terminal a note once a minute.
+"""Show the progress of a command: a line on the terminal that follows the work, or otherwise a note once a minute.
 
-Work says what it has done, and of how much where that is known; the share and the time that is left are made of it
-here, the same way for all commands. The line has its own thread, so it goes on while Spark starts or a job takes long.
+Work reports what it has done, and the total if known. This module derives the share and the remaining time, in the same
+way for all commands. The line has its own thread, so it continues while Spark starts or a job takes long.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from l0gc.formatting import span
 
 NOTE_EVERY_S: Final = 60.0
 _FIRST_ESTIMATE_S: Final = 2.0
-"""Before that, the pace is that of the beginning: connections are made, and nothing is warm."""
+"""Before that, the pace is not representative: connections are being opened."""
 _WIDE: Final = 110
-"""From so many columns on a bar fits next to the text."""
+"""With at least this many columns a bar fits next to the text."""
 
 
 class Estimate:
     """The share that is done, and the time that the rest takes at the pace so far.
 
     Args:
-        clock: seconds, of any beginning.
+        clock: returns seconds, from any start.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class Estimate:
         self._began, self._first, self._of = clock(), 0.0, -1.0
 
     def text(self, done: float | None, total: float | None) -> str:
-        """`41 %, about 2 min left`; empty where nobody knows."""
+        """Return `41 %, about 2 min left`; empty if that is unknown."""
         if done is None or not total or not 0 <= done <= total:
             return ""
         now = self._clock()
@@ -49,7 +49,7 @@ class Estimate:
 
 
 class Newest:
-    """What was said last, for the note of each minute."""
+    """The last message, for the note of each minute."""
 
     def __init__(self, title: str) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Newest:
 
 @contextmanager
 def following(title: str) -> Iterator[Progress]:
-    """A line on stderr, which is a terminal, as wide as that is; it is gone afterwards."""
+    """Show a line on stderr, a terminal, as wide as it is; the line is removed afterwards."""
     from rich import progress as bars
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -100,11 +100,11 @@ def following(title: str) -> Iterator[Progress]:
 
 @contextmanager
 def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Progress]:
-    """A note every minute with what was said last, however long ago that is.
+    """Write a note every minute with the last message, however old it is.
 
     Args:
         note: takes the text, the event's name and its fields.
-        wait: waits so many seconds and returns whether the work has ended.
+        wait: waits this many seconds and returns whether the work has ended.
     """
     ended = threading.Event()
     newest = Newest(title)

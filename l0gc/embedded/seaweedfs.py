@@ -46,7 +46,7 @@ HOST = "127.0.0.1"
 REGION = "us-east-1"
 
 START_ATTEMPTS = 3
-"""How often a start is tried when the server exits early, as it does when somebody took one of its ports."""
+"""How often a start is tried when the server exits early, for example because another process took one of its ports."""
 
 START_TIMEOUT_SECONDS = 30.0
 """How long one attempt may take until the first S3 request succeeds; less than 1 s is usual."""
@@ -57,13 +57,13 @@ STOP_GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.03
 
 VOLUME_SIZE_MB = 64
-"""How large a file of objects may grow; small ones keep the disk use of a throw-away store small."""
+"""The largest file of objects; small ones keep the disk use of a temporary store small."""
 
 FATAL = re.compile(r"F\d{4} ")
-"""How a line of the server's log begins that says what it dies of; a long stack trace follows."""
+"""The prefix of the server's log line with its fatal error; a long stack trace follows."""
 
 LISTENERS = ("master", "volume", "filer", "s3", "admin")
-"""The parts of `weed mini` that listen; each does so on one HTTP and one gRPC port."""
+"""The parts of `weed mini` that listen, each on one HTTP and one gRPC port."""
 
 
 class EmbeddedServerError(L0gcError):
@@ -147,13 +147,13 @@ class SeaweedFS:
         raise EmbeddedServerError(f"the embedded S3 server exited at once, {START_ATTEMPTS} times: {last_words}")
 
     def wait(self, seconds: float) -> None:
-        """Return after `seconds`; `EmbeddedServerError` if the server ends before, unasked."""
+        """Wait for `seconds`; raise `EmbeddedServerError` if the server ends before that, unasked."""
         server = self._running()
         if server.exited(seconds):
             raise EmbeddedServerError(f"the embedded S3 server ended unexpectedly; its log ends: {server.last_words()}")
 
     def stop(self) -> None:
-        """Stop the server and remove what it left; does nothing if none runs, or in a forked child."""
+        """Stop the server and remove its temporary files; does nothing if none runs, or in a forked child."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.stop)
@@ -288,14 +288,14 @@ class _BoundProcess:
         return self._exited.wait(wait_seconds)
 
     def stop(self) -> None:
-        """End the process: ask, wait for the grace, kill; returns when it is gone."""
+        """End the process: ask, wait for the grace, kill; return when it is gone."""
         self.process.terminate()
         if not self._exited.wait(STOP_GRACE_SECONDS):
             self.process.kill()
             self._exited.wait()
 
     def last_words(self) -> str:
-        """What the process died of, as its log has it on one line: its fatal error, else the log's end."""
+        """Return why the process died, as one line of its log: its fatal error, else the log's end."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         fatal = [line for line in lines if FATAL.match(line)]
         return (" / ".join(fatal[:1] or lines[-3:]) or "(it said nothing)")[-600:]
@@ -314,7 +314,7 @@ def _refuse_if_taken(port: int) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Different ports that nobody listens on now; all are held until the last one is found."""
+    """Return different ports on which nobody listens now; all are held until the last one is found."""
     with contextlib.ExitStack() as held:
         ports = []
         for _ in range(count):

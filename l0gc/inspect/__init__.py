@@ -1,1 +1,1 @@
-"""What holds M and why, as status, explain, verify, doctor and report show it. Nothing here changes the bucket."""
+"""Show what holds M and why: status, explain, verify, doctor and report. Nothing here changes the bucket."""

@@ -1,9 +1,9 @@
-"""Why M does not move, or L0 is not swept, and what to do about it (pure).
+"""Find out why M does not move, or why L0 is not swept, and what to do about it (pure).
 
-Each cause has a code, which stays the same, a sentence, and a remedy: commands joined by ` && `, or what a person has to do
-first, then the commands. Which partitions hold M, and why, comes from where M comes from (`watermark/source.py`); what is
-made of it is decided here. In a healthy cluster M is two epochs behind, since each window spans two; what explains more than
-that is a cause. docs/operations.md has a row for each code.
+Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or what a person has to do before the
+commands. `watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a
+healthy cluster M is two epochs behind, since each window spans two. Anything that holds M further back is a cause.
+docs/operations.md has a row for each code.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
-"""Epochs that M is behind where all is well: the window of each journal spans two."""
+"""How many epochs M is behind in a healthy cluster: the window of each journal spans two."""
 SKEW_MS: Final = 60_000
-"""A clock that is wrong by more than this is worth a word."""
+"""A clock that is wrong by more than this is reported."""
 TICKS_LATE: Final = 3
-"""So many epoch intervals without a tick, and housekeeping does not run."""
+"""After this many epoch intervals without a tick, housekeeping is considered not to run."""
 _LEAST_INTERVAL_MS: Final = 60_000
 
 FOREIGN_WATERMARK: Final = "foreign_watermark"
@@ -60,9 +60,11 @@ CODES: Final = (
 )  # fmt: skip
 
 M_REFUSED: Final = frozenset({FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY})
-"""What keeps M from being published."""
+"""The causes that keep M from being published."""
 UNSAFE: Final = M_REFUSED | {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT}
-"""What is damaged, went back or is another cluster's: commands refuse it, or leave it out and fail."""
+"""The causes for things that are damaged, went back or belong to another cluster. Commands refuse or skip these, and
+fail.
+"""
 
 HOUSEKEEP: Final = "l0gc housekeep"
 BARRIER: Final = "l0gc housekeep --barrier"
@@ -73,7 +75,7 @@ PUT_BACK: Final = f"put the newest log of that journal back (docs/operations.md)
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --housekeep-barrier"
 NOTHING: Final = "nothing"
-"""How the text begins if no step is needed: held objects become free in time, and the sentence says when."""
+"""The prefix of the text if no step is needed: held objects become free in time, and the sentence says when."""
 
 WAITS_FOR: Final = {
     UNRECONCILED_DATA: RECONCILE,
@@ -81,7 +83,7 @@ WAITS_FOR: Final = {
     NOT_COMPUTED: COMPUTE,
     PAUSED: "l0gc resume",
 }
-"""The causes that the next runs end, and which run that is; any other cause needs a person."""
+"""The causes that the next runs end, and which run ends each; any other cause needs a person."""
 
 
 _LATER: Final = {HOUSEKEEP_OVERDUE, UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, NOT_COMPUTED}
@@ -89,7 +91,7 @@ _LATER: Final = {HOUSEKEEP_OVERDUE, UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, NO
 
 
 def find_causes(o: Overview) -> list[Cause]:
-    """Return what keeps M or the sweep where it is, the first to be seen to first."""
+    """Return what holds M or the sweep, the most urgent first."""
     causes = [*_of_the_watermark(o), *_of_the_bucket(o)]
     if not o.external_log:
         causes += [*_of_time(o), *_of_partitions(o), *_of_m(o, {c.cause for c in causes})]
@@ -97,7 +99,7 @@ def find_causes(o: Overview) -> list[Cause]:
 
 
 def find_warnings(o: Overview) -> list[Cause]:
-    """Return what is wrong and holds nothing."""
+    """Return problems that do not hold M or the sweep."""
     warnings = []
     if o.damaged_record:
         remedy = "remove that record, or restore it; until then no past sweep is shown"
@@ -145,12 +147,12 @@ def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
 
 
 def blocking_cause(o: Overview) -> Cause | None:
-    """Return the first cause over which nothing is published or deleted by M."""
+    """Return the first cause that prevents publishing M or deleting by it."""
     return next((c for c in o.causes if c.cause in M_REFUSED), None)
 
 
 def next_step(o: Overview, causes: Sequence[Cause]) -> str:
-    """Return the one thing to do now: the first cause's remedy, or what the loop needs next."""
+    """Return the one thing to do now: the first cause's remedy, or the next step of the loop."""
     if o.left_objects and {c.cause for c in causes} <= _LATER:
         return SWEEP
     if causes:
@@ -165,7 +167,7 @@ def next_step(o: Overview, causes: Sequence[Cause]) -> str:
 
 
 def _waiting(o: Overview) -> str:
-    """Return that there is nothing to do, and when what is held becomes garbage if `l0gc gc` runs at each tick."""
+    """Return a sentence that there is nothing to do, and when held objects become garbage if `l0gc gc` runs at each tick."""
     if not o.held_objects:
         return NOTHING
     held = count(sum(o.held_objects.values()), "object")
@@ -177,7 +179,7 @@ def _waiting(o: Overview) -> str:
 
 
 def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
-    """Return when what is held for so many ticks becomes garbage, if `l0gc gc` runs whenever one is due.
+    """Return when objects held for this many ticks become garbage, if `l0gc gc` runs whenever one is due.
 
     Args:
         age_ms: how long ago the cluster epoch began.
@@ -231,14 +233,14 @@ def _first(errors: Sequence[str]) -> str:
 
 
 def poisoned(key: str, epoch: int, cluster_epoch: int) -> Cause:
-    """Return the cause that an L0 key claims an epoch which the cluster has not reached."""
+    """Return the cause for an L0 key with an epoch that the cluster has not reached."""
     detail = f"the key {key} claims epoch {epoch}, above the cluster epoch {cluster_epoch}; M is refused"
     remedy = f"remove that object if it is not l0gc's, or restore the newest controller log, then {COMPUTE}"
     return Cause(POISONED_KEY, detail, remedy)
 
 
 def _keys_in(o: Overview, command: str) -> list[str]:
-    """Return the L0 keys that the last run of a command failed over."""
+    """Return the L0 keys on which the last run of a command failed."""
     attempt = o.last(command)
     words = attempt.error.split() if attempt is not None else []
     return [w for w in (word.strip(",;:'") for word in words) if o.layout.parse(w) is not None]
@@ -298,10 +300,10 @@ def _of_partitions(o: Overview) -> Iterator[Cause]:
 
 
 def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
-    """Return what makes M move, if it has to leave all of these behind at once.
+    """Return what makes M pass all of these at once.
 
-    A plain housekeeping puts the newest epoch of a window in the place of the oldest; where that is not above the epoch that
-    M waits for, or the cluster has no newer one, only a barrier moves it at once.
+    Housekeeping replaces the oldest epoch of a window by its newest one. If that is not above the epoch that M waits for,
+    or the cluster has no newer epoch, only a barrier moves M at once.
     """
     steps = [RECONCILE] if by_data else []
     if o.windows:
@@ -313,13 +315,14 @@ def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
 
 
 def _at_least(o: Overview) -> str:
-    """Return `at least ` where there are more partitions than are named."""
+    """Return `at least ` if there are more partitions than are named."""
     return "at least " if o.held_partitions > len(o.held_back_by) else ""
 
 
 def _some(o: Overview, holders: Sequence[Holder]) -> str:
-    """Return the name of the first, and how many more; where all that are named are of one kind, the others count with
-    them."""
+    """Return the name of the first holder and the number of others, which count as the same kind if all named holders
+    are.
+    """
     alone = len(holders) == len(o.held_back_by)
     more = (o.held_partitions if alone else len(holders)) - 1
     if more < 1:
@@ -331,7 +334,7 @@ def _some(o: Overview, holders: Sequence[Holder]) -> str:
 
 
 def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
-    """Yield what the journals allow, and what is published does not."""
+    """Yield causes for what the journals allow and the published M does not."""
     if o.computable_watermark is None or others & M_REFUSED or o.failed("compute-watermark"):
         return
     if o.watermark < min(o.computable_watermark, o.cluster_epoch - NORMAL_LAG):
@@ -344,7 +347,7 @@ def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
 
 
 def _of_failed_runs(o: Overview, others: set[str]) -> Iterator[Cause]:
-    """Yield what no better cause explains; the run's own words are the sentence."""
+    """Yield failed runs that no other cause explains, in the words of the run."""
     compute = THEIR_COMPUTE if o.external_log else f"{HOUSEKEEP} && {COMPUTE}"
     journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
     rows = (

@@ -1,11 +1,11 @@
-"""Checks of this machine, of the bucket, and of the cluster in it: may we do what the commands do, and does the store
-keep its promises under a race.
+"""Check this machine, the bucket, and the cluster in it.
 
-A check tries the thing itself, below a separate folder or with a request that cannot take effect (a read of a key that
-does not exist, a replace of a version that does not exist, a delete of a name that nobody writes), and leaves nothing
-behind. A store answers 403 to such a request if it would refuse the real one. If a check cannot try something, it
-reports a warning, never ok. Of Java, Spark and the libraries, none is started but `java -version`. What is said of the
-cluster are the causes that every other view has (`causes.py`).
+The checks show whether the commands have the permissions that they need, and whether the store keeps its promises under a
+race. A check tries the operation itself, below a separate folder, or with a request that cannot take effect: a read of a
+missing key, a replace of a missing version, a delete of a name that nobody writes. It leaves nothing behind. A store
+answers 403 to such a request if it would refuse the real one. A check that could not try something reports a warning,
+never ok. Nothing of Java, Spark and the libraries is started but `java -version`. The cluster's problems are the causes
+that every other view has (`causes.py`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LIBRARIES: Final = ("boto3", "obstore", "pyarrow", "msgspec")
 RACERS: Final = 8
 ROUNDS: Final = 2
 VERSIONED_FOLDERS: Final = ("level_zero/", "level_one/", "l0gc/")
-"""Where old versions pile up. No command but `undelete` needs them, so a rule may expire them everywhere."""
+"""Where old versions accumulate. Only `undelete` needs them, so a rule may expire them everywhere."""
 
 NEEDED: Final = {
     ("read", FORMAT): "every command",
@@ -89,9 +89,9 @@ NEEDED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor's: what was checked, how it is, and the remedy unless it is well.
+    """One line of doctor's output: what was checked, its status, and the remedy unless it is ok.
 
-    `exit_code` is what a failure ends the command with: 6 where the store lacks something, else the error's own.
+    `exit_code` is the command's exit code after this failure: 6 if the store lacks something, else the error's own.
     """
 
     name: str
@@ -145,7 +145,7 @@ def failure(name: str, text: str, remedy: str, exit_code: int = 6) -> Check:
 
 
 def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> list[Check]:
-    """Return the check's lines, or what ended it as a failure with this remedy."""
+    """Return the check's lines, or the error that ended it as a failure with this remedy."""
     try:
         return list(check())
     except (StoreUnreachableError, ThrottledError) as e:  # which is nobody's policy or setting
@@ -155,7 +155,7 @@ def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> lis
 
 
 def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -> DoctorResult:
-    """Make all checks; `progress` is called with the name of each part before."""
+    """Run all checks; `progress` is called with the name of each part before it."""
     parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
         ("java", java, "install Java 17 or newer"),
         ("spark", spark, "pip install l0gc"),
@@ -180,7 +180,7 @@ def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -
 
 
 def java_version(text: str) -> int | None:
-    """Return the major version in what `java -version` prints."""
+    """Return the major version in the output of `java -version`."""
     m = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if m is None:
         return None
@@ -224,7 +224,7 @@ def spark() -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """Name what to put into a bug report."""
+    """Report the versions that a bug report should contain."""
     libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
     yield ok("versions", f"l0gc {__version__}, Python {platform.python_version()}, {libraries}")
 
@@ -284,7 +284,7 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
 
 
 def race(store: ObjectStore, runtime: Runtime) -> str:
-    """Let threads compete for one key; return what went wrong, or nothing."""
+    """Let threads compete for one key; return what went wrong, or an empty text."""
     folder = f"l0gc/probe/{runtime.new_id()}/"
     keys = [f"{folder}{n}" for n in range(ROUNDS)]
     try:
@@ -320,8 +320,9 @@ def _winners(pool: ThreadPoolExecutor, store: ObjectStore, key: str, etag: str) 
 
 
 def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
-    """Check whether these credentials may do what each command does; a refusal is a warning, since roles are cut down
-    on purpose."""
+    """Check whether these credentials may do what each command does; a refusal is a warning, since roles may be
+    limited on purpose.
+    """
     name = f"doctor-{runtime.new_id()}"
     versioned = versioning_of(store) != OFF  # if that cannot be read, a delete could leave a marker
     tries: dict[str, Callable[[str], object]] = {
@@ -351,13 +352,13 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 
 
 def _write(store: S3Store, key: str) -> None:
-    """Try a write that takes no effect; what a store that ignores conditions has written is deleted again."""
+    """Try a write that takes no effect; if the store ignores its condition, delete what was written."""
     store.put_if_match(key, b"", '"0123456789abcdef0123456789abcdef"')
     store.discard(key)
 
 
 def _delete(store: S3Store, key: str) -> None:
-    """Raise `AccessDeniedError` if the answer, a success as a whole, refuses the key."""
+    """Raise `AccessDeniedError` if the answer, which is a success as a whole, refuses the key."""
     if any(f.code == DENIED for f in store.delete([key])):
         raise AccessDeniedError(f"{key} may not be deleted")
 
@@ -399,7 +400,7 @@ def settings(store: S3Store) -> Iterator[Check]:
 
 
 def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
-    """Name the rules that would fight l0gc: an object's age does not show whether it is needed."""
+    """Report the rules that work against l0gc: an object's age does not show whether it is needed."""
     expendable = (f"{prefix}l0gc/watermarks/reports/", f"{prefix}l0gc/runs/")
     fights = 0
     for rule in rules:
@@ -441,7 +442,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
 
 
 def cluster(handles: Handles) -> Iterator[Check]:
-    """Check the cluster in the bucket, if one is there: its format, and what its overview shows to be wrong."""
+    """Check the cluster in the bucket, if there is one: its format, and the problems in its overview."""
     form = check_format(handles.store)
     try:
         o = read_overview(handles)

@@ -1,7 +1,8 @@
-"""Why an object is kept or may go, why an epoch is held, and what holds a partition: down to the log entry.
+"""Explain why an object is kept or may be deleted, why an epoch is held, and what holds a partition, down to the log
+entry.
 
-Decided by the overview, whose journals may know more than when M was computed. Changes nothing. Each explanation ends
-with the command that moves what is held; where M is refused, that is what ends the refusal.
+The overview decides; its journals may be newer than the last computation of M. Nothing is changed. Each explanation ends
+with the command that moves what is held. If M is refused, that is the command that ends the refusal.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ _OWN: Final = (
     (rf"{ATTEMPTS}.+", "the record of a command's last attempt", _OLD),
     (r"l0gc/probe/.+", "left over from a probe of the store", "l0gc doctor writes such objects and deletes them"),
 )
-"""The keys of the bucket's layout outside of L0 and L1 (docs/format.md): the pattern, what it is, and what ends it."""
+"""The keys of the bucket's layout outside of L0 and L1 (docs/format.md): the pattern, its meaning, and what deletes it."""
 
 
 class Explanation(msgspec.Struct, Outcome):
-    """`verdict` is for scripts, `explanation` for display; `holders` are the lowest few, `held_by` counts all.
+    """`verdict` is for scripts, `explanation` for display. `holders` are the lowest few; `held_by` counts all.
 
     Attributes:
         subject: The subject of the question.
@@ -119,7 +120,7 @@ class Explanation(msgspec.Struct, Outcome):
 
 
 def explain_key(cluster: Handles, key: str) -> Explanation:
-    """Return why the object `key` (relative to the URL) is kept, or that it may go."""
+    """Return why the object `key` (relative to the URL) is kept, or that it may be deleted."""
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
     there = bool(key) and not key.endswith("/")
@@ -157,8 +158,8 @@ def explain_partition(cluster: Handles, name: str) -> Explanation:
     """Return what a partition (`TOPIC/NUMBER`) holds.
 
     Raises:
-        UsageError: the name is of another form.
-        NotFoundError: there is no such topic or partition.
+        UsageError: the name is malformed.
+        NotFoundError: the topic or partition does not exist.
         SafetyError: partitions are another system's.
         CorruptObjectError: its journal cannot be read.
     """
@@ -192,7 +193,7 @@ def _explanation(o: Overview, subject: str, epoch: int | None = None) -> Explana
 
 
 def _refused(e: Explanation, o: Overview) -> Explanation:
-    """Return the explanation, with the cause over which nothing is published or deleted: all else waits for its end."""
+    """Return the explanation with the cause that blocks publications and deletions: everything else waits for its end."""
     if (cause := blocking_cause(o)) is not None:
         e.explanation.append(f"Nothing is published or deleted by M until this is mended: {cause.detail}.")
         e.next = cause.remedy
@@ -203,7 +204,7 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
     """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one.
 
     Raises:
-        NotFoundError: it is a foreign one, and there is no such object.
+        NotFoundError: it is foreign, and the object does not exist.
     """
     e = _explanation(o, key)
     e.verdict = "own" if there else "gone"
@@ -241,7 +242,7 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
 
 
 def _who_names(cluster: Handles, o: Overview, l1: L1Key) -> tuple[bool, str]:
-    """Return whether a journal names an L1 or index object, and the same as a sentence."""
+    """Return whether a journal lists an L1 or index object, and a sentence about it."""
     name = name_bytes(l1.name)
     for journal, state in o.logs.states():
         if name in state.dropped_of(l1.revision)["name"].tolist():
@@ -331,11 +332,11 @@ def _why(h: Holder) -> str:
 
 
 def _moves(o: Overview, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
-    """Return what makes these partitions leave `epoch` behind; or that there is nothing to do, and when all of them
-    have.
+    """Return what makes these partitions pass `epoch`; or that there is nothing to do, and when all of them have
+    passed it.
 
     Args:
-        journal: the only one that matters.
+        journal: the only one to consider.
     """
     kinds = {h.kind for h in holders}
     if not kinds <= {UNRECONCILED, IDLE}:

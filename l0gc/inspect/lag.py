@@ -1,8 +1,9 @@
-"""How far a streaming query of Spark is behind the topics that it reads, as its checkpoint says.
+"""Report how far a streaming query of Spark is behind the topics that it reads, according to its checkpoint.
 
-Spark writes where a micro-batch ends into the file `offsets/N` before it runs it, and the file `commits/N` after it. So the
-newest file of `commits` names the offsets up to which everything was read. They are taken before the journals are asked: a
-query that runs at the same time may look further behind than it is, and never less. Nothing is written. No Spark is needed.
+Spark writes the file `offsets/N` with the end of a micro-batch before it runs it, and the file `commits/N` after it. So
+the newest file of `commits` identifies the offsets up to which everything was read. They are read before the journals: a
+query that runs at the same time may look further behind than it is, never less. Nothing is written, and no Spark is
+needed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, look
 
 REVISION: Final = "revision"
-"""Next to a topic's partitions, where a checkpoint has their offsets: the topic's revision."""
+"""The key of the topic's revision, next to its partitions' offsets in a checkpoint."""
 _COMMITTED: Final = re.compile(r"commits/([0-9]+)\Z")
 _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
@@ -68,13 +69,13 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
     """Return how far the query with this checkpoint is behind.
 
     Args:
-        name: the checkpoint's, for messages.
+        name: the checkpoint's name in messages.
 
     Raises:
-        NotFoundError: there is no checkpoint, or no micro-batch that has ended; or the query reads no topic, or one that the
-            cluster does not have.
+        NotFoundError: the checkpoint does not exist, no micro-batch has ended, or the query reads no topic of this
+            cluster.
         OffsetOutOfRangeError: a partition ends before the query's position.
-        UnsupportedFormatError: the checkpoint is of another version than is known.
+        UnsupportedFormatError: the checkpoint has an unsupported version.
     """
     batch_id, sources = _committed(checkpoint, name)
     topics, now_ms = cluster.controller.snapshot().topics, cluster.store.now_ms()
@@ -98,7 +99,7 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
 
 
 def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, int]]]]:
-    """Return the last micro-batch that has ended, and where it ended in each source that is l0gc's."""
+    """Return the last finished micro-batch, and its end in each source that is l0gc's."""
     ended = [int(m[1]) for key in checkpoint.list("commits/").modified_ms if (m := _COMMITTED.match(key))]
     if not ended:
         raise NotFoundError(
@@ -126,7 +127,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
 def _of_topic(
     cluster: Handles, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
 ) -> Iterator[QueryPosition]:
-    """Yield the positions of a query at these offsets in the partitions of a topic that it reads."""
+    """Yield the query's positions in the partitions of a topic, given its offsets."""
 
     def ask(view: TopicView) -> tuple[Rows, Rows, Rows, Rows]:
         committed = np.array([offsets.get(p, -1) for p in view.partitions.tolist()])

@@ -1,8 +1,8 @@
-"""Who lags, since when, how much of other partitions' garbage that keeps, and what lifting it costs and releases (pure).
+"""Find the laggards: who, since when, how much garbage of other partitions they keep, and what lifting costs (pure).
 
-A partition lags if it needs an L0 object below every journal's window: without it M could pass. All numbers follow from two
-histograms: the bytes of the objects by epoch, from the newest listing, and the bytes of the unreconciled extents by epoch. A
-sweep deletes nothing that they hold, so an old listing shows too little and never too much.
+A partition lags if it needs an L0 object below every journal's window: without it M could move up. All numbers follow
+from two histograms: the bytes of the objects by epoch, from the newest listing, and the bytes of the unreconciled extents
+by epoch. A sweep deletes nothing that they hold, so an old listing shows too little, never too much.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _NAMED: Final = 3
 
 
 class Release(NamedTuple):
-    """What reconciling all that is needed up to `epoch` means: extents of `lifted` bytes are lifted, so many objects up to
-    there are released, with so many bytes, and no partition needed `garbage` of these."""
+    """The effect of reconciling everything needed up to `epoch`.
+
+    Extents of `lifted` bytes are lifted. This releases a number of objects with their bytes, of which no partition needed
+    `garbage`.
+    """
 
     epoch: int
     lifted: int
@@ -40,7 +43,7 @@ def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, 
 
     Args:
         objects: how many objects the bucket holds at each epoch, and their bytes.
-        unreconciled: how many bytes the unreconciled extents at each epoch take.
+        unreconciled: the bytes of the unreconciled extents at each epoch.
         below: the lowest epoch that a journal may still take, or that a pin keeps.
     """
     first = min(unreconciled, default=below)
@@ -55,12 +58,12 @@ def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, 
 
 
 def best_release(choices: Sequence[Release]) -> Release:
-    """Return the choice that releases the most garbage beyond what is lifted for it; of equals the highest."""
+    """Return the choice that releases the most garbage beyond what is lifted for it; among equals the highest."""
     return max(choices, key=lambda c: (c.garbage - c.lifted, c.epoch))
 
 
 class Laggard(msgspec.Struct, frozen=True):
-    """A topic that lags: so many of its partitions, of which `partition` is the first, with `bytes` of L0 that they need.
+    """A topic that lags: how many of its partitions, the first of them, and the `bytes` of L0 that they need.
 
     `since_ms` is when the oldest of these records landed, by the log's time.
     """
@@ -73,14 +76,14 @@ class Laggard(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`events/3`, or `12 partitions of events`."""
+        """Return `events/3`, or `12 partitions of events`."""
         if self.partitions == 1:
             return f"{self.topic}/{self.partition}"
         return f"{self.partitions:,} partitions of {self.topic}"
 
 
 class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
-    """Who lags now; nobody, if `partitions` is 0.
+    """The partitions that lag now; none if `partitions` is 0.
 
     Attributes:
         partitions: How many lag; with 0 there is nothing else.
@@ -171,8 +174,7 @@ def find_laggards(
 
 
 def extent_bytes(o: UnreconciledObject) -> int:
-    """Return how many bytes of an object its unreconciled extents take: of a block that they share with others their
-    part."""
+    """Return how many bytes of an object its unreconciled extents take, with their share of blocks that others also use."""
     left = np.bincount(o.extents["block"], minlength=len(o.blocks))
     return int((o.blocks["length"].astype(np.int64) * left // o.blocks["extents"]).sum())
 
@@ -200,7 +202,7 @@ def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> L
 
 
 def _lag(laggards: Laggards, now_ms: int) -> str:
-    """`a/3 and 12 partitions of b have lagged for 3 d`."""
+    """Return `a/3 and 12 partitions of b have lagged for 3 d`."""
     names = [t.name for t in laggards.topics[:_NAMED]]
     if laggards.topics_total > len(names):
         names.append(count(laggards.topics_total - len(names), "more topic"))
@@ -210,7 +212,7 @@ def _lag(laggards: Laggards, now_ms: int) -> str:
 
 
 def _ending(text: str, command: str, giving_up: str) -> str:
-    """Return how the sentence ends; a lost object comes before all else, since nothing of it can be lifted."""
+    """Return the end of the sentence. A lost object comes first, since it cannot be lifted."""
     if giving_up:
         return f"; that ends when the lost object is restored, or its records are given up: {giving_up}"
     return f"{text}: {command}"

@@ -1,8 +1,8 @@
-"""A shared log in readable form: one JSON object for each entry, and for each part of a checkpoint.
+"""Show a shared log in readable form: one JSON object for each entry, and for each part of a checkpoint.
 
-Reads what exists when the listing begins, and changes nothing. For an unreadable part an object says so, and the rest is
-shown. Packed rows are unpacked a few at a time as they are written, so an entry or a checkpoint takes little more memory
-than its own bytes.
+This reads what exists when the listing begins, and changes nothing. An unreadable part is reported by an object, and the
+rest is shown. Packed rows are unpacked a few at a time while they are written, so an entry or a checkpoint takes little
+more memory than its bytes.
 """
 
 from __future__ import annotations
@@ -118,15 +118,15 @@ def _json(value: Any) -> Iterator[bytes]:
 
 
 def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
-    """Yield the entries of a log from offset `start` on, up to its end as of now.
+    """Yield the entries of a log from offset `start` to its current end.
 
     Args:
         journal: None for the controller's log.
-        checkpoint: show the newest checkpoint before them; it is shown anyway where entries from `start` on are gone.
+        checkpoint: show the newest checkpoint first; it is always shown if entries from `start` on are gone.
 
     Raises:
-        NotInitialisedError: no cluster exists here.
-        NotFoundError: it has no such journal.
+        NotInitialisedError: the URL holds no cluster.
+        NotFoundError: the cluster has no such journal.
     """
     names = _topic_names(cluster, journal)
     log = (cluster.controller if journal is None else cluster.journal(journal)).replica.log
@@ -158,8 +158,9 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
 
 
 def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:
-    """Return the topics by their revisions; none where the controller's log, which may be what is looked at, cannot be
-    read."""
+    """Return the topics by their revisions; empty if the controller's log cannot be read, which may be the log to be
+    shown.
+    """
     with suppress(CorruptObjectError):
         state = cluster.controller.snapshot()
         if journal is not None and journal >= state.journals:
@@ -197,13 +198,13 @@ def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[i
 
 
 def entry_tree(entry: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return an entry's kind, and what it holds; `names` are those of topics, by their revisions."""
+    """Return an entry's kind and content; `names` are those of topics, by their revisions."""
     kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(entry).__name__).lower()
     return {"entry": kind, **_tree(entry, names)}
 
 
 def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return a record of a log by the names of its fields, its packed rows as tables."""
+    """Return a record of a log by the names of its fields, with packed rows as tables."""
     if isinstance(struct, ObjectExtents):
         return _object(struct, names)
     if isinstance(struct, EditedTopic):
@@ -249,7 +250,7 @@ def _object(o: ObjectExtents, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _blocks(blocks: Rows, start: int) -> Table:
-    """Return where each block begins, too, which is not stored."""
+    """Return the blocks with the start of each, which is not stored."""
     lengths = blocks["length"].astype(np.int64)
     return Table({"start": start + np.cumsum(lengths) - lengths, **Table.of(blocks).columns})
 

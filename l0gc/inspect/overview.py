@@ -1,8 +1,8 @@
 """What a cluster is doing: the one value that status, explain, doctor, the report and the metrics show.
 
-`Journals` is what was read of the logs. `Overview` is what follows from them and from the rest of the bucket;
-`reading.py` fills it, and `causes.py` draws the conclusions. What a partition holds, and the sentence for it, is
-decided where M comes from (`journal/summary.py`). A journal that cannot be read is named, and the rest is shown.
+`Journals` is what was read from the logs. `Overview` adds what follows from them and from the rest of the bucket;
+`reading.py` fills it in, and `causes.py` draws the conclusions. `journal/summary.py` decides what a partition holds, and
+the sentence for it. An unreadable journal is named, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Reading:
 
     @property
     def error(self) -> str:
-        """Why it cannot be read, with its name; empty if it can be."""
+        """Return why it cannot be read, with its name; empty if it can be."""
         return f"{self.summary.unit} cannot be read: {self.summary.error}" if self.summary.error else ""
 
 
 @dataclass
 class Journals:
-    """All journals of a cluster, after its controller's snapshot; M = `published` was published before."""
+    """All journals of a cluster, read after its controller's snapshot; M = `published` was published before."""
 
     snapshot: ControllerState
     readings: list[Reading] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Journals:
 
     @cached_property
     def watermark(self) -> Watermark:
-        """M as the journals and the pins have it, and the first few of those that hold it."""
+        """Return M according to the journals and the pins, and the first few of those that hold it."""
         return compute(self.snapshot.epoch, [*(r.summary for r in self.readings), *self._pins])
 
     @cached_property
@@ -74,7 +74,7 @@ class Journals:
 
     @property
     def errors(self) -> list[str]:
-        """Why journals cannot be read."""
+        """Return why journals cannot be read."""
         return [r.error for r in self.readings if r.error]
 
     def states(self) -> Iterator[tuple[int, JournalState]]:
@@ -82,7 +82,7 @@ class Journals:
         return ((r.journal, r.state) for r in self.readings if r.state is not None)
 
     def topics(self) -> Iterator[tuple[Topic, JournalRun, TopicState]]:
-        """Yield what the journals that could be read hold of the topics that exist."""
+        """Yield what the readable journals hold of the existing topics."""
         for journal, state in self.states():
             yield from ((topic, run, state.topic(topic.revision)) for topic, run in self.snapshot.topics_of(journal))
 
@@ -99,7 +99,7 @@ class Journals:
         return min([self.snapshot.epoch, *pins, *windows])
 
     def dropped_bytes(self, pin: Pin) -> int:
-        """Return the bytes of L1 that were dropped since the pin, which keeps them, and are still there."""
+        """Return the bytes of L1 that were dropped since the pin, which keeps them, and still exist."""
         kept = 0
         for _, state in self.states():
             rows = state.dropped
@@ -111,7 +111,7 @@ class Journals:
     # -- what partitions hold
 
     def holder(self, topic: Topic, partition: int) -> Holder:
-        """Return what one partition holds. Raises `CorruptObjectError`: its journal cannot be read."""
+        """Return what one partition holds. Raises `CorruptObjectError` if its journal cannot be read."""
         reading = self.readings[topic.journal_of(partition)]
         if reading.state is None:
             raise CorruptObjectError(reading.error)
@@ -119,14 +119,14 @@ class Journals:
         return summary_of(reading.journal, [(topic, run)], reading.state, -1).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
-        """Return the extent that keeps a partition where it is, in the object that the holder names."""
+        """Return the extent that holds a partition, in the object that the holder names."""
         topic = self.snapshot.topics[holder.topic]
         state = self.readings[topic.journal_of(holder.partition)].state
         extents = state.topic(topic.revision).extents(holder.partition) if state is not None and holder.key else []
         return next((e for e in extents if e.key == holder.key), None)
 
     def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
-        """Return which journals refer to the L0 object `key`, for which of the topics that exist, and the extents."""
+        """Return the journals that refer to the L0 object `key`, the existing topics, and the extents."""
         return [(run.journal, topic, o) for topic, run, state in self.topics() for o in state.objects if o.key == key]
 
     def partitions_at(self, gc_epoch: int) -> int:
@@ -138,8 +138,7 @@ class Journals:
         return sum(n for r in self.readings for m, n in r.summary.gc_epochs.items() if m < epoch)
 
     def holders_below(self, epoch: int) -> list[Holder]:
-        """Return those with the lowest M(p) of the partitions that may still need `epoch`: the first few of each
-        journal."""
+        """Return the first few partitions of each journal that may still need `epoch`, with the lowest M(p)."""
         holders = [h for r in self.readings for h in r.summary.lowest if h.gc_epoch < epoch]
         return sorted(holders, key=lambda h: (h.gc_epoch, h.topic, h.partition))
 
@@ -148,7 +147,9 @@ class Journals:
         return [h for pin in self._pins for h in pin.lowest if h.gc_epoch < epoch]
 
     def windows_at(self, gc_epoch: int) -> list[EpochWindow]:
-        """Return the windows of the journals with a partition that would stay at `gc_epoch`, were all of it reconciled."""
+        """Return the windows of the journals with a partition that would stay at `gc_epoch` even if everything were
+        reconciled.
+        """
         windows = []
         for journal, state in self.states():
             bounds = [max(topic.revision, state.window.oldest) for topic, _ in self.snapshot.topics_of(journal)]
@@ -157,14 +158,14 @@ class Journals:
         return windows
 
     def ticks_until_free(self, epoch: int, *, due: bool, journal: int | None = None) -> int:
-        """Return how many ticks from now no partition may still need `epoch`, once all of it is reconciled.
+        """Return how many ticks from now no partition may still need `epoch`, once everything is reconciled.
 
-        A journal leaves an epoch behind by its window, which slides with housekeeping: now, to the cluster epoch, and then
-        with each tick. 0 if the first of these is enough.
+        A journal passes an epoch when its window slides with housekeeping: now to the cluster epoch, and then with each
+        tick. The result is 0 if the first of these is enough.
 
         Args:
             due: whether a tick is due now, so that the next housekeeping does both at once.
-            journal: the only one that matters.
+            journal: the only one to consider.
         """
         most = 0
         for number, state in self.states():
@@ -180,15 +181,16 @@ class Journals:
         return most
 
     def records(self) -> tuple[int, int, int, int]:
-        """Return how many records were ever uploaded into the topics there are, how many of them are not in L1, and how
-        many were given up, in how many holes."""
+        """Return the numbers of records: ever uploaded into existing topics, not in L1, given up; and the number of
+        holes.
+        """
         totals = [(state.landed, state.totals()) for _, _, state in self.topics()]
         counts = ((landed, t.unreconciled_records, t.lost_records, t.holes) for landed, t in totals)
         records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
         return records, unreconciled, lost, holes
 
     def given_up(self, limit: int) -> list[HoleFacts]:
-        """Return the first holes, by topic, partition and offset, of those that no index object lists."""
+        """Return the first holes, by topic, partition and offset, that no index object lists."""
         holes = []
         for topic, _, state in self.topics():
             rows = state.l1[is_hole(state.l1)][:limit]
@@ -199,11 +201,11 @@ class Journals:
     # -- what no sound cluster holds
 
     def highest(self) -> tuple[int, str]:
-        """Return the highest epoch that a journal knows, and which one does."""
+        """Return the highest epoch that a journal contains, and which journal."""
         return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
 
     def unclosed(self, now_ms: int) -> list[str]:
-        """Return the topics that were deleted long ago, and that a journal has not closed yet; as sentences."""
+        """Return sentences on the topics that were deleted long ago, and that a journal has not closed yet."""
         return [
             unclosed_text(topic, r.journal)
             for topic in self.snapshot.to_be_closed_by(now_ms)
@@ -212,8 +214,11 @@ class Journals:
         ]
 
     def forgotten(self) -> str:
-        """Return the topic that a journal holds and the controller log does not place there, as only a restored log can
-        leave it; as a sentence, or empty."""
+        """Return a sentence on a topic that a journal holds and the controller log does not place there; empty without
+        one.
+
+        Only a restored controller log can cause that.
+        """
         live = {t.revision: t for t in self.snapshot.topics.values()}
         for journal, state in self.states():
             unit = f"journal {journal}"
@@ -226,13 +231,14 @@ class Journals:
         return ""
 
     def set_back(self, published: PublishedWatermark | None) -> str:
-        """Return which journal was set back since that was published, and how that shows, as a sentence; or empty
-        (hazard 38)."""
+        """Return a sentence on which journal was set back since that was published, and how that shows; or empty
+        (hazard 38).
+        """
         return next(filter(None, (set_back_text(published, r.summary) for r in self.readings)), "")
 
 
 def set_back_text(published: PublishedWatermark | None, summary: UnitSummary) -> str:
-    """Return how it shows that a journal was set back to an older copy of its log, as a sentence; empty if it was not."""
+    """Return a sentence on how it shows that a journal was set back to an older copy of its log; empty if it was not."""
     try:
         check_set_back(published, summary)
     except SetBackError as e:
@@ -266,7 +272,7 @@ def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
 
 
 def ahead_text(where: str, epoch: int, cluster_epoch: int) -> str:
-    """Return the sentence that something is at an epoch which the cluster has not reached (hazard 10)."""
+    """Return the sentence that something has an epoch that the cluster has not reached (hazard 10)."""
     return f"{where} is at epoch {epoch}, above the cluster epoch {cluster_epoch}"
 
 
@@ -274,7 +280,7 @@ def ahead_text(where: str, epoch: int, cluster_epoch: int) -> str:
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why something stands: a stable code, a sentence, and what to do."""
+    """Why something does not move: a stable code, a sentence, and what to do."""
 
     cause: str
     detail: str
@@ -295,13 +301,13 @@ class HoleFacts(msgspec.Struct, frozen=True):
 
 
 class DatedHolder(Holder, frozen=True):
-    """A partition that M cannot pass. `oldest_ms` is when the L0 object was written that holds it; -1 if none does."""
+    """A partition that M cannot pass. `oldest_ms` is when the L0 object that holds it was written; -1 without one."""
 
     oldest_ms: int = -1
 
 
 class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
-    """What the newest scan saw, by the M that is published now.
+    """What the newest scan saw, judged by the currently published M.
 
     Attributes:
         deleted_objects: what sweeps that began since then have deleted, and `undelete` has not brought back.
@@ -321,7 +327,7 @@ class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
 
 
 class PinCost(msgspec.Struct, frozen=True):
-    """What a pin keeps from being deleted, where that is known.
+    """What a pin keeps from being deleted, as far as known.
 
     Attributes:
         watermark: M does not pass it; None for a pin of L1 alone.
@@ -366,7 +372,7 @@ class TableState(msgspec.Struct, frozen=True):
 
 
 class _Evidence(msgspec.Struct, kw_only=True):
-    """What causes are found in, and the JSON does not show.
+    """The evidence for causes, which is not in the JSON.
 
     Attributes:
         logs: the journals as they were read; none if the log is another system's.
@@ -509,7 +515,7 @@ class Overview(_Evidence, Outcome, kw_only=True):
 
     @property
     def left_objects(self) -> int:
-        """Return the objects that may go now, where that is known."""
+        """Return the objects that may be deleted now, if known."""
         return self.garbage.left_objects if self.garbage is not None else 0
 
     def last(self, command: str) -> Attempt | None:
@@ -517,11 +523,11 @@ class Overview(_Evidence, Outcome, kw_only=True):
         return next((a for a in self.attempts if a.command == command), None)
 
     def failed(self, command: str) -> Attempt | None:
-        """Return the last run of a command, if it failed; one that a signal stopped did not."""
+        """Return the last run of a command, if it failed; one that a signal stopped did not fail."""
         return next((a for a in self.attempts if a.command == command and a.ended == "failed"), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and what follows from them."""
+        """Return the fields and the derived values."""
         return super().to_json() | {
             "lag_epochs": self.lag_epochs,
             "attempts": [msgspec.to_builtins(a) | {"ok": a.ok} for a in self.attempts],

@@ -1,8 +1,8 @@
-"""Reads a cluster's overview. Changes nothing.
+"""Read a cluster's overview. Changes nothing.
 
-The order of the reads makes it true of a cluster in use: what is published, then the controller's snapshot, then the
-journals, then the controller's epoch once more. So what was written in between is not taken for what another log has
-left here. All else (runs, attempts, the newest scan) informs, and decides nothing.
+The order of the reads makes it correct for a cluster in use: what is published, then the controller's snapshot, then the
+journals, then the controller's epoch again. So entries written in between are not mistaken for remains of another log.
+Everything else (runs, attempts, the newest scan) is only informative.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from l0gc.watermark.source import REPORTED, UNRECONCILED, Holder
 
 RUNS_SHOWN: Final = 3
 TABLE_OVERDUE_MS: Final = 86_400_000
-"""A table whose newest pin should have been replaced so long ago is not synced any more."""
+"""If a table's newest pin should have been replaced this long ago, the table is no longer synced."""
 _SCANS_TRIED: Final = 5
 _HELD_BY_EXTERNAL_LOG: Final = (
     "by that system's report when M was computed; it moves when that reports a higher gc epoch"
@@ -61,7 +61,7 @@ _HELD_BY_EXTERNAL_LOG: Final = (
 
 
 def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, runs: int | None = None) -> Overview:
-    """Look at everything once.
+    """Read everything once.
 
     Args:
         price_gb_month: dollars for a GB and month.
@@ -124,7 +124,7 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
 
 
 def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
-    """Return what is published; or why that cannot be used, as the code of the cause and a sentence."""
+    """Return what is published; or, if it cannot be used, the code of the cause and a sentence."""
     try:
         return read_published(cluster.store, cluster_id)[0], None
     except ClusterMismatchError as e:
@@ -137,7 +137,7 @@ def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark |
 
 
 def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
-    """Return the newest scan that can be read, of the last few; the others are noted."""
+    """Return the newest readable scan of the last few; the unreadable ones are noted."""
     try:
         for key in list_scans(cluster.store)[: -_SCANS_TRIED - 1 : -1]:
             try:
@@ -152,7 +152,7 @@ def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
 
 
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
-    """Return what a scan says by the M of now, and by what was deleted since (pure)."""
+    """Return what a scan shows under the current M, given what was deleted since (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
@@ -180,10 +180,11 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
-    """Return the L0 objects deleted by sweeps that began at `since_ms` or later, without those that `undelete` has brought
-    back since, which may be more. Vacuums do not count.
+    """Return the L0 objects deleted by sweeps that began at `since_ms` or later, minus those restored by `undelete`
+    since.
 
-    A run's name says when `gc` began, which counts the garbage itself before it sweeps; its summary says when it swept.
+    More may have been restored than deleted. Vacuums do not count. A run's name has the time when `gc` began, which
+    counts the garbage itself before it sweeps; its summary has the time when it swept.
     """
     ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
     swept = [r for r in ended if r.command == SWEEP]
@@ -193,7 +194,7 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
 
 
 def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:
-    """Return which partition of an external log M waits for, as the newest scan has it."""
+    """Return which partition of an external log holds M, according to the newest scan."""
     row = next((r for r in scan.epochs if r.held_by), None) if scan is not None else None
     if row is None:
         return []
@@ -203,7 +204,7 @@ def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHol
 
 
 def _held_objects(o: Overview) -> dict[int, int]:
-    """Return the L0 objects above M, as the last scan saw them, by how many ticks from now they are free."""
+    """Return the L0 objects above M at the last scan, by the number of ticks until they are free."""
     objects: dict[int, int] = {}
     due = tick_is_due(o.as_of_ms - o.epoch_ms, o.interval_ms)
     for r in o.scan.epochs if o.scan is not None else []:
@@ -214,7 +215,7 @@ def _held_objects(o: Overview) -> dict[int, int]:
 
 
 def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
-    """Return how long M has stood; where the log has forgotten that, how long at least."""
+    """Return how long M has stood; if the log no longer shows it, at least how long."""
     if o.external_log or o.watermark > o.cluster_epoch:
         return None, False
     if o.watermark == o.cluster_epoch:
@@ -233,8 +234,9 @@ def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
 
 
 def _pins(o: Overview) -> list[PinCost]:
-    """Return the pins, and what they hold. A scan's rows without holders are epochs that only pins hold, or newer than
-    its M."""
+    """Return the pins, and what they hold. Rows of a scan without holders are epochs that only pins hold, or newer
+    than its M.
+    """
     state = o.logs.snapshot
     costs = []
     for p in sorted(state.pins.values(), key=lambda p: p.revision):
@@ -274,13 +276,14 @@ def _table(o: Overview, t: TopicTable) -> TableState:
 
 
 def read_journals(cluster: Handles, snapshot: ControllerState, published: int) -> Journals:
-    """Read all journals of a cluster, also those without a topic: what the controller has forgotten may lie in any of them.
+    """Read all journals of a cluster, including those without a topic: topics that the controller lost may be in any
+    of them.
 
     Args:
-        published: the published M, which nothing is below; -1 for none.
+        published: the published M, which no partition is below; -1 for none.
 
     Raises:
-        StoreUnreachableError: the store is gone, so nothing can be read.
+        StoreUnreachableError: the store is unreachable, so nothing can be read.
     """
 
     def read(task: JournalTask) -> Reading:
@@ -290,7 +293,7 @@ def read_journals(cluster: Handles, snapshot: ControllerState, published: int) -
 
 
 def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark | None) -> None:
-    """Complete the overview by what the journals hold."""
+    """Complete the overview from what the journals hold."""
     logs, m = o.logs, o.logs.watermark
     o.computable_watermark = m.watermark
     if m.watermark < m.cluster_epoch:
@@ -323,19 +326,21 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
 def see_objects(
     cluster: Handles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
 ) -> tuple[dict[str, int], str, str]:
-    """Return when each object that holds these partitions was written; which is damaged, as a sentence; and the command
-    that gives up its records in the first partition that it holds.
+    """Check the objects that hold these partitions.
+
+    Returns when each was written, a sentence on a damaged one, and the command that gives up its records in the first
+    partition that it holds.
 
     Args:
-        suspect: whether there is a reason to see if they are what the log says.
-        named: what reconcile failed on; see `_suspects`.
+        suspect: whether there is a reason to check their contents against the log.
+        named: the object on which reconcile failed; see `_suspects`.
     """
     by_data = [h for h in holders if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
 
     def head_of(key: str) -> Head | str:
-        """Return its size and time, or why it has none."""
+        """Return its size and time, or why they cannot be read."""
         try:
             return ask_of_one(cluster.store, cluster.store.head, key)
         except RefusedObjectError as e:
@@ -358,10 +363,11 @@ def see_objects(
 def _suspects(
     cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | str], named: str
 ) -> Iterator[tuple[Holder, Extent, str]]:
-    """Yield the L0 objects that are not what the log says: all are checked by their size, and a block is read of one.
+    """Yield the L0 objects that differ from the log: the sizes of all are checked, and one block of one object is
+    read.
 
     Args:
-        named: what reconcile failed on: that object is the one, or else the first.
+        named: the object on which reconcile failed, whose block is read; by default the first one's.
     """
     from l0gc.streamlog.ingest.extents import decode_block, fetch  # with Arrow, which most calls need not load
 

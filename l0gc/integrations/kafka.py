@@ -42,11 +42,11 @@ from l0gc.errors import L0gcError, NotFoundError, SafetyError
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 
 BATCH: Final = 10_000
-"""How many records land together at most."""
+"""The most records that land together."""
 WAIT_S: Final = 1.0
-"""How long records are gathered at most before they land."""
+"""The longest time that records are gathered before they land."""
 _COMMIT_S: Final = 3600.0
-"""So often positions are committed to Kafka, which forgets them after a week, and the producer's run is kept alive."""
+"""How often positions are committed to Kafka, which forgets them after a week, and the producer's run is kept alive."""
 _ANSWER_S: Final = 10.0
 _INT64: Final = 1 << 63
 NULL: Final = ("kafka.null", None)
@@ -54,7 +54,7 @@ NULL: Final = ("kafka.null", None)
 TIME: Final = "kafka.timestamp"
 """The header with a create time that is not in the years 1970 to 9999, such as one in microseconds."""
 _OURS: Final = re.compile(r"=*kafka\.(null|timestamp)")
-"""A header of this name that a record has in Kafka gets one `=` more here."""
+"""The suffix of a header in l0gc whose name in Kafka is one of these."""
 
 
 def to_l0gc(
@@ -66,15 +66,15 @@ def to_l0gc(
     *,
     from_beginning: bool = False,
 ) -> None:
-    """Copy a topic of Kafka until `stop` is true of how many records have landed.
+    """Copy a topic of Kafka until `stop` is true for the number of landed records.
 
     Args:
-        from_beginning: begin partitions for which no position is remembered, or whose next records Kafka has deleted, at
-            their first record.
+        from_beginning: begin partitions without a remembered position, or whose next records Kafka has deleted, at their
+            first record.
 
     Raises:
-        NotFoundError: there is no such topic, in Kafka or in the cluster.
-        SafetyError: a position is missing, or is that of another time; see above.
+        NotFoundError: the topic does not exist in Kafka or in the cluster.
+        SafetyError: a position is missing, or belongs to another time; see above.
         KafkaException: Kafka refuses, or does not answer.
     """
     admin = AdminClient({"bootstrap.servers": servers})
@@ -135,7 +135,7 @@ def to_l0gc(
 
 
 def _partitions(servers: str, source: str) -> tuple[list[int], str]:
-    """Return the partitions of Kafka's topic, and the id of its cluster; a consumer that asks does not create the topic."""
+    """Return the partitions of Kafka's topic, and its cluster's id; a consumer's request does not create the topic."""
     with closing(Consumer({"bootstrap.servers": servers, "group.id": "l0gc"})) as consumer:
         found = consumer.list_topics(source, _ANSWER_S)
     about = found.topics[source]
@@ -153,7 +153,7 @@ def topic_id(admin: AdminClient, source: str) -> str:
 
 
 def _why(consumer: Consumer, failed: Any, positions: Mapping[int, int]) -> Exception:
-    """What is raised for a message that is an error."""
+    """Return the exception for a message that is an error."""
     if failed.error().code() != KafkaError._AUTO_OFFSET_RESET:
         return KafkaException(failed.error())
     partition = failed.partition()
@@ -195,7 +195,7 @@ def in_kafka(record: Record) -> tuple[bytes | None, list[tuple[str, str | bytes 
 
 
 def to_kafka(servers: str, target: str, url: str, topic: str) -> None:
-    """Copy what a topic of l0gc has now. Raises `KafkaException`: some of it was not delivered."""
+    """Copy the current records of a topic of l0gc. Raises `KafkaException` if some of them were not delivered."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     failed: list[KafkaError] = []
 

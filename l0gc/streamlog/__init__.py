@@ -1,1 +1,1 @@
-"""The stream log that l0gc collects for: controller, journals, ingest, level one and the reader."""
+"""The stream log whose garbage l0gc collects: controller, journals, ingest, level one and the reader."""

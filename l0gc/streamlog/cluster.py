@@ -1,6 +1,6 @@
-"""One process's handles on a cluster: the store, the controller, and one handle for each journal that it touches.
+"""One process's handles on a cluster: the store, the controller, and one handle for each journal that it uses.
 
-Nothing is decided here; it is where the pieces are put together, so that commands, executors and tests do it alike.
+Nothing is decided here. This module puts the pieces together, in the same way for commands, executors and tests.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from l0gc.streamlog.journal.summary import JournalTask
 
 THREADS: Final = 32
-"""For requests that are sent at once, of a command or of a program that uses the library."""
+"""The threads for concurrent requests of a command, or of a program that uses the library."""
 
 
 @dataclass
 class Handles:
-    """The handles. Safe for use by several threads."""
+    """The handles of one process. Safe for use by several threads."""
 
     store: ObjectStore
     runtime: Runtime = field(default_factory=Runtime)
@@ -73,19 +73,19 @@ class Handles:
 
     @property
     def identified(self) -> bool:
-        """Return whether this process has seen that there is a cluster here, and that it is the expected one."""
+        """Return whether this process has confirmed that the expected cluster is here."""
         return self.controller.looked
 
     def identity(self) -> ClusterIdentity:
-        """Whose bucket this is, and at which epoch, as the controller's log has it now. See `Controller.snapshot`."""
+        """Return the cluster and its epoch, by the current controller log. See `Controller.snapshot`."""
         return identity_of(self.controller.snapshot())
 
     def now_ms(self) -> int:
-        """Return the store's clock now, for what cannot be undone. See `StoreTime.settle`."""
+        """Return the store's clock now, reliable enough for what cannot be undone. See `StoreTime.settle`."""
         return self._store_time.now_ms()
 
     def journal(self, number: int) -> JournalHandle:
-        """Return the process's handle on a journal; always the same one, so that its threads share one fence."""
+        """Return the process's handle on a journal, always the same one, so that its threads share one fence."""
         with self._lock:
             handle = self._journals.pop(number, None) or self._new_handle(number)
             self._journals[number] = handle  # the last one used is the last one here
@@ -94,14 +94,17 @@ class Handles:
             return handle
 
     def passing_journal(self, number: int) -> JournalHandle:
-        """Return a handle for work that goes through all journals: one that is forgotten with the work, where a process
-        keeps all that it has; but for a journal that it has read before, the one that it has."""
+        """Return a handle for work that visits all journals.
+
+        If the process keeps all its handles, or has read the journal before, it is the kept one; otherwise it is
+        forgotten with the work.
+        """
         if self.journals_kept is None and number not in self._journals:
             return self._new_handle(number)
         return self.journal(number)
 
     def journal_as_of(self, number: int, offset: int) -> JournalHandle:
-        """Return a journal as it was after an entry, to read only: a pin has to keep that state."""
+        """Return a journal as it was after an entry, for reading only; a pin has to keep that state."""
         return self._new_handle(number, offset)
 
     def _new_handle(self, number: int, as_of: int | None = None) -> JournalHandle:
@@ -112,10 +115,10 @@ class Handles:
     def units(
         self, some: Collection[int] | None = None, *, keep: bool = True, topic: int = ALL_TOPICS
     ) -> Sequence[UnitSummary]:
-        """Return the journals, with the topics as of the last look at the controller's log; see `ClusterHandle.units`.
+        """Return the journals, with the topics as of the last read of the controller's log; see `ClusterHandle.units`.
 
         Args:
-            topic: count the partitions of this topic alone, given its revision.
+            topic: count only the partitions of this topic, given its revision.
         """
         from l0gc.streamlog.journal.summary import read_journal, sum_up, tasks_of
 
@@ -139,7 +142,7 @@ class Handles:
 
 @contextmanager
 def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, S3Store]]:
-    """The handles on the cluster at `config`, as a command or the library uses them; see `Handles` for `settings`."""
+    """Open the handles on the cluster at `config`, for a command or the library; see `Handles` for `settings`."""
     store = S3Store(config)
     with Parallel(THREADS) as threads:
         yield Handles(store, Runtime(), threads, **settings), store

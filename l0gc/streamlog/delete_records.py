@@ -1,8 +1,8 @@
-"""Deleting a topic's oldest records, before an offset or before a time; Kafka's DeleteRecords.
+"""Delete a topic's oldest records, before an offset or before a time, like Kafka's DeleteRecords.
 
-The new log start offsets are decided once, from the partitions' offsets at the beginning: for a time, the first record that
-is as new. Then each log start offset moves up, by the rules of `level_one/expire.py`. Nothing is deleted if one of the
-requested partitions has fewer records than that.
+The new log start offsets are decided once, from the partitions' offsets at the beginning; a time stands for the first
+record that is not older. Then each log start offset moves up, by the rules of `level_one/expire.py`. If one of the
+requested partitions has too few records, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from l0gc.streamlog.topic_view import TopicView
 from l0gc.watermark.publication import refuse_if_set_back
 
 HIGH_WATERMARK: Final = -1
-"""As an offset to delete records before: all that there are, as in Kafka's DeleteRecords."""
+"""The offset that stands for all current records, as in Kafka's DeleteRecords."""
 
 
 def delete_records(
@@ -34,17 +34,17 @@ def delete_records(
     dry_run: bool = False,
     shown: int = 0,
 ) -> ExpireResult:
-    """Delete the records before an offset, or before the first record of a time, of one partition or of all.
+    """Delete the records before an offset, or before the first record of a time, in one partition or in all.
 
     Args:
-        before_offset: the first offset that stays; `HIGH_WATERMARK` for all records that there are now.
-        before_time_ms: the first record whose timestamp is this one, or a later one, stays, and all after it.
-        dry_run, shown: see `expire`.
+        before_offset: the first offset that stays; `HIGH_WATERMARK` for all current records.
+        before_time_ms: keep the first record whose timestamp is not older, and all after it. dry_run, shown: see
+            `expire`.
 
     Raises:
         OffsetOutOfRangeError: a partition has fewer records; nothing was deleted.
-        NotFoundError: there is no such topic.
-        UsageError: it has no such partition, or not exactly one place is given.
+        NotFoundError: the topic does not exist.
+        UsageError: the partition does not exist, or not exactly one place is given.
         EpochRegressionError: what is published is above the cluster epoch; nothing was deleted (hazard 10).
     """
     if (before_offset is None) == (before_time_ms is None):

@@ -1,10 +1,10 @@
-"""l0gc's journals as a source of epochs: what M is computed from, one journal after another, wherever they are read.
+"""l0gc's journals as a source of epochs: M is computed from them, one journal after another, wherever they are read.
 
 A journal's checkpoint and the entries after it are the snapshot of all its partitions, always as new as the journal.
 
-A controller log that was restored from a backup is found out here, too (hazard 10): a journal has seen an epoch that the
-cluster has not reached, or it holds a topic that the controller does not know. So all journals are read, also those that
-no topic uses: a forgotten topic may lie in any of them. An unused journal costs a request or two.
+A controller log restored from a backup is also detected here (hazard 10): a journal has seen an epoch that the cluster
+has not reached, or holds a topic that the controller does not have. So all journals are read, including unused ones,
+since any of them may hold a forgotten topic. An unused journal costs a request or two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class JournalSource:
 
     Args:
         workers: where they are read; by default in this process.
-        readers: how many entries of a journal are read at once; 0 for one after another, as a test replays them.
+        readers: how many entries of a journal are read at once; 0 to read one after another, for tests that replay the
+            order.
     """
 
     external: Final = False
@@ -50,10 +51,10 @@ class JournalSource:
         return identity_of(self._state)
 
     def read(self, published: PublishedWatermark | None) -> list[UnitSummary]:
-        """See `EpochSource.read`.
+        """Read the summaries: see `EpochSource.read`.
 
         Raises:
-            EpochRegressionError: a journal holds a topic that the controller should know.
+            EpochRegressionError: a journal holds a topic that the controller should have.
         """
         assert self._state is not None
         readings = self._workers.map(self._read, tasks_of(self._state, watermark_of(published)))
@@ -78,10 +79,10 @@ def _read(readers: int, place: Place, task: JournalTask) -> tuple[UnitSummary, l
 
 
 def pins_of(state: ControllerState, published: int) -> PinnedUnits:
-    """What the pins of a state hold, where M = `published` was published before the state was read.
+    """Return what the pins of a state hold. M = `published` was published before the state was read.
 
-    A pin that has not taken effect holds M where it is. So does one that holds less, which had ended before the controller
-    log was restored from a backup (hazard 10).
+    A pin that has not taken effect holds M where it is. So does a pin below M, which had ended before the controller log
+    was restored from a backup (hazard 10).
     """
     units = []
     for pin in state.pins.values():
@@ -93,8 +94,8 @@ def pins_of(state: ControllerState, published: int) -> PinnedUnits:
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:
-    """Return the topic of a journal that a controller log which was not set back would know (hazard 10), as a sentence; or
-    empty.
+    """Return a sentence on a topic of a journal that an intact controller log would contain (hazard 10); empty without
+    one.
 
     Args:
         topics: revision and id of the topics that the journal holds.
@@ -106,16 +107,18 @@ def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int,
 
 
 class JournalTotals(NamedTuple):
-    """`lowest` is where M could be, None if a journal cannot be read. `landed` stands for all that has landed so far."""
+    """`lowest` is where M could be, None if a journal cannot be read. `landed` is a number for everything that has
+    landed so far.
+    """
 
     lowest: int | None
     landed: int
 
 
 def journal_totals(cluster: Handles) -> JournalTotals:
-    """Where the journals stand now, so that a process finds out cheaply whether M could move.
+    """Return where the journals stand now, so that a process can cheaply check whether M could move.
 
-    Nothing is decided by it but whether a run is worth starting: M is computed from journals that are read for that.
+    This only decides whether a run is worth starting. M is computed from journals that are read for that purpose.
     """
     state = cluster.controller.snapshot()
     try:

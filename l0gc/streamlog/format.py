@@ -1,9 +1,9 @@
 """The format of a bucket: `l0gc/format.json`, written when a cluster is founded, and read once by each process.
 
-It names the version of the layout, the versions that may read and write it, and the properties of the store that a process
-needs before its first conditional write. A process that does not know a format reads nothing but this object, since it could
-misread the rest. So the object itself stays as it is in all formats to come: JSON, with these fields, and perhaps more.
-Delta's protocol versions are the model.
+It names the version of the layout, the versions that may read and write it, and the properties of the store that a
+process needs before its first conditional write. A process that does not support a format reads nothing but this object,
+since it could misread the rest. So the object itself stays the same in all future formats: JSON, with these fields, and
+perhaps more. It follows Delta's protocol versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.storage.objectstore import ObjectStore, if_there
 
 VERSION: Final = 3
-"""What this l0gc writes. It reads nothing older."""
+"""The version that this l0gc writes. It reads no older one."""
 QUOTED: Final = "quoted"
 PLAIN: Final = "plain"
 _FIRST_EDITION: Final = re.compile(r"(?:log|checkpoint)/[0-9]{20}\.json\Z")
@@ -37,7 +37,8 @@ Version = Annotated[int, msgspec.Meta(ge=1)]
 class Format(msgspec.Struct, frozen=True):
     """`l0gc/format.json`.
 
-    `etags` is how the store takes an ETag in If-Match: in quotes, as HTTP has it, or plain; see `storage/probe.py`.
+    `etags` is the form in which the store accepts an ETag in If-Match: quoted, as HTTP requires, or plain; see
+    `storage/probe.py`.
     """
 
     version: Version = VERSION
@@ -50,13 +51,13 @@ _DECODER: Final = msgspec.json.Decoder(Format)
 
 
 def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | None:
-    """Return the bucket's format, if this l0gc may work on it; None if no cluster was ever founded there. One request.
+    """Return the bucket's format if this l0gc supports it, or None if no cluster was founded there. Takes one request.
 
-    From then on the store object sends ETags in the form that the store takes.
+    Afterwards the store object sends ETags in the form that the store accepts.
 
     Raises:
-        UnsupportedFormatError: the bucket is of the first edition, or of a version that this l0gc does not know.
-        CorruptObjectError: the object does not say.
+        UnsupportedFormatError: the bucket has the first edition's layout, or a version that this l0gc does not support.
+        CorruptObjectError: the object is invalid.
     """
     found = _read(store)
     if found is None:
@@ -93,9 +94,9 @@ def write_format(store: ObjectStore) -> Format:
 
 
 def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
-    """Have later processes send ETags in this form, which the probe has found; whether that is new to them.
+    """Record the form of ETags that the probe found, for later processes; return whether it is new to them.
 
-    A store may have learned another form since, or the bucket has moved.
+    The store may have changed its form, or the bucket may have moved.
     """
     store.quotes_etags = quoted
     found = _read(store)
@@ -107,7 +108,7 @@ def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
 
 
 def refuse_without_format() -> UnsupportedFormatError:
-    """Return the error for a cluster whose format nobody knows."""
+    """Return the error for a cluster of unknown format."""
     return UnsupportedFormatError(
         f"there is a cluster under this URL, but no {FORMAT} that says how it is laid out: put it back from a backup or "
         "a version of the object"

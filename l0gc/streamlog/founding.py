@@ -1,10 +1,10 @@
-"""Founding a cluster: the store is tried first, and nothing is left behind if it is refused.
+"""Found a cluster: test the store first, and leave nothing behind if it is refused.
 
-Everything rests on the store's conditional writes, so no log begins before they were tried on the bucket itself. A bucket
-that this very call created is removed again if founding fails. A repeated call changes nothing.
+Everything rests on the store's conditional writes, so no log begins before they were tested on the bucket itself. If
+founding fails, a bucket that this call created is removed again. A repeated call changes nothing.
 
-If a cluster has lost its controller log, a new one is refused: it would begin at epoch 0 again, with journals and a
-watermark that are far above it (hazard 10).
+If a cluster has lost its controller log, a new one is refused: it would begin at epoch 0, with journals and a watermark
+far above it (hazard 10).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from l0gc.streamlog.format import check_format, remember_etags
 
 @dataclass(frozen=True, slots=True)
 class FoundedCluster(Outcome):
-    """The cluster that is there now.
+    """The cluster that exists now.
 
     Attributes:
         cluster_id: The cluster's id.
@@ -48,12 +48,12 @@ class FoundedCluster(Outcome):
 
 
 def found_cluster(cluster: Handles, store: S3Store, wanted: Init) -> FoundedCluster:
-    """Try the store, and found a cluster there, unless it is there already. `store` is that of `cluster`.
+    """Test the store, and found a cluster there unless one exists. `store` is that of `cluster`.
 
     Raises:
         BucketNotFoundError: the bucket does not exist, and is not to be created.
         StoreUnfitError: the store lacks something that l0gc needs.
-        UsageError: there is a cluster with other settings.
+        UsageError: a cluster with other settings exists.
         EpochRegressionError: there was a cluster, and its controller log is gone.
     """
     made = wanted.create_bucket and store.create_bucket()
@@ -89,10 +89,10 @@ def found_cluster(cluster: Handles, store: S3Store, wanted: Init) -> FoundedClus
 
 
 def refuse_where_a_log_is_gone(cluster: Handles) -> None:
-    """Refuse to begin a controller log where journals or a watermark say that there was one.
+    """Refuse to begin a controller log if journals or a watermark show that there was one.
 
     Raises:
-        EpochRegressionError: there are, and it is gone.
+        EpochRegressionError: there was one, and it is gone.
     """
     folder = cluster.controller.replica.log.list_folder()
     if folder.entries or folder.checkpoints:

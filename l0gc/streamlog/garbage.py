@@ -1,12 +1,12 @@
-"""The stream log's garbage, as a vacuum asks for it: what journals dropped, and whether they need a key in a listing.
+"""The stream log's garbage for a vacuum: what journals dropped, and whether they need a listed key.
 
-Each journal is read once, and again after its fence. Whether a key is needed is decided by the state of the one journal that
-its partition lies in, after the fence there: by the names in that state, and those that its index objects list. In doubt a
-key is needed: if an index object or the journal cannot be read, or if the fence is not in its log.
+Each journal is read once, and again after its fence. The state of the one journal with the key's partition, after the
+fence, decides whether a key is needed: by the names in that state, and those that its index objects list. In doubt a key
+is needed: if an index object or the journal cannot be read, or if the fence is not in its log.
 
-A controller log that was restored from a backup is detected here (hazard 10): a journal is above the cluster epoch, holds a
-topic that the controller does not know, or a key has such a revision. A topic that the controller has forgotten, because
-all of it was deleted, is still in the journals: they remember what they closed.
+A controller log restored from a backup is detected here (hazard 10): a journal is above the cluster epoch, holds a topic
+that the controller does not have, or a key has such a revision. A topic that the controller has forgotten, because all of
+it was deleted, is still in the journals, which remember closed topics.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from l0gc.streamlog.journal.topic import l1_file
 from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_index
 
 BATCH: Final = 16 * PAGE_SIZE
-"""Dropped objects that are deleted before their journal records it."""
+"""How many dropped objects are deleted before their journal records it."""
 _FORGOTTEN: Final = (
     "the controller log looks restored from a backup that is older than the topic; nothing more was deleted. Restore the "
     "newer controller log, or see docs/operations.md"
@@ -69,7 +69,7 @@ _FORGOTTEN: Final = (
 
 
 class JournalGarbage:
-    """See `GarbageSource`."""
+    """The journals as a `GarbageSource`."""
 
     def __init__(self, cluster: Handles) -> None:
         self._cluster = cluster
@@ -79,7 +79,7 @@ class JournalGarbage:
         self._damaged: list[str] = []
         self._assumed = False
         self._waiting: set[int] = set()
-        """The revisions of which something was dropped so lately that it must stay."""
+        """The revisions with objects that were dropped too recently to be deleted."""
         self._state = ControllerState()
         self._names: dict[int, str] = {}
 
@@ -105,7 +105,7 @@ class JournalGarbage:
 
     @contextmanager
     def _alone(self, journal: int) -> Iterator[JournalHandle]:
-        """What goes wrong with a journal breaks this one alone, unless the store is gone."""
+        """Mark a journal as broken if its work fails, and continue with the others unless the store is unreachable."""
         try:
             yield self._cluster.journal(journal)
         except StoreUnreachableError:
@@ -121,7 +121,7 @@ class JournalGarbage:
             self._states[journal] = _as_it_stands(handle)
 
     def _check(self, journal: int, state: JournalState) -> None:
-        """Refuse what a controller log that was not set back would know (hazard 10)."""
+        """Refuse what an intact controller log would contain (hazard 10)."""
         self._cluster.journal(journal).check_not_ahead(max(state.max_applied_epoch, state.l1_fence))
         held = ((t.revision, t.topic_id) for t in state.topics.values())
         if unknown := unknown_topic(self._state, f"journal {journal}", held):
@@ -133,7 +133,7 @@ class JournalGarbage:
     # -- what was dropped ---------------------------------------------------------------------------------------------
 
     def amounts(self) -> Amounts:
-        """See `GarbageSource.amounts`."""
+        """Return the amounts: see `GarbageSource.amounts`."""
         return amounts_of(self._state, self._now().values())
 
     def _now(self) -> dict[int, JournalState]:
@@ -155,19 +155,19 @@ class JournalGarbage:
                 yield DroppedBatch(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
-        """What was dropped before then, when no epoch above `epoch` was known, and is not pinned; or all `others`."""
+        """Return what was dropped by then, while no epoch above `epoch` existed, and is not pinned; or all `others`."""
         limits = unpinned(self._state, epoch, state.dropped["revision"])
         found: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
         return found
 
     def is_due(self, before_ms: int) -> bool:
-        """Return whether anything that was dropped before then may go."""
+        """Return whether anything that was dropped by then may be deleted."""
         epoch = self._state.epoch - GRACE_EPOCHS
         found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
 
     def _listed(self, tree: Rows) -> list[Deletable] | None:
-        """What a dropped index object lists; None if that cannot be known."""
+        """Return what a dropped index object lists; None if that is unknown."""
         p = self._partition(tree)
         try:
             rows = read_index(self._cluster.store, p, index_rows(np.array([tree])))
@@ -220,12 +220,14 @@ class JournalGarbage:
         return min(self._fences.values(), default=0)
 
     def scan_due(self, before_ms: int) -> bool:
-        """Return whether the fences are older than `before_ms`: so long no run has searched for orphans."""
+        """Return whether the fences are older than `before_ms`, so that no run has searched for orphans since."""
         epoch = self._state.epoch_before(before_ms)
         return any(epoch > s.l1_fence for s in self._states.values() if s.topics or len(s.closed_revisions))
 
     def parts(self, prefix: str, count: int) -> list[JournalPart]:
-        """See `GarbageSource.parts`. Cut between partitions, so that each part has about as many objects that are named."""
+        """Return the parts: see `GarbageSource.parts`. Cuts between partitions, so that each part has about as many
+        listed objects.
+        """
         topics = sorted(self._topics(), key=lambda t: f"{t.name}-{t.revision}/")
         named = (sum(s.topic(t.revision).totals().l1_objects for s in self._states.values()) for t in topics)
         weights = np.cumsum([1 + objects for objects in named], dtype=np.float64)
@@ -261,7 +263,7 @@ class JournalGarbage:
         return JournalLook(store, part, self._states.__getitem__).facts
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
-        """Have the controller forget the topics of which nothing is left, and nothing can come any more.
+        """Have the controller forget the topics of which nothing is left and nothing can be added.
 
         A run that stamps at the fence or above has seen that the topic was deleted.
         """
@@ -281,14 +283,14 @@ class JournalGarbage:
             self._cluster.controller.forget_topics(done)
 
     def _purge_unnamed(self, fence: int, left: Collection[int]) -> None:
-        """Purge what topics have dropped that were closed because the controller does not know them.
+        """Purge what topics have dropped that were closed because the controller does not have them.
 
-        They have no name, so the listing found their objects, and those below the fence are gone if their time of grace was
-        over. An object that is stamped at the fence or above is found by a later listing: a journal remembers for ever what
-        it has closed.
+        They have no name, so the listing found their objects, and those below the fence are gone if their grace period
+        was over. An object stamped at the fence or above is found by a later listing: a journal remembers permanently
+        what it has closed.
 
         Args:
-            left: the revisions of topics of which an object could not be deleted.
+            left: the revisions of topics with an object that could not be deleted.
         """
         stay = [*self._names, *self._waiting, *left]
         for journal in self._fences:
@@ -299,8 +301,9 @@ class JournalGarbage:
 
 
 def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Amounts:
-    """Return what the journals name and what they dropped. An index object that was dropped with all that it lists counts
-    with that."""
+    """Return what the journals list and what they dropped. An index object that was dropped with everything that it
+    lists includes that.
+    """
     live, dropped, oldest = np.zeros(2, np.int64), np.zeros(2, np.int64), []
     for state in journals:
         for t in state.topics.values():
@@ -315,10 +318,10 @@ def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Am
 
 
 def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
-    """Return for each of the topics, by revision, `epoch`, or the last one before its first pin: what was dropped then, no
-    pin promises (hazard 36).
+    """Return for each topic, by revision, `epoch`, or the last epoch before its first pin.
 
-    A pin that this vacuum has not seen is newer than the epoch of its snapshot, which is above `epoch`.
+    What was dropped by then is not kept by a pin (hazard 36). A pin that this vacuum has not seen is newer than the epoch
+    of its snapshot, which is above `epoch`.
     """
     known = distinct(topics)
     pinned = [cluster.pinned_from(revision) for revision in known.tolist()]
@@ -327,10 +330,10 @@ def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
 
 
 def _as_it_stands(handle: JournalHandle) -> JournalState:
-    """Return the state now, in a copy: another thread may be in the middle of the next entry, and be interrupted (hazard
+    """Return a copy of the current state. Another thread may be applying the next entry, and be interrupted (hazard
     29).
 
-    In there, an object may be neither in the lists nor among the dropped ones.
+    During that, an object may be neither in the lists nor among the dropped ones.
     """
     with handle.replica.lock:
         state = handle.state

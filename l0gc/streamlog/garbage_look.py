@@ -1,8 +1,8 @@
-"""Which keys of a listing the journals need, looked up in this process or by an executor that replays them.
+"""Look up which keys of a listing the journals need, in this process or on an executor that replays them.
 
-A part of the listing carries the topics in it, their journals, and the epochs of the fences. A look reads the states of
-these journals, which must be past those fences, and keeps the names of their objects, sorted, 16 bytes each. An index object
-is read when a key of its records is met; the listing is in order, so few are kept.
+A part of the listing carries its topics, their journals, and the epochs of the fences. A look reads the states of these
+journals, which must be past those fences, and keeps the names of their objects, sorted, 16 bytes each. An index object is
+read when one of its keys comes up; the listing is ordered, so few are kept.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.index import UNREADABLE, read_index
 
 _IN_ORDER: Final = 100_000
-"""So many partitions have numbers of five digits, which sort as the numbers do."""
+"""Up to this many partitions have numbers of five digits, which sort as the numbers do."""
 _INDEXES_KEPT: Final = 16
-"""Lists of index objects that are held: at most 4,096 names each."""
+"""How many index objects' lists are kept, with at most 4,096 names each."""
 _NAME: Final = np.dtype("S16")
-"""A UUID as numpy sorts it; all are of the same length, so the zeros at an end make no difference."""
+"""A UUID as numpy sorts it. All have the same length, so trailing zeros make no difference."""
 
 
 def _cut_in(folder: str, cut: str) -> int | None:
@@ -40,7 +40,7 @@ def _cut_in(folder: str, cut: str) -> int | None:
 
 
 class Span(NamedTuple):
-    """The partitions of a topic whose keys may lie in a part, both ends included."""
+    """The partitions of a topic whose keys may be in a part, inclusive."""
 
     first: int
     last: int
@@ -51,14 +51,14 @@ class Span(NamedTuple):
 
 
 class JournalPart(ListingPart, frozen=True, array_like=True):
-    """A part of a listing, with what the look at its journals needs.
+    """A part of a listing, with what is needed to look at its journals.
 
     Attributes:
         epoch: the cluster epoch as of which the topics are known.
-        fences: the L1 fence of each journal; one that is not among them cannot be read, and nothing of it goes.
+        fences: the L1 fence of each journal; a journal without one cannot be read, and nothing of it is deleted.
         forgotten: revisions of topics that journals have closed and the controller has forgotten, ascending.
-        waiting: those of them whose objects were dropped so lately that they stay.
-        assumed: the fences are not in the logs, since the run is a dry run.
+        waiting: those of them whose objects were dropped too recently to be deleted.
+        assumed: whether the fences are not in the logs, since the run is a dry run.
     """
 
     topics: list[Topic]
@@ -69,7 +69,7 @@ class JournalPart(ListingPart, frozen=True, array_like=True):
     assumed: bool = False
 
     def span(self, t: Topic) -> Span:
-        """Which of a topic's partitions may lie in the part, as it is cut between partitions."""
+        """Return which of a topic's partitions may be in the part, given its cuts between partitions."""
         folder, last = f"{self.prefix}{t.name}-{t.revision}/", t.partitions - 1
         if t.partitions > _IN_ORDER:
             return Span(0, last)  # their keys are not in the order of their numbers
@@ -78,7 +78,7 @@ class JournalPart(ListingPart, frozen=True, array_like=True):
 
 
 def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
-    """Replay the journals of a part. Raises `StoreError` if a fence is not where it should be."""
+    """Replay the journals of a part. Raises `StoreError` if a fence is missing from its log."""
     assert isinstance(part, JournalPart)
     runtime = Runtime()
 
@@ -90,10 +90,10 @@ def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
 
 
 class JournalLook:
-    """What the journals of a part say of its keys.
+    """What the journals of a part contain about its keys.
 
     Args:
-        state_of: gives the state of a journal, after its fence.
+        state_of: returns the state of a journal after its fence.
     """
 
     def __init__(self, store: ObjectStore, part: JournalPart, state_of: Callable[[int], JournalState]) -> None:
@@ -109,7 +109,7 @@ class JournalLook:
             self._keep(journal, state_of(journal))
 
     def _keep(self, journal: int, state: JournalState) -> None:
-        """Keep the names that a journal has of the part's topics."""
+        """Store the names that a journal has of the part's topics."""
         if state.l1_fence < self._part.fences[journal] and not self._part.assumed:
             raise StoreError(
                 f"journal {journal} was read with its L1 fence at {state.l1_fence}, though {self._part.fences[journal]} has "
@@ -158,11 +158,11 @@ class JournalLook:
         return facts
 
     def _of_unlisted(self, k: L1Key) -> Fact:
-        """What is known of a key of a topic that the controller does not have.
+        """Return what is known of a key whose topic the controller does not have.
 
-        Journals remember what they closed, so the fence of a forgotten topic is known. A topic above the epoch as of which
-        the topics are known may have been created since. Any other is unknown: the controller log looks restored from an old
-        backup, or the object is foreign.
+        Journals remember what they closed, so the fence of a forgotten topic is known. A topic above the epoch of the
+        controller's snapshot may have been created since. Any other topic is unknown: the controller log looks restored
+        from an old backup, or the object is foreign.
         """
         at = int(np.searchsorted(self._part.forgotten, k.revision))
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
@@ -187,7 +187,7 @@ class JournalLook:
         return answers
 
     def _listed_by(self, p: PartitionId, index: Any, names: Rows) -> Rows:
-        """Which of the names an index object lists; all of them if that cannot be known."""
+        """Return which of the names an index object lists; all of them if that is unknown."""
         which = bytes(index["name"])
         if which not in self._listed:
             try:

@@ -1,11 +1,12 @@
-"""Going on with a journal whose newest log is gone for good: an operator's decision, which nothing here makes alone.
+"""Accept a journal whose newest log is permanently lost: an operator's decision, which nothing here makes
+automatically.
 
-The older log is accepted as it is by one entry in it (`entries.SetBack`), at a fresh tick. Nothing lands below that tick
-from then on, so nothing comes to lie at or below M. Nothing that is stamped below it is named any more, and nothing of that
-is an orphan, since the lost part may have named it. M stays. Extents of the older log at or below it are lifted first: until
-they are in L1, nothing is deleted or published by M (`publication.check_set_back`).
+One entry in the older log accepts it as it is (`entries.SetBack`), at a fresh tick. Nothing lands below that tick from
+then on, so no new data is at or below M. Nothing stamped below it is listed any more, or counts as an orphan, since the
+lost part may have listed it. M stays. Extents of the older log at or below M are lifted first. Until they are in L1,
+nothing is deleted or published by M (`publication.check_set_back`).
 
-The end of the log then counts as above every end before, so the lost log is refused by name if it comes back after all.
+The log's end then counts as above every earlier end, so the lost log is refused by name if it reappears.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from l0gc.watermark.source import UnitSummary
 
 
 def set_back(cluster: Handles, journal: int) -> str:
-    """Return how it shows that a journal was set back, as a sentence.
+    """Return a sentence on how it shows that a journal was set back.
 
     Raises:
-        UsageError: it was not, or there is no such journal, so there is nothing to accept.
-        CorruptObjectError: it cannot be read.
-        EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
+        UsageError: it was not, or the journal does not exist, so there is nothing to accept.
+        CorruptObjectError: it cannot be read. EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
     """
     return _looked_at(cluster, journal)[2]
 
@@ -47,7 +47,7 @@ def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, Unit
 
 
 def accept_set_back(cluster: Handles, journal: int) -> int:
-    """Accept a journal as it is after it was set back; returns the tick below which nothing lands there any more.
+    """Accept a journal after it was set back; return the tick below which nothing lands there any more.
 
     Raises:
         See `set_back`.

@@ -1,6 +1,6 @@
 """What the cluster itself records about tables: which topic has one, and the pins that keep what its snapshots name.
 
-All about them that needs no PyIceberg: status and the library read it, and `l0gc/integrations/iceberg/` syncs by it.
+Nothing here needs PyIceberg. Status and the library read it, and `l0gc/integrations/iceberg/` syncs by it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from l0gc.formatting import Outcome
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 
 PINS_FOR_EACH_LIFE: Final = 4
-"""A sync takes a new pin when that of the current snapshot is a quarter as old as snapshots become."""
+"""A sync takes a new pin when the current snapshot's pin has a quarter of the age that snapshots reach."""
 UNSYNCED_MS: Final = 7 * 86_400_000
-"""So long after it should have been replaced, the pin of a snapshot ends, if nobody syncs the table."""
+"""If a table is not synced, the pin of its snapshot ends this long after it should have been replaced."""
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
-    """Return the table that a topic is to have; by default with its own name, in the namespace `l0gc`.
+    """Return the table that a topic is to have; by default with the topic's name, in the namespace `l0gc`.
 
     Raises:
-        UsageError: the name has no namespace, or a part of it is empty.
+        UsageError: the name has no namespace, or an empty part.
     """
     name = table or f"l0gc.{_NOT_A_NAME.sub('_', topic.name)}"
     parts = name.split(".")
@@ -34,7 +34,7 @@ def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
 
 
 def due_ms(pin: Pin) -> int:
-    """When a sync should have taken another pin in this one's place; see `iceberg/plan.py`, `pin_ms` and `is_fresh`."""
+    """Return when a sync should have replaced this pin; see `iceberg/plan.py`, `pin_ms` and `is_fresh`."""
     return pin.created_ms + max(0, pin.end_ms - pin.created_ms - UNSYNCED_MS) // (PINS_FOR_EACH_LIFE + 1)
 
 
@@ -106,7 +106,7 @@ class TableSynced(Outcome):
 
 @dataclass(slots=True)
 class TableSyncResult(Outcome):
-    """What a sync did with each table, and which it could not sync.
+    """What a sync did with each table, and which tables it could not sync.
 
     Attributes:
         tables: What was done with each table: `snapshot_id`, its newest snapshot, -1 without one; `added` and
@@ -127,7 +127,7 @@ class TableSyncResult(Outcome):
 
     @property
     def problem(self) -> L0gcError | None:
-        """What was wrong: the error itself where there is one table."""
+        """Return the problem; for a single table it is the error itself."""
         if len(self.failures) == 1 and not self.tables:
             return self.failures[0]
         if any(isinstance(e, SafetyError) for e in self.failures):

@@ -1,7 +1,8 @@
-"""What a topic's partitions in one journal hold as of now: their offsets, their L1 objects, and where a time begins.
+"""A view of what a topic's partitions in one journal hold now: their offsets, their L1 objects, and where a time
+begins.
 
-A view does not change: it shows the journal as it was when the view was made. An object that it names may have been replaced
-since then, and then is not found: the caller makes another view. `topic_copy` is the same without a request.
+A view does not change: it shows the journal at the time of its creation. An object that it names may have been replaced
+since; if it is not found, the caller creates another view. `topic_copy` is the same without a request.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Found = TypeVar("Found")
 NEVER: Final = 1 << 62
 """A time that no record has."""
 _LOOKS: Final = 5
-"""How often a journal is looked at again, because something that it named was gone."""
+"""How often a journal is read again because something that it named was gone."""
 
 
 def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
-    """What a journal knew of a topic when it was last caught up with: a copy, which does not change while it is read.
+    """Return what a journal had of a topic when it last caught up, as a copy that does not change.
 
     Raises:
         PartitionClosedError: the topic was deleted.
@@ -45,7 +46,7 @@ def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
 
 
 def deleted(topic: Topic) -> PartitionClosedError:
-    """Return the error for a topic that is gone."""
+    """Return the error for a deleted topic."""
     return PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted while it was read")
 
 
@@ -69,7 +70,7 @@ def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows
 
 
 def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
-    """About how many bytes of L0 the records of each partition take; see `objects_within`."""
+    """Return about how many bytes of L0 the records of each partition take; see `objects_within`."""
     found = np.zeros(len(partitions))
     for o in objects_within(known, partitions, starts, ends):
         extents = o.extents
@@ -106,7 +107,7 @@ class TopicView:
         return [f for f in listed if f.last_offset >= start]
 
     def l0_bytes(self, starts: Rows, ends: Rows) -> Rows:
-        """About how many bytes of L0 these ranges take; they have a row for each partition of the run."""
+        """Return about how many bytes of L0 these ranges take; there is one for each partition of the run."""
         return l0_bytes(self._known, self.partitions, starts, ends)
 
     def at_time(self, timestamp_ms: int | Rows, unreadable: dict[int, L0gcError] | None = None) -> Rows:
@@ -142,8 +143,10 @@ class TopicView:
         return np.maximum(found, self.log_start)
 
     def times_of(self, offsets: Rows) -> Rows:
-        """For each partition when the first record from its offset on landed, by the log's time; `NEVER` without one.
-        Raises as `files`."""
+        """Return when the first record from each partition's offset on landed, by the log's time.
+
+        The result is `NEVER` without a record. Raises as `files`.
+        """
         found = np.full(self.run.count, NEVER)
         for o in reversed(self._known.objects):
             at = o.extents["partition"] - self.run.first
@@ -183,13 +186,13 @@ def look(
     ask: Callable[[TopicView], Found],
     seen: TopicView | None = None,
 ) -> Found:
-    """What `ask` finds in a view of a run; asked again, of another view, if something that the journal named is replaced.
+    """Return what `ask` finds in a view of a run. If something that the journal named was replaced, ask another view.
 
     Args:
-        seen: a view from before, which is asked first.
+        seen: an earlier view, which is asked first.
 
     Raises:
-        CorruptObjectError: an object that the journal needs is not there.
+        CorruptObjectError: an object that the journal needs is missing.
         PartitionClosedError: the topic was deleted.
     """
     gone: ObjectNotFoundError | None = None

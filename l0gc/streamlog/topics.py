@@ -1,10 +1,10 @@
-"""Creating, describing and deleting topics, beyond the controller's entry.
+"""Create, describe and delete topics, beyond the controller's entry.
 
 A topic is created only above everything that sweeps may delete, and above each epoch that a journal has seen. After a
 controller log was restored from an old backup, a new topic would take data at epochs that a published M released long ago
-(hazard 10); the controller's guard refuses that before anything is written. Where nothing is published yet, the journals
-alone show it: the topic would get the revision of one with records, and its deletion would close that one. A deleted topic
-is closed in its journals, so that a writer with an old view is refused.
+(hazard 10); the controller's guard refuses that before anything is written. If nothing is published yet, only the
+journals show it: the topic would get the revision of an existing one with records, and its deletion would close that one.
+A deleted topic is closed in its journals, so that a writer with an old view is refused.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from l0gc.streamlog.journal.topic import TopicState, TopicTotals
 
 PARTITIONS_SHOWN: Final = 20
-"""Of a topic, if nobody says how many."""
+"""How many records of a topic are read by default."""
 _INFERRED_FROM: Final = 16
-"""From so many partitions records are read to infer a schema."""
+"""The number of partitions from which records are read to infer a schema."""
 
 
 class UnknownTopic(msgspec.Struct, frozen=True):
-    """A topic that a journal held and the controller did not know."""
+    """A topic that a journal held and the controller did not have."""
 
     journal: int
     revision: int
@@ -43,7 +43,7 @@ class UnknownTopic(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(Topic, frozen=True, array_like=False):
-    """A topic that was created now, or was there.
+    """A topic that was created now, or existed.
 
     Attributes:
         created: Whether it was created now.
@@ -63,7 +63,7 @@ class AlteredTopic(Topic, frozen=True, array_like=False):
 
 
 class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
-    """The retention of topics without their own, -1 for unlimited, and whether that is another than before."""
+    """The retention of topics without their own, -1 for unlimited, and whether it was changed."""
 
     retention_ms: int
     retention_bytes: int
@@ -71,14 +71,14 @@ class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
 
 
 class RemovedTopic(Topic, frozen=True, array_like=False):
-    """The topic that was deleted; `broken` names the journals in which it could not be closed, for the error to say."""
+    """The deleted topic; `broken` names the journals in which it could not be closed, for the error's message."""
 
     broken: list[Broken] = msgspec.field(default_factory=list)
     hidden: ClassVar[frozenset[str]] = Topic.hidden | {"broken"}
 
     @property
     def problem(self) -> PartialFailureError | None:
-        """What went wrong, in one sentence."""
+        """Return the problem, in one sentence."""
         if not self.broken:
             return None
         first = self.broken[0]
@@ -103,7 +103,7 @@ class TopicList(list[Topic], Outcome):
 
 
 class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
-    """The cluster epoch now, and the topics that were `closed`; None where nobody asked for that.
+    """The cluster epoch now, and the topics that were `closed`; None if that was not requested.
 
     Attributes:
         epoch: The cluster epoch now, never from a cache.
@@ -113,7 +113,7 @@ class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
     closed: list[UnknownTopic] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, without `closed` where nobody asked for it."""
+        """Return the fields, without `closed` if that was not requested."""
         fields = super().to_json()
         return fields if self.closed is not None else {"epoch": fields["epoch"]}
 
@@ -129,8 +129,8 @@ def create_topic(
     """Return the topic, and whether it was created now. See `decide_create_topic`.
 
     Raises:
-        EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic would get a revision
-            that another one may have, with records in it.
+        EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic could get a revision
+            that another one has, with records in it.
         SetBackError: a journal was set back to an older copy.
     """
     refuse_if_set_back(cluster, names=True)
@@ -140,13 +140,13 @@ def create_topic(
 def alter_topic(
     cluster: Handles, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
 ) -> tuple[Topic, bool]:
-    """Return the topic as it is then, and whether it was altered now. See `create_topic` for the errors."""
+    """Return the topic afterwards, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
     return cluster.controller.alter_topic(name, retention, columns)
 
 
 def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Retention, bool]:
-    """Return the cluster's retention as it is then, and whether it was altered now. See `create_topic` for the errors."""
+    """Return the cluster's retention afterwards, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
     return cluster.controller.alter_defaults(retention)
 
@@ -207,14 +207,14 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
 def describe_topic(
     cluster: Handles, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
 ) -> TopicDescription:
-    """What a topic holds, as its journals have it now.
+    """Return what a topic holds, according to its journals now.
 
     Args:
-        partition: the offsets of this one alone; without it those of the first `limit` partitions.
+        partition: the offsets of this one alone; by default those of the first `limit` partitions.
 
     Raises:
-        NotFoundError: there is no such topic.
-        UsageError: it has no such partition.
+        NotFoundError: the topic does not exist.
+        UsageError: the partition does not exist.
     """
     state = cluster.controller.snapshot()
     topic = state.topic(name)
@@ -258,7 +258,7 @@ def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffset
 
 
 class InferredSchema(msgspec.Struct, Outcome, frozen=True):
-    """A value schema that fits what was read, as Iceberg's JSON has it and `--value-schema` takes it.
+    """A value schema that fits the records that were read, as Iceberg's JSON, which `--value-schema` accepts.
 
     Attributes:
         type: `struct`.
@@ -270,10 +270,10 @@ class InferredSchema(msgspec.Struct, Outcome, frozen=True):
 
 
 def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
-    """Return a value schema from the first records of some partitions, up to so many.
+    """Return a value schema from the first records of some partitions, up to a limit.
 
     Raises:
-        NotFoundError: there is no such topic, or none of the records has a field of which a column can be made.
+        NotFoundError: the topic does not exist, or none of the records has a field that can become a column.
     """
     from l0gc.streamlog.reader import read_topic
 
@@ -290,7 +290,8 @@ def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
 
 
 def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:
-    """Delete the topic and close it in its journals; names those in which that failed, where housekeeping tries again.
+    """Delete the topic and close it in its journals; return those in which that failed, where housekeeping tries
+    again.
 
     Raises:
         NotFoundError: it does not exist.
@@ -310,16 +311,17 @@ def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:
 
 
 def close_unknown_topics(cluster: Handles) -> list[tuple[int, int, str]]:
-    """Close what journals hold of topics that the controller does not know, and give their records up.
+    """Close topics that journals hold and the controller does not have, and give up their records.
 
-    Only a controller log that was restored from a backup leaves such topics behind: they were created after it. Until they
-    are closed, no M is computed. It is for an operator who has decided that the newer log is lost for good.
+    Only a controller log that was restored from a backup leaves such topics behind: they were created after the backup.
+    Until they are closed, no M is computed. This is for an operator who has decided that the newer log is permanently
+    lost.
 
     Returns:
         The journal, revision and id of each topic that was closed.
 
     Raises:
-        EpochRegressionError: the cluster epoch is not above all that is published; advance it first.
+        EpochRegressionError: the cluster epoch is not above everything published; advance it first.
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()

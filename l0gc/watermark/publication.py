@@ -178,7 +178,8 @@ def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, Published
     With an external log, the epoch is the one published with M. l0gc cannot read that log, and admits no data there; the
     next computation of M detects a log that went back.
 
-    Returns: The identity and what is published, exactly as compared.
+    Returns:
+        The identity and what is published, exactly as compared.
 
     Raises:
         EpochRegressionError: it is ahead.

@@ -1,10 +1,9 @@
-"""The content of a report: the overview, and what else the page shows of scans and runs, summed so that it has few
-marks however much a bucket holds.
+"""Collect the content of a report: the overview, and a summary of scans and runs with few marks, whatever the bucket
+holds.
 
-Nothing is left out: bars add up to what they were made of, and an epoch never shares a bar with one on the other side
-of M, so that a bar is either eligible or held as a whole. If a journal, a scan or a run's record is missing or damaged,
-the page names it, and shows the rest. Only the controller's log must be readable: without it nothing is known. Changes
-nothing.
+Nothing is left out: bars add up to their sources. An epoch never shares a bar with one on the other side of M, so a bar
+is either eligible or held as a whole. If a journal, a scan or a run's record is missing or damaged, the page names it and
+shows the rest. Only the controller's log must be readable. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -37,30 +36,30 @@ WAITING: Final = "waiting"
 NEEDS_YOU: Final = "needs_you"
 
 LATE_MS: Final = 86_400_000
-"""A scheduler that works has run `l0gc gc` dozens of times by then."""
+"""By then a working scheduler has run `l0gc gc` dozens of times."""
 SHOWN_RUNS: Final = 20
 SHOWN_BEHIND: Final = HELD_BACK_SHOWN
 SHOWN_TOPICS: Final = 50
 SHOWN_FINDINGS: Final = 50
 SHOWN_HOLES: Final = 50
 SCANS_READ: Final = 500
-"""A week of them, where M is computed every 20 minutes."""
+"""A week of scans, if M is computed every 20 minutes."""
 RUNS_READ: Final = 1000
 MOST_BARS: Final = 120
 MOST_POINTS: Final = 200
 RUNS_ONE_BY_ONE: Final = 40
-"""Up to so many runs have a bar each; above that, each day has one."""
+"""Up to this many runs have a bar each; above that, each day has one."""
 MOST_DAYS: Final = 90
 MOST_SWEEPS: Final = 200
 _DAY_MS: Final = 86_400_000
 _PACE_MS: Final = 7 * _DAY_MS
-"""A forecast is based on so much of the past, which has each day of a week in it."""
+"""A forecast uses this much of the past, which covers each day of a week."""
 _LEAST_PACE_MS: Final = 3_600_000
-"""By less than an hour of it nothing is forecast."""
+"""With less than an hour of data there is no forecast."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`state` is `healthy`, `waiting` or `needs_you`; `sentence` says what is well, what it waits for, or why.
+    """`state` is `healthy`, `waiting` or `needs_you`; `sentence` explains it.
 
     `cause` is the code of the cause that it names, empty for none.
     """
@@ -71,7 +70,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """A topic, as its journals have it; `unread` of these cannot be read, and are not in the numbers.
+    """A topic, according to its journals; `unread` of these cannot be read, and are not in the numbers.
 
     `gc_epoch` is the lowest M(p) of its partitions.
     """
@@ -87,7 +86,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
 
 class EpochBar(msgspec.Struct, frozen=True):
-    """The objects of the epochs from `first_epoch` to `last_epoch`; all of them are eligible, or none is.
+    """The objects of the epochs from `first_epoch` to `last_epoch`; either all of them are eligible, or none.
 
     Attributes:
         held_by: the partition with the lowest M(p) of those that still may need one of them; empty for none.
@@ -125,9 +124,9 @@ class TrendPoint(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What the runs since `since_ms` deleted, and what it would cost each month if it were still there.
+    """What the runs since `since_ms` deleted, and what it would cost each month if it still existed.
 
-    `at_most`: two runs overlapped, and a store says of an object that is gone already that it was deleted.
+    `at_most`: two runs overlapped, and a store also reports an already deleted object as deleted.
     """
 
     since_ms: int
@@ -139,7 +138,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What became garbage a day from `from_ms` to `to_ms`, and what there would be a week from now without a sweep."""
+    """How much became garbage per day from `from_ms` to `to_ms`, and how much there would be in a week without a sweep."""
 
     from_ms: int
     to_ms: int
@@ -223,8 +222,9 @@ _FINDINGS: Final = msgspec.json.Decoder(VerifyResult)
 
 
 def read_findings(path: Path) -> VerifyResult:
-    """Return what `l0gc verify --json` printed into a file. Raises `UsageError` if it cannot be read, or holds
-    something else."""
+    """Return the output of `l0gc verify --json` from a file. Raises `UsageError` if it cannot be read, or holds
+    something else.
+    """
     try:
         return _FINDINGS.decode(path.read_bytes())
     except OSError as e:
@@ -241,7 +241,7 @@ def gather(
     price_gb_month: float = STANDARD_PRICE,
     findings: VerifyResult | None = None,
 ) -> Report:
-    """Look at everything once.
+    """Read everything once.
 
     Args:
         url, endpoint_url: where the cluster is, for the page.
@@ -289,11 +289,11 @@ def gather(
 
 
 def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
-    """Return how the cluster stands (pure).
+    """Return the state of the cluster (pure).
 
-    It decides nothing anew: causes and remedies are those of `causes.py`, which `status` shows. It adds whether somebody
-    has to act. A cause that the next runs of `l0gc gc` end is waiting; one that has waited for longer than a day, and any
-    that no run ends, needs a person.
+    Causes and remedies are those of `causes.py`, which `status` also shows. This adds whether somebody has to act. A
+    cause that the next runs of `l0gc gc` end is waiting. A cause that has waited for longer than a day, or that no run
+    ends, needs a person.
     """
     acute = next((c for c in o.causes if c.cause not in WAITS_FOR), None)
     if acute is not None:
@@ -335,7 +335,7 @@ def _sentence(cause: Cause, total: int) -> str:
 
 
 def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[Holder], int, int]:
-    """Return the partitions with the most lag, how many others there are, and the most that one of those lags (pure)."""
+    """Return the partitions with the most lag, how many others there are, and the largest lag of those (pure)."""
     low = sorted((h for u in units for h in u.lowest if h.topic), key=lambda h: (h.gc_epoch, h.topic, h.partition))
     shown = low[:SHOWN_BEHIND]
     rest: Counter[int] = Counter()
@@ -372,8 +372,9 @@ def by_topic(journals: Journals) -> list[TopicFacts]:
 
 
 def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[ScanRow]:
-    """Return the rows, where of what may go this share is left: runs say how many objects they deleted, not at which
-    epochs."""
+    """Return the rows, with eligible objects reduced to this share: runs record how many they deleted, not at which
+    epochs.
+    """
 
     def of(r: ScanRow) -> ScanRow:
         if r.epoch is None or r.epoch > watermark:
@@ -384,7 +385,7 @@ def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[Scan
 
 
 def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -> list[EpochBar]:
-    """Return the rows of L0 objects as at most `most` bars, lowest epoch first; all of them span as many epochs.
+    """Return the rows of L0 objects as at most `most` bars of equally many epochs, lowest epoch first.
 
     Args:
         rows: by epoch, rising; those without one are left out.
@@ -419,8 +420,9 @@ def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -
 
 
 def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
-    """Return what the runs deleted, oldest first: a bar for each run that ended, or for each of the last days, also one
-    without."""
+    """Return what the runs deleted, oldest first: a bar for each finished run, or for each of the last days, also
+    empty ones.
+    """
     ended = [(r.started_ms, r.summary) for r in runs if r.summary is not None]
     if len(ended) <= RUNS_ONE_BY_ONE:
         return [DeletedBar(at, s.objects, s.bytes, 1, False) for at, s in ended]
@@ -440,8 +442,7 @@ def day_of(ms: int) -> int:
 
 
 def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTotals]:
-    """Return at most `most` of the scans, oldest first: of each stretch of time the one with the most garbage, and the
-    newest."""
+    """Return at most `most` of the scans, oldest first: the one with the most garbage of each period, and the newest."""
     if len(scans) <= most:
         return list(scans)
     first, last = scans[0].taken_ms, scans[-1].taken_ms
@@ -464,7 +465,7 @@ def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
 
 
 def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
-    """Return what all of the runs deleted, of L0 and of the rest; None if that is nothing."""
+    """Return what all of the runs deleted, L0 and other kinds; None if that is nothing."""
     deletions = sorted(_deletions(runs), key=lambda s: s.started_ms)
     if not deletions:
         return None
@@ -475,7 +476,9 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
 
 
 def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof | None:
-    """Return what shadow runs have on record, each object once: what one in part has, the next whole one has, too (pure)."""
+    """Return what shadow runs have recorded, each object once: the next complete run repeats what a partial one has
+    (pure).
+    """
     whole = [s for r in runs if (s := r.summary) is not None and is_whole(s, shards)]
     if not whole:
         return None
@@ -488,7 +491,7 @@ def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof
 def forecast(
     scans: Sequence[ScanTotals], runs: Iterable[RunEntry], left_bytes: int, price_gb_month: float
 ) -> Forecast | None:
-    """Return the pace at which garbage came in the last week, and where that leads.
+    """Return how fast garbage grew in the last week, and where that leads.
 
     The garbage that arose between two scans is its growth plus what was deleted between them.
 
@@ -515,9 +518,9 @@ def forecast(
 
 
 def trend_points(scans: Sequence[ScanTotals], sweeps: Sequence[RunSummary]) -> list[TrendPoint]:
-    """Return scans and the newest sweeps after the first of them on one line, oldest first.
+    """Return scans, and the newest sweeps after the first of them, in one series, oldest first.
 
-    A sweep leaves what the scan before it saw, less what it deleted.
+    A sweep leaves what the scan before it saw, minus what it deleted.
     """
     points: list[TrendPoint] = []
     moments: list[tuple[int, ScanTotals | RunSummary]] = [(t.taken_ms, t) for t in scans]

@@ -1,11 +1,10 @@
-"""The page: one HTML file with everything in it, no script, and nothing that a browser would fetch.
+"""Render the page: one HTML file with everything in it, no script, and nothing that a browser would fetch.
 
-What comes from the bucket (names of topics, reasons, keys) is text that somebody else wrote. The template engine
-escapes all of it, none is marked as safe, and the page's own policy lets a browser load and run nothing.
+Text from the bucket (names of topics, reasons, keys) was written by somebody else. The template engine escapes all of it,
+none is marked as safe, and the page's policy prevents a browser from loading or running anything.
 
-`charts.html.j2` draws the charts as SVG. Where each mark stands is decided here: all coordinates are per cent of the
-chart's width and height, from the top left, so that a chart is as wide as the screen and its text keeps its size. None
-is below 0 or above 100.
+`charts.html.j2` draws the charts as SVG from coordinates computed here. Coordinates are per cent of the chart's width and
+height, from the top left, so a chart is as wide as the screen and its text keeps its size. All are between 0 and 100.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _LEAST_HEIGHT: Final = 1.5
 """Anything above zero is visible, however small compared with the rest."""
 _TICKS: Final = 5
 _DAYS_NAMED: Final = 8
-"""Below bars; a day's name is shorter than a moment's."""
+"""The space below bars; a day's name is shorter than a moment's."""
 _GAP: Final = 0.15
-"""Of a bar's place."""
+"""As a share of a bar's place."""
 _WIDEST: Final = 9.0
-"""Of a bar, per cent of the chart: one alone is a bar, not a wall."""
+"""The widest bar, in per cent of the chart, so that a single bar does not fill it."""
 _CHARACTER: Final = 1.1
 """About half of a label's character, per cent of the chart, on the narrowest screen."""
 _UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -81,7 +80,7 @@ def render(report: Report) -> str:
 
 
 class AxisTick(NamedTuple):
-    """A place on an axis. `anchor` is SVG's text-anchor; every other tick is `minor`: a phone has no room for it."""
+    """A place on an axis. `anchor` is SVG's text-anchor. Every other tick is `minor`, for which a phone has no room."""
 
     at: float
     label: str
@@ -110,7 +109,7 @@ class Point(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """`label` says what is shown, for those who cannot see it; `line` is where M stands."""
+    """`label` describes the chart for those who cannot see it; `line` marks M."""
 
     label: str
     y_ticks: list[AxisTick]
@@ -121,7 +120,7 @@ class Chart(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """From values to per cent: `low` is at 0, `high` at 100. `high` is above `low`."""
+    """A mapping from values to per cent: `low` is at 0, `high` at 100. `high` is above `low`."""
 
     low: float
     high: float
@@ -143,7 +142,7 @@ def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
 
 
 def height_scale(values: Sequence[float], *, binary: bool = False) -> tuple[Scale, list[AxisTick]]:
-    """Return a scale from 0 to the highest value or a little above it, and its ticks, the lowest first."""
+    """Return a scale from 0 to at least the highest value, and its ticks, the lowest first."""
     top = max(values, default=0)
     step = nice_step(top, binary=binary)
     steps = max(1, math.ceil(top / step))
@@ -152,19 +151,19 @@ def height_scale(values: Sequence[float], *, binary: bool = False) -> tuple[Scal
 
 
 def short_number(n: int) -> str:
-    """`1.5M`, for an axis."""
+    """Return a number as `1.5M`, for an axis."""
     unit, name = next(((u, name) for u, name in _UNITS if n >= u), (1, ""))
     return f"{n / unit:g}{name}"
 
 
 def short_size(n: int) -> str:
-    """`1.5 MiB`, `2 MiB`, for an axis."""
+    """Return a size as `1.5 MiB`, `2 MiB`, for an axis."""
     unit, name = next((u, name) for u, name in _BINARY_UNITS if n >= u or u == 1)
     return f"{n / unit:g}{name}"
 
 
 def _placed(places: Sequence[tuple[float, str]]) -> list[AxisTick]:
-    """Return labels below an axis: those near its ends stay within the chart, the longer the farther from them."""
+    """Return labels below an axis; those near its ends are shifted into the chart, the longer ones further."""
     ticks = []
     for i, (at, label) in enumerate(places):
         room = _CHARACTER * len(label)
@@ -181,7 +180,7 @@ def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str
 
 
 def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str]) -> Chart:
-    """Return objects at each epoch, and where M stands between what may go and what stays."""
+    """Return a chart of objects at each epoch, with M between what may be deleted and what stays."""
     low, high = bars[0].first_epoch, bars[-1].last_epoch
     across = Scale(low, high + 1)
     up, y_ticks = height_scale([b.objects for b in bars])
@@ -197,8 +196,7 @@ def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[Epoc
 
 
 def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
-    """Return where M stands: behind its own epoch, or at the edge, with an arrow, where the chart does not reach that
-    far."""
+    """Return the mark of M: after its epoch, or at the edge, with an arrow, if the chart does not reach that far."""
     if watermark < 0:
         return AxisTick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
     at = across.at(watermark + 1)
@@ -210,8 +208,7 @@ def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
 
 
 def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]) -> Chart:
-    """Return objects deleted by each run or on each day, side by side over the whole width; the newest always has its
-    label."""
+    """Return a chart of objects deleted by each run or on each day, side by side; the newest always has its label."""
     up, y_ticks = height_scale([b.objects for b in bars])
     place = 100 / len(bars)
     width = min(place, _WIDEST)
@@ -235,7 +232,7 @@ def trend_chart(
     *,
     binary: bool = False,
 ) -> Chart:
-    """Return a line over time, oldest first, with a mark where a sweep was."""
+    """Return a line over time, oldest first, with a mark at each sweep."""
     low, high = points[0].ms, points[-1].ms
     if low == high:
         low, high = low - _HOUR, high + _HOUR
@@ -289,23 +286,22 @@ def _deleted_title(b: DeletedBar) -> str:
 
 
 def epochs(b: EpochBar) -> str:
-    """`epoch 7`, `epochs 7 to 9`."""
+    """Return `epoch 7`, `epochs 7 to 9`."""
     return f"epoch {b.first_epoch}" if b.first_epoch == b.last_epoch else f"epochs {b.first_epoch} to {b.last_epoch}"
 
 
 def number(n: int) -> str:
-    """`1,234,567`."""
+    """Return `1,234,567`."""
     return f"{n:,}"
 
 
 def moment(ms: int) -> str:
-    """`2026-01-31 23:59 UTC`."""
+    """Return `2026-01-31 23:59 UTC`."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def commands_of(remedy: str) -> str:
-    """Return the commands with which a remedy ends, to be copied; empty if it is words alone, if nothing has to be done,
-    or if a person has to do something first, without which they would fail."""
+    """Return the commands at the end of a remedy, to be copied; empty if it has none, or if a person must act first."""
     m = _COMMANDS.search(remedy)
     before = remedy[: m.start()] if m is not None else ""
     if m is None or remedy.startswith(NOTHING) or before.endswith("then ") or (before and before[-1] != " "):
@@ -314,7 +310,7 @@ def commands_of(remedy: str) -> str:
 
 
 def words_of(remedy: str) -> str:
-    """Return what stands before them."""
+    """Return the text before them."""
     return remedy.removesuffix(commands_of(remedy))
 
 

@@ -1,1 +1,1 @@
-"""Whether a bucket holds what its journals name. Work in progress is not a finding, and nothing here changes anything."""
+"""Check that a bucket holds what its journals list. Work in progress is not a finding, and nothing is changed."""

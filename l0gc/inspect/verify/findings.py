@@ -1,11 +1,11 @@
-"""What can be wrong with a bucket, what a journal must not hold, and what to do about it (pure).
+"""Define what can be wrong with a bucket, what a journal must not hold, and what to do about it (pure).
 
-A suspect is what one reading of a bucket in use gives. It becomes a finding only if a second reading, in an order that
-leaves no other explanation, gives it again (`run.py`). Every kind of finding has its severity and its next step here.
+One reading of a bucket in use gives suspects. A suspect becomes a finding only if a second reading, in an order that
+leaves no other explanation, confirms it (`run.py`). Every kind of finding has its severity and its next step here.
 
-A journal is compared with M and with the controller's topics. Everything is decided on whole columns: a journal may hold a
-million extents. Whether a state fits together at all, without a gap from a partition's first record to its last, the decoder
-of checkpoints decides (`reading.py` asks it).
+A journal is compared with M and with the controller's topics. All decisions work on whole columns, since a journal may
+hold a million extents. The decoder of checkpoints decides whether a state is consistent, without a gap from a partition's
+first record to its last (`reading.py` calls it).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from l0gc.watermark.source import UnitSummary
 LIVE: Final = "live"
 DELETED: Final = "deleted"
 LATER: Final = "later"
-"""Of a topic that was created after the controller was read."""
+"""The revision of a topic that was created after the controller was read."""
 FOREIGN: Final = "foreign"
 
 _RESTORE: Final = "restore it from a version or a backup"
@@ -88,7 +88,7 @@ class Kind(StrEnum):
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """What one reading gives; -1 and empty where a field does not apply.
+    """The result of one reading; -1 and empty for fields that do not apply.
 
     Attributes:
         topic, revision, partition: the partition concerned, or the first of several.
@@ -110,12 +110,12 @@ class Suspect(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, int, str, int]:
-        """What two readings of one journal have in common; numbers in `detail` may have moved."""
+        """Return what two readings of the same fault have in common; numbers in `detail` may have changed."""
         return self.kind, self.revision, self.key, self.offset
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What is wrong. `offset` is the first record concerned; what does not apply is None."""
+    """A fault. `offset` is the first record concerned; fields that do not apply are None."""
 
     kind: str
     severity: str
@@ -139,7 +139,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def finding_of(s: Suspect) -> Finding:
-    """Return the finding that a confirmed suspect is."""
+    """Return the finding for a confirmed suspect."""
     return Finding(
         s.kind.value,
         s.kind.severity,
@@ -196,7 +196,7 @@ class ShadowProof(msgspec.Struct):
 
 
 class VerifyResult(msgspec.Struct, Outcome):
-    """What a run found, and what it saw that is as it should be.
+    """What a run found, and what it saw that is in order.
 
     Attributes:
         findings: Up to 1,000, each with `kind`, `severity`, `journal`, `topic`, `partition`, `key`, `offset` (the first
@@ -247,7 +247,7 @@ class VerifyResult(msgspec.Struct, Outcome):
 
     @property
     def problem(self) -> SafetyError | None:
-        """Return how many findings there are, as the error that the command ends with."""
+        """Return the number of findings, as the error that the command ends with."""
         return SafetyError(f"{count(self.total, 'finding')}; nothing was changed") if self.total else None
 
 
@@ -267,14 +267,14 @@ DOUBTFUL: Final = frozenset(
         Kind.TOPIC_UNKNOWN,
     }
 )
-"""A journal with one of these may have lost entries, so what it does not name is not called an orphan."""
+"""A journal with one of these may have lost entries, so objects that it does not list are not reported as orphans."""
 
 
 @dataclass(frozen=True)
 class Basis:
     """What is published, and the controller's snapshot taken after it.
 
-    L1 objects changed after `young_after_ms`, by the store's clock, may still be named by a journal. The topics
+    L1 objects changed after `young_after_ms`, by the store's clock, may still be listed by a journal. The topics
     `to_be_closed` were deleted so long ago that each of their journals has closed them.
     """
 
@@ -297,8 +297,9 @@ class Basis:
         return {t.revision: t for t in self.state.topics.values()}
 
     def owner(self, key: L1Key | None) -> tuple[str, int]:
-        """Return whose an L1 object is, and the journal that names it; `FOREIGN` if no reconciler here can have written
-        it."""
+        """Return the owner of an L1 object, and the journal that lists it; `FOREIGN` if no reconciler here can have
+        written it.
+        """
         if key is None:
             return FOREIGN, -1
         p = key.id
@@ -315,7 +316,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class JournalCopy:
-    """A journal as its log says at `offset`; `faults` is what is wrong with the log itself, as (kind, detail)."""
+    """A journal according to its log at `offset`; `faults` is what is wrong with the log itself, as (kind, detail)."""
 
     journal: int
     state: JournalState
@@ -328,7 +329,7 @@ class JournalCopy:
 
 
 def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
-    """Return the live topics that the journal holds and that belong there; what they refer to has to be in the bucket."""
+    """Return the live topics that belong in the journal and are there; what they refer to has to be in the bucket."""
     topics = ((basis.live.get(state.revision), state) for state in copy.state.topics.values())
     return [
         (topic, state)
@@ -338,7 +339,7 @@ def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
 
 
 def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
-    """Return all that is wrong with a journal by its log alone."""
+    """Return everything that the log alone shows to be wrong with a journal."""
 
     def suspect(
         kind: Kind, detail: str, topic: Topic | None = None, partition: int = -1, expected: int = -1
@@ -372,8 +373,7 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
 
 
 def _check_places(copy: JournalCopy, basis: Basis) -> Iterator[Suspect]:
-    """Yield what a journal holds and should not: topics that are unknown or placed elsewhere, and live ones that have
-    ended."""
+    """Yield what a journal should not hold: unknown or misplaced topics, and live ones that it has closed."""
     for t in copy.state.topics.values():
         if text := unknown_topic(basis.state, "it", [(t.revision, t.topic_id)]):
             yield Suspect(Kind.TOPIC_UNKNOWN, copy.journal, revision=t.revision, key=copy.folder, detail=text)
@@ -387,7 +387,7 @@ def _check_places(copy: JournalCopy, basis: Basis) -> Iterator[Suspect]:
 
 
 def _object_fault(copy: JournalCopy, t: TopicState) -> str:
-    """Return why the first object that cannot be there cannot; empty if all can."""
+    """Return why an object is impossible, for the first such object; empty if there is none."""
     before = -1
     for o in t.objects:
         if not t.revision <= o.epoch <= copy.state.max_applied_epoch:
@@ -449,7 +449,7 @@ def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[
 
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
-    """Return what is known of an L1 object that no journal names."""
+    """Return what is known of an L1 object that no journal lists."""
     reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset
     if last <= reconciled:
         return f"no journal names it; its records {base} to {last} are in other L1 objects"

@@ -1,6 +1,6 @@
-"""Reading a bucket: a log with its checkpoints, a partition's index, an object by its own key. Writes nothing.
+"""Read a bucket: a log with its checkpoints, a partition's index, an object by its key. Writes nothing.
 
-An object that is read by its own key is found whatever a listing said of it.
+An object that is read by its key is found whatever a listing shows.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ S = TypeVar("S")
 
 _ROWS: Final = 4096
 _AT_ONCE: Final = 64
-"""Entries that are read before any of them is applied."""
+"""How many entries are read before any of them is applied."""
 
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
 def read_copy(cluster: Handles, journal: int, *, deep: bool = False) -> JournalCopy:
-    """Return the journal as its log has it now.
+    """Return the journal as its log is now.
 
     Args:
-        deep: compare every checkpoint with its entries, as far as these are there, and not the newest one alone.
+        deep: compare every checkpoint with its entries, if they exist, and not just the newest one.
 
     Raises:
         CorruptObjectError: the log cannot be read.
@@ -50,12 +50,12 @@ def read_copy(cluster: Handles, journal: int, *, deep: bool = False) -> JournalC
 
 
 def controller_faults(cluster: Handles, *, deep: bool = False) -> list[tuple[Kind, str]]:
-    """Return what is wrong with the controller log that a replay does not see. Raises as `read_copy` does."""
+    """Return the faults of the controller log that a replay does not detect. Raises as `read_copy` does."""
     return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[2]
 
 
 def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
-    """Return the first journal in the bucket that the cluster does not have, if there is any; one request finds it."""
+    """Return the first journal in the bucket that the cluster does not have, if any; one request finds it."""
     after = f"{journal_log(journals - 1).rstrip('/')}{JUMP}"
     page = next(iter(store.scan(JOURNALS, after)), None)
     keys = [] if page is None else [k for k in page.keys if k > after]
@@ -79,8 +79,8 @@ def _read_log(
 def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[Kind, str]]:
     """Yield what is missing although no truncation can have deleted it.
 
-    A truncation deletes only entries below the boundary, which it raises first; so the boundary is read after the listing.
-    It leaves the entry of the newest checkpoint, whose absence shows that a log lost its end.
+    A truncation deletes only entries below the boundary, which it raises first, so the boundary is read after the
+    listing. It keeps the entry of the newest checkpoint, whose absence shows that a log lost its end.
     """
     try:
         boundary = log.boundary.read()[0]
@@ -104,7 +104,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
 def _checkpoint_faults(
     cluster: Handles, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield the checkpoints that do not hold what the entries before them give, where these are there."""
+    """Yield the checkpoints that differ from the result of the entries before them, if these exist."""
     checkpoints, first = folder.checkpoints, _newest(folder)
     if first not in folder.entries:
         return
@@ -146,7 +146,7 @@ def _newest(folder: Folder) -> int:
 
 
 def size_of(store: ObjectStore, key: str) -> int | None:
-    """Return the size of an object; None if it is not there. Raises `RefusedObjectError`."""
+    """Return the size of an object; None if it does not exist. Raises `RefusedObjectError`."""
     head = ask_of_one(store, partial(if_there, store.head), key)
     return None if head is None else head.size
 
@@ -166,9 +166,9 @@ def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int
 
 
 def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:
-    """Return which blocks that a journal needs do not hold what it says: the first extent of each, and how.
+    """Return the needed blocks that differ from the journal: the first extent of each, and how it differs.
 
-    None if the object is missing or too short: that is found by its size.
+    None if the object is missing or too short: its size shows that.
     """
     blocks = {int(n): o.block(int(n)) for n in distinct(o.extents["block"])}
     end = max(b.start + b.length for b in blocks.values())
@@ -201,10 +201,9 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
 
 
 def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
-    """Return how an L1 object does not hold what its key says; empty if it does. Page checksums are checked where it
-    has them.
+    """Return how an L1 object differs from its key; empty if it does not. Page checksums are checked if it has them.
 
-    None if the object is missing or of another size: that is found by its size.
+    None if the object is missing or of another size: its size shows that.
     """
     parsed = parse_level_one(key)
     if parsed is None:

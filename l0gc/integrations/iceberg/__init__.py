@@ -1,1 +1,1 @@
-"""Tables: a topic's L1 objects, not copied, as an Iceberg table that every engine reads."""
+"""Tables: a topic's L1 objects, without a copy, as an Iceberg table that every engine can read."""

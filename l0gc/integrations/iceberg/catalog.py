@@ -1,6 +1,6 @@
-"""A table in its catalog: its schema, how it is opened and created, and what a catalog's errors mean.
+"""Open, create and check tables in their catalog: their schema, and the meaning of a catalog's errors.
 
-A catalog is given some time for each answer: PyIceberg would wait for ever.
+Each answer of a catalog has a time limit, since PyIceberg would wait for ever.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ANSWER_SECONDS: Final = 120.0
 """How long a catalog may take for one answer."""
 OWNER: Final = "l0gc.cluster-id"
 REVISION: Final = "l0gc.revision"
-"""The table's properties that say whose it is; a snapshot's summary says it again."""
+"""The table's properties that identify its owner; a snapshot's summary repeats them."""
 VALUES: Final = "l0gc.value-schema"
 """The property with the number of the value schema whose columns the table has."""
 VERSIONS_KEPT: Final = 10
@@ -90,7 +90,9 @@ SPEC: Final = PartitionSpec(
 
 
 def schema_with(schema: ValueSchema, number: int) -> Schema:
-    """Return a table's schema of that number: l0gc's own columns, and those of a value schema, by the ids of L1 objects."""
+    """Return a table's schema of that number: l0gc's own columns, and those of a value schema, with the ids of L1
+    objects.
+    """
     columns = fields_json([replace(c, name=c.column) for c in schema.columns])
     error = {"id": VALUE_ERROR_ID, "name": VALUE_ERROR, "required": False, "type": "string"}
     typed = Schema.model_validate({"type": "struct", "fields": [*columns, error]})
@@ -127,7 +129,7 @@ def evolve(table: Table, schema: ValueSchema) -> None:
 
 
 class PatientCatalog:
-    """A catalog each of whose answers is waited for so long and no longer; then `StoreTimeoutError` is raised."""
+    """A catalog with a time limit for each answer, after which `StoreTimeoutError` is raised."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -140,7 +142,7 @@ class PatientCatalog:
 
 
 def answered(call: Callable[[], Any]) -> Any:
-    """What the call returns, or raises. Raises `StoreTimeoutError` if it takes longer; it may still have its effect."""
+    """Return or raise what the call does. Raises `StoreTimeoutError` if it takes too long; it may still take effect."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -161,7 +163,7 @@ def answered(call: Callable[[], Any]) -> Any:
 
 
 def open_catalog(name: str, store: ObjectStore) -> Catalog:
-    """PyIceberg's catalog of that name.
+    """Return PyIceberg's catalog of that name.
 
     Raises:
         NotFoundError, UsageError: see `catalog_properties`.
@@ -174,12 +176,12 @@ def open_catalog(name: str, store: ObjectStore) -> Catalog:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn what a catalog, or its warehouse, fails with into an error of ours.
+    """Turn an error of a catalog, or of its warehouse, into one of ours.
 
     Raises:
         AccessDeniedError: it refuses.
-        AmbiguousWriteError: nobody knows whether it committed.
-        StoreError: anything else. What failed by a conflict is not turned into anything.
+        AmbiguousWriteError: it is unknown whether it committed.
+        StoreError: anything else. A conflict is raised unchanged.
     """
     try:
         yield
@@ -213,16 +215,17 @@ with suppress(ImportError):
 
 
 def _sentence(e: Exception) -> str:
-    """Return the first line of what an error says, without what may be long."""
+    """Return the first line of an error's message, without parts that may be long."""
     e = getattr(next(iter(e.args), None), "reason", e)  # what urllib3 met in the end
     lines = str(e).strip().splitlines()
     return (lines[0] if lines else type(e).__name__)[:300]
 
 
 def check_place(table: Table, wanted: TopicTable) -> None:
-    """Raises `SafetyError`: the table lies elsewhere than it was created, or names metadata files that do.
+    """Raise `SafetyError` if the table, or a metadata file that it names, is not where it was created.
 
-    A program with rights on the catalog alone can have it name another table's, which a sync would then delete (hazard 32).
+    A program with rights on the catalog alone can make it name another table's files, which a sync would then delete
+    (hazard 32).
     """
     folder = metadata_folder(table)
     files = [table.metadata_location, *(old.metadata_file for old in table.metadata.metadata_log)]
@@ -239,7 +242,7 @@ def metadata_folder(table: Table) -> str:
 
 
 def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
-    """Return the table in its catalog, which is created if it is not there, and else is as `load_table` wants it."""
+    """Return the table in its catalog: create it if it does not exist, and otherwise check it as `load_table` does."""
     from pyiceberg.table import TableProperties as P
 
     properties = {

@@ -1,8 +1,8 @@
-"""A table's snapshots: which L1 objects one names, the commit of the next one, and the end of old metadata files.
+"""Commit a table's snapshots: which L1 objects one names, the next one, and the end of old metadata files.
 
-A snapshot names its objects in manifests, the oldest first. A manifest that nothing was dropped from stays as it is; another
-is written anew, in its place, without what was dropped; small ones become one now and then. Objects of one age are together,
-since merge drops new ones and retention old ones. So a sync reads and writes about as much as has changed, and the number of
+A snapshot names its objects in manifests, the oldest first. A manifest without dropped objects stays unchanged; another
+is rewritten in its place without them; small ones are sometimes combined. Objects of one age are together, since merge
+drops new ones and retention old ones. So a sync reads and writes about as much as has changed, and the number of
 manifests stays bounded. Nothing here copies, reads or deletes a data object.
 """
 
@@ -33,11 +33,11 @@ from l0gc.streamlog.journal.rows import Rows, name_bytes, name_text
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
 
 MANIFEST_FILES: Final = 2048
-"""The most objects of a manifest: some 300 KiB."""
+"""The largest number of objects in a manifest: some 300 KiB."""
 READ_FIRST: Final = 4
-"""So many manifests are read at first to find what is gone, and each time twice as many."""
+"""How many manifests are read first to find dropped objects; then twice as many each time."""
 SMALL_MANIFESTS: Final = 16
-"""So many manifests of which each has less than half of that become as few as it takes."""
+"""When this many manifests have each less than half of that, they are combined."""
 _METADATA: Final = re.compile(r"[^/]+(\.metadata\.json|-m[0-9]+\.avro)|snap-[^/]+\.avro")
 """The names of the files that PyIceberg, and this module, write about a table."""
 
@@ -46,13 +46,13 @@ Entries = dict[str, ManifestEntry]
 
 
 def path_of(url: str, p: PartitionId, row: Any) -> str:
-    """Return an L1 object as a table names it, given its row of `L1_ROW`."""
+    """Return the path under which a table names an L1 object, given its row of `L1_ROW`."""
     key = level_one(p, int(row["epoch"]), int(row["base"]), int(row["last"]), name_text(row["name"]))
     return f"{url}{key}"
 
 
 def data_file(path: str, row: Any, older: int | None, spec_id: int) -> DataFile:
-    """What a manifest records of an L1 object. The journal has all of it, so no object is opened.
+    """Return a manifest's record of an L1 object. The journal has all of it, so no object is opened.
 
     Args:
         older: the newest timestamp of the records before it in its partition: none in it is older, since the log's time
@@ -94,7 +94,9 @@ def _time(ms: int) -> bytes:
 
 
 def data_files(rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int) -> list[DataFile]:
-    """Return the objects at these places of a topic's L1 rows, which are by partition and offset and have the holes."""
+    """Return the objects at these places of a topic's L1 rows, which include holes and are ordered by partition and
+    offset.
+    """
     same = rows["partition"][1:] == rows["partition"][:-1]
     found = []
     for i in which.tolist():
@@ -122,7 +124,7 @@ def _entries(io: FileIO, m: ManifestFile) -> Entries:
 
 
 def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
-    """Yield all of the manifests, ever more at a time: from both ends, where merge and retention drop objects."""
+    """Yield all of the manifests in growing groups, from both ends, where merge and retention drop objects."""
     left, some = deque(manifests), READ_FIRST
     while left:
         yield [left.pop() if n % 2 else left.popleft() for n in range(min(some, len(left)))]
@@ -130,9 +132,7 @@ def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]
 
 
 def name_in(path: str, url: str, table: str) -> bytes:
-    """Return the UUID in the path of an L1 object of this cluster, as its row has it. Raises `SafetyError`: it is another
-    path.
-    """
+    """Return the UUID in the path of an L1 object of this cluster. Raises `SafetyError` for any other path."""
     key = parse_level_one(path.removeprefix(url)) if path.startswith(url) else None
     if key is None or key.base < 0:
         raise SafetyError(
@@ -145,11 +145,11 @@ def name_in(path: str, url: str, table: str) -> bytes:
 
 
 class Replacement(_SnapshotProducer["Replacement"]):
-    """The next snapshot: some objects more, some less.
+    """The next snapshot, with some objects added and some removed.
 
     Args:
         manifests: those of the current snapshot.
-        read: what those of them name that were read, by their paths. Each that names a dropped object must be here.
+        read: the entries of those that were read, by their paths. Each manifest that names a dropped object must be here.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Replacement(_SnapshotProducer["Replacement"]):
         ]
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        """Return those that stay, and those that take the place of the others."""
+        """Return the manifests that stay, and those that replace the others."""
         gone = {f.file_path for f in self._deleted_data_files}
 
         def left(m: ManifestFile) -> Iterator[ManifestEntry]:
@@ -213,7 +213,7 @@ class Replacement(_SnapshotProducer["Replacement"]):
         return written
 
     def _refresh_for_retry(self) -> None:
-        """PyIceberg would go on from whatever the table has become; it is decided anew instead."""
+        """Do not continue from whatever the table has become, as PyIceberg would; everything is decided anew instead."""
         raise failed.CommitFailedException("the table was changed by another commit")
 
 
@@ -240,7 +240,7 @@ def commit_snapshot(
     dropped: Collection[str] = (),
     expired: Collection[int] = (),
 ) -> None:
-    """One commit: the next snapshot, and the end of old ones.
+    """Commit the next snapshot and the end of old ones at once.
 
     Args:
         summary: what the next snapshot records; None to end snapshots alone.
@@ -281,10 +281,10 @@ def metadata_files(table: Table) -> set[str]:
 
 
 def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
-    """Delete metadata files of the table, which nothing names any more; returns how many there were.
+    """Delete metadata files of the table that nothing names any more; return how many there were.
 
     Raises:
-        SafetyError: one of them is not a metadata file of this table, or lies where l0gc has its own objects.
+        SafetyError: one of them is not a metadata file of this table, or is where l0gc has its own objects.
     """
     folder = metadata_folder(table)
     for path in paths:
@@ -304,12 +304,12 @@ OWN: Final = ("level_zero/", "level_one/", "l0gc/")
 
 
 def unnamed(table: Table, age_ms: int | None = None) -> Iterator[str]:
-    """Metadata files of the table that it does not name, since a run was killed.
+    """Yield metadata files of the table that it does not name, left by a killed run.
 
-    The table is loaded again after they were listed, so what another commit has written is named by then (hazard 32).
+    The table is loaded again after they were listed, so it names by then what another commit has written (hazard 32).
 
     Args:
-        age_ms: only those that were written so long before the table's current metadata, both by the warehouse's clock.
+        age_ms: only files that were written this long before the table's current metadata, both by the warehouse's clock.
     """
     from pyarrow.fs import FileSelector
     from pyiceberg.io.pyarrow import PyArrowFileIO

@@ -1,8 +1,8 @@
-"""PyIceberg's configuration: `.pyiceberg.yaml`, and variables that begin with PYICEBERG_.
+"""Read PyIceberg's configuration: `.pyiceberg.yaml`, and variables that begin with PYICEBERG_.
 
-Most of PyIceberg reads it when it is imported, and fails then if the file is not right. So it is read here before that, with
-a sentence about what is wrong. If it has no endpoint for S3, l0gc adds what it has: its keys and its token together, or
-none of them where the configuration says who reads the warehouse.
+Most of PyIceberg reads it when it is imported, and fails then if the file is invalid. So it is read here first, with a
+sentence about the fault. If it has no endpoint for S3, l0gc adds its own settings: its keys and its token together, or
+neither if the configuration determines who reads the warehouse.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.s3 import S3Store
 
 _IDENTITIES = ("profile-name", "role-arn", "anonymous", "signer")
-"""What names the identity that reads the warehouse, besides keys."""
+"""The settings that identify the reader of the warehouse, besides keys."""
 _WRONG = (config.strictyaml.YAMLError, AttributeError, ValueError)  # type: ignore[attr-defined]
 
 
 def check_configuration() -> None:
-    """Raises `UsageError`: the configuration cannot be read."""
+    """Raise `UsageError` if the configuration cannot be read."""
     with _readable():
         config.Config()
 
 
 def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
-    """Return how to open the catalog of that name, and to reach its warehouse.
+    """Return the properties to open the catalog of that name, and to reach its warehouse.
 
     Raises:
-        NotFoundError: it does not name it.
+        NotFoundError: the configuration does not name it.
         UsageError: it cannot be read.
     """
     with _readable():
@@ -56,7 +56,7 @@ def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
 
 
 def _encryption(store: ObjectStore) -> dict[str, str]:
-    """What has each file of the table encrypted, where l0gc encrypts its own."""
+    """Return the properties that encrypt each file of the table, if l0gc encrypts its own."""
     if not isinstance(store, S3Store) or store.config.sse is None:
         return {}
     key = store.config.sse_kms_key_id
@@ -65,7 +65,7 @@ def _encryption(store: ObjectStore) -> dict[str, str]:
 
 
 def _access(store: ObjectStore) -> dict[str, str]:
-    """Return how l0gc itself reaches the bucket, as PyIceberg's properties."""
+    """Return l0gc's own access to the bucket, as PyIceberg's properties."""
     if not isinstance(store, S3Store):
         return {}
     keys = store.access.session.get_credentials()

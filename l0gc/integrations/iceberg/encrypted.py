@@ -1,7 +1,7 @@
-"""PyIceberg's files where a bucket demands encryption with each write, which Arrow's S3 cannot ask for.
+"""PyIceberg's files for a bucket that requires encryption on each write, which Arrow's S3 cannot request.
 
-Files are read, listed and deleted as always. A file that is written is kept until it is closed, and then sent as one object
-by l0gc's own client, with the encryption that `--sse` names; a table's metadata files are small. A file whose writing failed
+Files are read, listed and deleted as usual. A written file is buffered until it is closed, and then sent as one object by
+l0gc's own client, with the encryption that `--sse` names. A table's metadata files are small. A file whose writing failed
 is not sent.
 """
 
@@ -19,11 +19,11 @@ from l0gc.storage.s3 import S3Store
 
 SSE: Final = "l0gc.sse"
 SSE_KEY: Final = "l0gc.sse-kms-key-id"
-"""The properties that say how to encrypt."""
+"""The properties that determine the encryption."""
 
 
 class EncryptedFileIO(PyArrowFileIO):
-    """What the property `py-io-impl` names."""
+    """The class that the property `py-io-impl` names."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         super().__init__(properties)
@@ -68,7 +68,7 @@ class _EncryptedFile(PyArrowFile):
 
 
 class _Body(io.BytesIO):
-    """Is sent when it is closed."""
+    """A buffer that is sent when it is closed."""
 
     def __init__(self, send: Callable[[bytes], Any]) -> None:
         super().__init__()

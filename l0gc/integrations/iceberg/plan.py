@@ -26,19 +26,19 @@ from l0gc.streamlog.journal.rows import NAME, Rows, name_low, sums
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS
 
 PENDING_MS: Final = 3_600_000
-"""A pin that no snapshot names for so long is of a sync that has died, or whose commit failed."""
+"""A pin that no snapshot has named for this long belongs to a sync that died, or whose commit failed."""
 UNTHINNED_MS: Final = 3_600_000
-"""All snapshots are kept for so long after another one took their place, if `--keep-snapshots` is not shorter."""
+"""All snapshots are kept for this long after they were replaced, unless `--keep-snapshots` is shorter."""
 SLOTS: Final = 96
-"""How many slots `--keep-snapshots` has, of which each keeps one of its older snapshots."""
+"""The number of slots in `--keep-snapshots`, each of which keeps one of its older snapshots."""
 THINNED: Final = 50
-"""How many snapshots end together for being between others: what they shared with others is looked up each time."""
+"""How many superfluous snapshots end together: each time, what they share with others has to be looked up."""
 NOTE: Final = "l0gc"
 """The key in a snapshot's summary."""
 
 
 class SnapshotNote(msgspec.Struct, frozen=True):
-    """What a snapshot's summary says.
+    """The content of a snapshot's summary.
 
     Attributes:
         offsets: the last entry of each journal's log that is in it.
@@ -60,7 +60,7 @@ class SnapshotNote(msgspec.Struct, frozen=True):
 
 
 def note_of(summary: Mapping[str, str]) -> SnapshotNote | None:
-    """What a snapshot's summary says; None if l0gc did not commit it."""
+    """Return the content of a snapshot's summary; None if l0gc did not commit it."""
     try:
         return msgspec.json.decode(summary.get(NOTE, ""), type=SnapshotNote)
     except msgspec.DecodeError:
@@ -68,7 +68,7 @@ def note_of(summary: Mapping[str, str]) -> SnapshotNote | None:
 
 
 def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str) -> SnapshotNote:
-    """What the table's current snapshot says.
+    """Return the note of the table's current snapshot.
 
     Raises:
         SafetyError: another program committed it.
@@ -84,7 +84,7 @@ def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str) ->
 
 
 def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -> None:
-    """Raises `ClusterMismatchError`: a table belongs to another cluster, or to another topic of that name."""
+    """Raise `ClusterMismatchError` if a table belongs to another cluster, or to another topic of that name."""
     if owner != cluster_id:
         raise ClusterMismatchError(
             f"table {table.table} belongs to cluster {owner}, and this one is {cluster_id}; use another name for the table"
@@ -98,7 +98,7 @@ def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -
 
 
 def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: TopicTable) -> None:
-    """Raises `SafetyError`: the table knows more of a journal than its log has."""
+    """Raise `SafetyError` if the table contains more of a journal than its log has."""
     for journal, offset in note.offsets.items():
         if offset > offsets.get(journal, -1):
             raise SafetyError(
@@ -171,10 +171,10 @@ def ended_snapshots(
 def unused_pins(
     pins: Mapping[str, Pin], loaded: Iterable[SnapshotNote | None], kept: Iterable[SnapshotNote | None], now_ms: int
 ) -> list[str]:
-    """Return those of the pins, which were there before the table was loaded, that none of the kept snapshots names.
+    """Return the pins that existed before the table was loaded and that no kept snapshot names.
 
-    A young pin that none of the loaded snapshots named, either, may be that of a sync that runs, and that will commit a
-    snapshot which names it (hazard 32).
+    A young pin that none of the loaded snapshots named may belong to a running sync, which will commit a snapshot that
+    names it (hazard 32).
     """
     before, named = ({note.pin for note in notes if note is not None} for notes in (loaded, kept))
     old = {name for name, p in pins.items() if now_ms - p.created_ms >= PENDING_MS}
@@ -182,16 +182,16 @@ def unused_pins(
 
 
 def note_without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:
-    """What the snapshot would record without objects of these names, which it has, as their rows have them."""
+    """Return the snapshot's note without objects of these names, which it has, according to their rows."""
     low = int(name_low(np.frombuffer(b"".join(names), NAME)).sum(dtype=np.uint64))
     return msgspec.structs.replace(note, files=note.files - len(names), names=(note.names - low) % 2**64)
 
 
 def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
-    """Which of the rows the snapshot has; None if it may have others, which only its manifests show.
+    """Return which of the rows the snapshot has; None if it may have others, which only its manifests show.
 
-    If nothing was dropped since, or all of that is taken out of the note, the snapshot has the objects with the lowest
-    epochs: so many of them, and with this sum.
+    If nothing was dropped since, or all of that is removed from the note, the snapshot has the objects with the lowest
+    epochs, in this number and with this sum.
 
     Args:
         rows: of `L1_ROW`, without holes.

@@ -1,8 +1,8 @@
-"""Creating, syncing and dropping the tables of topics; see `plan` for what makes it safe.
+"""Create, sync and drop the tables of topics; see `plan` for what makes it safe.
 
-A sync: the table is loaded, a pin taken or found, the journals read, and all that changed committed at once. If another
-commit was first, all of it is decided anew. What a run that died left behind, the next one finds in the table's summary, and
-nothing is added twice.
+In a sync the table is loaded, a pin created or found, the journals read, and all changes committed at once. If another
+commit was first, everything is decided anew. The next run finds the remains of a dead one in the table's summary, and
+adds nothing twice.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from l0gc.streamlog.topic_view import topic_copy
 from l0gc.watermark.publication import refuse_if_set_back
 
 ATTEMPTS: Final = 5
-"""So often a sync is decided anew, if others commit in between."""
+"""How often a sync is decided anew if others commit in between."""
 DAY_MS: Final = 86_400_000
 _CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
-"""What a commit fails with if the table was changed, or dropped, after it was loaded."""
+"""The exceptions of a commit if the table was changed or dropped after it was loaded."""
 
 
 def create_table(cluster: Handles, wanted: TopicTable) -> None:
-    """Create a topic's table in its catalog, and have it kept from now on; repeated, it changes nothing.
+    """Create a topic's table in its catalog, and have it synced from now on; a repeated call changes nothing.
 
     Raises:
         UsageError: a table has that name and is not l0gc's, or the topic has another table.
@@ -73,10 +73,10 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
 
 
 def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> None:
-    """Drop a topic's table: it leaves its catalog, its metadata files and pins end. No data object is touched.
+    """Drop a topic's table: it leaves its catalog, and its metadata files and pins end. No data object is touched.
 
     Args:
-        forget: leave the catalog as it is, also where it does not answer.
+        forget: leave the catalog unchanged, even if it does not answer.
     """
     state = cluster.controller.snapshot()
     if not forget:
@@ -91,9 +91,9 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
 
 
 def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncResult:
-    """Sync the table of a topic, or all tables; one that fails keeps the others from nothing.
+    """Sync the table of a topic, or all tables; a failed one does not affect the others.
 
-    With all tables, one whose topic was deleted is a warning: it stays as it is, however often they are synced.
+    With all tables, a table whose topic was deleted gives a warning: it stays unchanged, however often tables are synced.
     """
     plan.pin_ms(keep_ms)
     state = cluster.controller.snapshot()
@@ -114,7 +114,7 @@ def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncR
 
 
 def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced:
-    """Have the table name what the topic's journals list now, and end its old snapshots.
+    """Make the table name what the topic's journals list now, and end its old snapshots.
 
     Raises:
         NotFoundError: the topic was deleted.
@@ -161,7 +161,9 @@ class _Sync:
             self._note = plan.check_head(self._notes[self._head.snapshot_id], table, state.cluster_id)
 
     def run(self, topic: Topic) -> TableSynced:
-        """Raises `CommitFailedException`: the table was changed since, or its pin was deleted; it is to be decided anew."""
+        """Sync the table. Raises `CommitFailedException` if it was changed, or its pin deleted, so that it must be
+        decided anew.
+        """
         self._end_unused_pins()  # also where no commit ever succeeds
         note, made = self._note, None
         if note is not None and plan.is_fresh(note, self._pins, self._now_ms, self._keep_ms):
@@ -194,7 +196,7 @@ class _Sync:
         _end_pins(self._cluster, [self._all_pins[name] for name in unused])
 
     def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
-        """Commit what has changed, if anything has; also the ids of the snapshots that ended."""
+        """Commit what has changed, if anything; return the result and the ids of the snapshots that ended."""
         there, note, url = self._there, self._note, self._cluster.store.url
         rows, offsets = l1_rows(self._cluster, topic)  # after the pin: what they name stays from here on
         if note is not None:
@@ -225,8 +227,11 @@ class _Sync:
         return result, ended
 
     def _compared(self, manifests: list[ManifestFile], rows: Rows) -> tuple[Rows, set[str], dict[str, Entries]]:
-        """Which of the rows the current snapshot has, the paths of what else it has, and what was read for that: manifests,
-        until all that is gone was found in them."""
+        """Compare the current snapshot with the rows.
+
+        Returns which of the rows it has, the paths of its other objects, and the manifests that were read to find all
+        dropped objects.
+        """
         if self._note is None:
             return np.zeros(len(rows), np.bool_), set(), {}
         held = plan.held_before(self._note, rows)
@@ -264,7 +269,7 @@ class _Sync:
         return ended - self._named() - (set() if due else {self._current()})
 
     def _clean_up(self, result: TableSynced, ended: set[int]) -> None:
-        """After the commit: delete the pins and the metadata files that only ended snapshots named."""
+        """Delete the pins and the metadata files that only ended snapshots named, after the commit."""
         there, url = self._there, self._cluster.store.url
         kept = {s.snapshot_id: s for s in there.metadata.snapshots}
         self._end_unused_pins()

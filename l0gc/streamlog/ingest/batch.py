@@ -1,7 +1,7 @@
-"""Batches: which records go into one L0 object, and which of a repeated input have landed before.
+"""Decide which records go into one L0 object, and which of a repeated input have landed before.
 
-A journal counts an input's records that go to its own partitions, in the order of the input. What has landed of them is
-always the first so many, since nothing lands after something that has not.
+A journal counts an input's records for its own partitions, in the order of the input. Those that have landed are always
+the first ones, since nothing lands after a record that has not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from l0gc.streamlog.journal.rows import Rows
 
 
 class JournalRuns:
-    """Which of a topic's runs of partitions, each in a separate journal, a partition belongs to. `ends` are those after
-    them."""
+    """Maps partitions to a topic's runs of partitions, each in a separate journal. `ends` are the partitions after
+    each run.
+    """
 
     def __init__(self, ends: Sequence[int]) -> None:
         self.ends = np.array(ends, np.int64)
@@ -40,7 +41,9 @@ class JournalRuns:
 
 
 class Position:
-    """How far an input that has an id was read, in each run. Of its records, `landed` have landed before in each run."""
+    """How far an identified input was read, in each run. `landed` is how many of its records have landed before in
+    each run.
+    """
 
     def __init__(self, input_id: str, runs: JournalRuns, landed: Sequence[int]) -> None:
         self._input_id, self._runs = input_id, runs
@@ -49,7 +52,7 @@ class Position:
         self._next = list(landed)
 
     def not_landed(self, partitions: Rows) -> Rows | None:
-        """Which of the next records of the input have not landed before; None for all."""
+        """Return which of the next records of the input have not landed before; None for all."""
         counts = self._runs.counts(partitions)
         before, self._seen = self._seen, [a + b for a, b in zip(self._seen, counts, strict=True)]
         if all(seen >= landed for seen, landed in zip(before, self._landed, strict=True)):
@@ -61,7 +64,7 @@ class Position:
         return np.flatnonzero(new)
 
     def spans(self, partitions: Rows) -> list[InputSpan | None]:
-        """Return the span in each run that these records are, the next of those that have not landed before."""
+        """Return the span of these records in each run, which are the next of those that have not landed before."""
         spans: list[InputSpan | None] = []
         for run, n in enumerate(self._runs.counts(partitions)):
             start = self._next[run]
@@ -72,7 +75,7 @@ class Position:
 
 @dataclass(slots=True)
 class Batch:
-    """Records of one L0 object, in the order of the input, and of which spans of which inputs they are, for each run."""
+    """Records of one L0 object, in the order of the input, and which spans of which inputs they are, for each run."""
 
     spans: list[list[InputSpan]]
     values: list[bytes] = field(default_factory=list)
@@ -81,11 +84,11 @@ class Batch:
     sizes: list[Rows] = field(default_factory=list)
     times: list[Rows | None] = field(default_factory=list)
     headers: list[Sequence[Headers] | None] = field(default_factory=list)
-    """Create times and headers, where the records have them."""
+    """Create times and headers, if the records have them."""
     size: int = 0
 
     def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
-        """The records that are added next are these."""
+        """Set the spans of the records that are added next."""
         for mine, span in zip(self.spans, spans, strict=True):
             if span is None:
                 continue
@@ -95,7 +98,7 @@ class Batch:
                 mine.append(span)
 
     def sorted(self) -> Records:
-        """Return the records in order of partition, and of the input within one."""
+        """Return the records by partition, and in input order within one."""
         partitions = np.concatenate(self.partitions)
         order = np.argsort(partitions, kind="stable")
         in_order = columns.cut(np.concatenate(self.sizes), pa.py_buffer(b"".join(self.values)))
@@ -113,7 +116,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """Fills batches with records, each of them up to `batch_bytes`."""
+    """Fills batches with records, up to `batch_bytes` each."""
 
     def __init__(self, runs: JournalRuns, batch_bytes: int) -> None:
         self._runs, self._batch_bytes = runs, batch_bytes
@@ -123,7 +126,7 @@ class BatchBuilder:
         return Batch([[] for _ in self._runs.ends])
 
     def add(self, values: Sequence[bytes], placed: PlacedRecords, position: Position | None) -> Iterator[Batch]:
-        """Take records; yields the batches that are full with them."""
+        """Add records; yield the batches that they fill."""
         sizes = np.fromiter(map(len, values), np.int64, len(values))
         ends = np.cumsum(sizes + RECORD_OVERHEAD + (0 if placed.more is None else placed.more))
         first, before = 0, 0

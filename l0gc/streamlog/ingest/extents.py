@@ -1,11 +1,11 @@
 """Extents: the records of one partition inside an L0 object, many of them in one compressed block.
 
-A block is compressed, and has the records of one or more partitions, so that thousands of tiny extents cost no more than
-their records. It holds how many records there are, the sizes of their keys (-1 without a key), the sizes of their values,
-all of these as `NUMBER`, then the keys and the values. Where a record has a create time or headers, their number is
-negated, and these follow (`headers_and_times.py`). The log holds each block's CRC32C, how many bytes it unpacks to, and
-which rows of it are whose; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock
-says how old a record is.
+A compressed block holds the records of one or more partitions, so that thousands of tiny extents cost no more than their
+records. It consists of the number of records, the sizes of their keys (-1 without a key) and the sizes of their values,
+all as `NUMBER`, then the keys and the values. If a record has a create time or headers, the number is negated, and these
+follow (`headers_and_times.py`). The log holds each block's CRC32C, its unpacked size, and which rows belong to which
+partition; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock determines a
+record's age.
 """
 
 from __future__ import annotations
@@ -40,20 +40,24 @@ SCHEMA: Final = pa.schema(
 )
 """Records as they are read; the timestamp is the log's time at which they landed. Those of `OPTIONAL` may follow."""
 BLOCK_BYTES: Final = 256 << 10
-"""About so many bytes of records share a block. Who reads one partition reads no more than that of its neighbours; smaller
-blocks compress worse, and are more to ask for."""
+"""About this many bytes of records share a block. A reader of one partition reads no more than that of its neighbours;
+smaller blocks compress worse and take more requests.
+"""
 RECORD_OVERHEAD: Final = 16
 """What a record counts in addition to the bytes of its value, so that tiny records are bounded, too."""
 _MOST_BYTES: Final = 2**31 - 1
-"""What Arrow's columns of byte strings hold."""
+"""The limit of Arrow's columns of byte strings."""
 _LEVEL: Final = 1
-"""zstd's fastest: an object lives until it is reconciled."""
+"""zstd's fastest level: an object only lives until it is reconciled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as columns, in order of partition; `sizes` has the bytes of each value, and `values` one after another. The
-    last two are None where no record has any."""
+    """Records as columns, in order of partition; `sizes` has the bytes of each value, and `values` holds them
+    consecutively.
+
+    The last two columns are None if no record has any.
+    """
 
     partitions: Rows
     sizes: Rows
@@ -65,7 +69,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """What one journal gets of an L0 object, without a key and an epoch; and how much that is, in values' bytes."""
+    """One journal's part of an L0 object, without a key and an epoch, and its size in values' bytes."""
 
     extents: ObjectExtents
     records: int

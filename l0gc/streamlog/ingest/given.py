@@ -1,8 +1,9 @@
-"""Records as programs have them: objects, Arrow's tables and batches, frames of pandas and Polars, files of such columns.
+"""Accept records as programs have them: objects, Arrow tables and batches, pandas and Polars frames, files of such
+columns.
 
-Each record is packed behind its length, so that all of them are a stream of bytes, which `inputs.py` reads, keeps and
-identifies as it does with lines. The stream follows from the records alone. So it is the same input to a producer whether
-they come as objects or as a table, and however the table is cut into batches.
+Each record is packed after its length, so that all of them form a stream of bytes, which `inputs.py` reads, stores and
+identifies as it does lines. The stream depends only on the records. So a producer sees the same input whether they come
+as objects or as a table, and however the table is cut into batches.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ Fields = tuple[bytes, bytes | None, Headers, int, int]
 """A record's value, key, headers, create time and partition."""
 _FIELDS: Final = msgspec.msgpack.Decoder(Fields)
 _ROWS: Final = 4096
-"""So many rows of a table are taken at once."""
+"""How many rows of a table are processed at once."""
 _BLOCK_BYTES: Final = 256 << 10
 _NAMES: Final = ("value", "key", "headers", "create_time_ms", "partition")
 _COLUMNS: Final = {*_NAMES, "create_time", "timestamp", "topic", "offset", "epoch"}
-"""The last ones are those of records as they are read, and follow from where a record lands."""
+"""Fields of records that were read; where a record lands determines them."""
 _INDEX: Final = "__index_level_"
 
 
 class ArrowStream(Protocol):
-    """A table of any library: of Arrow, pandas, Polars, DuckDB."""
+    """A table of any library: Arrow, pandas, Polars, DuckDB."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -55,7 +56,7 @@ Given = bytes | Record | tuple[Any, ...] | Mapping[str, Any] | ArrowStream
 
 
 def packed(records: Iterable[Fields]) -> Iterator[bytes]:
-    """Pack records, some at once."""
+    """Yield packed records, several at once."""
     encoder, block = msgspec.msgpack.Encoder(), bytearray()
     for record in records:
         body = encoder.encode(record)
@@ -68,17 +69,19 @@ def packed(records: Iterable[Fields]) -> Iterator[bytes]:
 
 
 def unpacked(records: Iterable[bytes]) -> list[Fields]:
-    """Return what was packed."""
+    """Return the records that `packed` packed."""
     return [*map(_FIELDS.decode, records)]
 
 
 def is_table(source: object) -> bool:
-    """Return whether it gives rows by Arrow's interface."""
+    """Return whether the source provides rows by Arrow's interface."""
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
 def given_records(source: Any) -> Iterator[Fields]:
-    """Yield the records of a table, or of an iterable of records and batches. Raises `UsageError`: one cannot be stored."""
+    """Yield the records of a table, or of an iterable of records and batches. Raises `UsageError` if one cannot be
+    stored.
+    """
     if is_table(source):
         yield from _in_table("the table", source)
         return
@@ -90,7 +93,7 @@ def given_records(source: Any) -> Iterator[Fields]:
 
 
 def records_in(path: Path, form: str, name: str) -> Iterator[Fields]:
-    """Yield the records of a Parquet file, or of a file or stream of Arrow. Raises `UsageError`: it holds something else."""
+    """Yield the records of a Parquet file, or of an Arrow file or stream. Raises `UsageError` if it holds something else."""
     try:
         if form == PARQUET:
             from pyarrow import parquet
@@ -166,7 +169,7 @@ def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
 
 
 def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partition: Any) -> Fields:
-    """Return a record that can be stored. Raises `UsageError`: it cannot."""
+    """Return a record that can be stored. Raises `UsageError` if it cannot."""
     for name, given in (("value", value), ("key", b"" if key is None else key)):
         if type(given) is not bytes:
             raise UsageError(f"{which} has a {name} of type {type(given).__name__}, and it must be bytes")

@@ -1,8 +1,8 @@
-"""What a record may have besides its key and value: the time that its writer gave it, and headers, as in Kafka.
+"""Handle what a record may have besides its key and value: the time that its writer set, and headers, as in Kafka.
 
-Most records have neither. So these are columns that are absent where no record of a block, of a batch or of an L1 object has
-one, and then they cost nothing. Absent and null mean the same. The create time decides nothing: retention goes by the log's
-time, since a writer's clock may say anything.
+Most records have neither. So these columns are absent, and cost nothing, if no record of a block, a batch or an L1 object
+has one. Absent and null mean the same. The create time decides nothing: retention follows the log's time, since a
+writer's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.fiel
 HEADERS: Final = pa.list_(pa.field("element", HEADER, nullable=False))
 OPTIONAL: Final = pa.schema([pa.field("create_time", pa.timestamp("ms", tz="UTC")), pa.field("headers", HEADERS)])
 NO_TIME: Final = -1
-"""Where times are numbers, this one says that a record has none; Kafka uses the same."""
+"""The number for a missing time; Kafka uses the same."""
 MAX_TIME_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last that Python and Spark can show."""
 Headers = tuple[tuple[str, bytes | None], ...]
-"""A record's headers, in order; a key may be there several times."""
+"""A record's headers, in order; a key may occur several times."""
 NO_PARTITION: Final = -1
 _GIVEN: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-"""Headers of other libraries, in whose columns anything may be null."""
+"""Headers from other libraries, whose columns may contain nulls."""
 _TIME: Final = np.dtype("<i8")
 
 
@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def with_optional(schema: pa.Schema, like: pa.Schema) -> pa.Schema:
-    """Return a schema, and those of its fields that a reader of `OPTIONAL` finds in another one."""
+    """Return a schema with those of its fields that a reader of `OPTIONAL` finds in another one."""
     return pa.schema([*schema, *(f for f in OPTIONAL if f.name in like.names)])
 
 
@@ -125,14 +125,14 @@ def header_bytes(column: pa.Array) -> Rows:
 
 
 def sums_of(numbers: Any, counts: Rows) -> Any:
-    """Return the sum of as many of the numbers for each record as `counts` says."""
+    """Return, for each record, the sum of as many of the numbers as `counts` gives."""
     totals = np.concatenate(([0], np.cumsum(numbers, dtype=numbers.dtype))).astype(numbers.dtype)
     ends = np.cumsum(counts)
     return totals[ends] - totals[ends - counts]
 
 
 def as_headers(column: pa.Array) -> pa.Array:
-    """Headers as this module has them, from a column of lists of keys and values. Raises `ValueError`: a key is null."""
+    """Return a column of lists of keys and values as this module's headers. Raises `ValueError` if a key is null."""
     counts, keys, values = headers_of(column)
     if keys.null_count:
         raise ValueError("a header has no key")
@@ -185,7 +185,7 @@ def _listed(counts: Rows, keys: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -> list[bytes | memoryview]:
-    """What follows the values in a block of so many records; nothing if no record has a create time or headers."""
+    """Return what follows the values in a block of this many records; nothing if none has a create time or headers."""
     no_time = times_ms is None or not (times_ms != NO_TIME).any()
     no_headers = headers is None or headers.null_count == count
     if no_time and no_headers:

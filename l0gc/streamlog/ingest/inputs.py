@@ -1,15 +1,15 @@
-"""Inputs: records from files, stdin or the program, read in bounded memory, and known by their content.
+"""Inputs: records from files, stdin or the program, read in bounded memory, and identified by their content.
 
-By its first bytes and its name an input is lines, compressed lines, or something that upload must not take. gzip and zstd
-are decompressed as they are read. A UTF-8 byte order mark is dropped at the very beginning. A file without lines, which may
-hold newlines by chance, is refused before anything is sent. `RAW` takes any bytes as they are: cut at newlines, nothing
-dropped, nothing unpacked.
+An input's first bytes and its name determine whether it is lines, compressed lines, or something that upload must refuse.
+gzip and zstd are decompressed while they are read. A UTF-8 byte order mark is dropped at the very beginning. A file
+without lines, which may contain newlines by chance, is refused before anything is sent. `RAW` accepts any bytes as they
+are: cut at newlines, nothing dropped, nothing unpacked.
 
-What makes a repeated upload safe: an input is identified by a hash over its records' bytes, after this, and over how they
-are spread, never by its name. So the same file packed again, or not at all, is the same input, and lands nothing twice. The
-hash has to be known before the first batch is sent; what can be read once only, stdin or a pipe, is therefore kept in a
-temporary file with a producer. No more is read than was hashed: what is added to a file later would be sent again by a
-repeat, which sees the longer file under another hash.
+What makes a repeated upload safe: an input is identified by a hash over its unpacked records and over how they are
+spread, never by its name. So the same file, packed or not, is the same input, and nothing lands twice. The hash must be
+known before the first batch is sent. With a producer, stdin or a pipe, which can be read only once, is therefore stored
+in a temporary file. No more is read than was hashed: a repeat would see a longer file under another hash, and send again
+what was appended.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ LINES: Final = "lines"
 VALUES: Final = "values"
 RECORDS: Final = "records"
 LENGTH_BYTES: Final = 4
-"""A record's length stands before it in so many bytes, the highest first."""
+"""The number of bytes of the length before a record, the highest first."""
 MAX_RECORD_BYTES: Final = 16 << 20
-"""A longer record is refused: it would not fit the memory that everything else is bounded to."""
+"""A longer record is refused: it would exceed the memory bound of everything else."""
 
 _HEAD_BYTES: Final = 8000
-"""So much is looked at to distinguish text from binary, as git does."""
+"""How many bytes are inspected to distinguish text from binary, as git does."""
 _LONGEST_MAGIC: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""What is unpacked, by its first bytes. Arrow does it: unlike others it detects a stream that was cut short."""
+"""The formats to unpack, by their first bytes. Arrow unpacks them: unlike others it detects a truncated stream."""
 _BLOCK_BYTES: Final = 256 << 10
 """How much is read at once."""
 
@@ -68,14 +68,14 @@ _OTHERS: Final = (
 )
 """The first bytes of files without lines, and their kind. Only PDF's could begin a line of text or JSON."""
 _TABLES: Final = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro"}
-"""What a name says where the bytes cannot: any CSV is also lines, its heading the first of them."""
+"""What a name shows if the bytes cannot: any CSV is also lines, with its heading as the first of them."""
 _TABLE_FORMATS: Final = ("parquet", "arrow")
 _KINDS: Final = {LENGTH_PREFIXED: VALUES, **dict.fromkeys(_TABLE_FORMATS, RECORDS)}
 _UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip archive": "unzip -p"}
 _SPARK: Final = {"CSV": "csv", "TSV": "csv", "Parquet": "parquet", "ORC": "orc", "Avro": "avro"}
 
 _FRAME_BYTES: Final = 1 << 20
-"""A packed record is at most so much longer than what it holds; lengths of header keys add to it."""
+"""The largest overhead of a packed record; lengths of header keys add to it."""
 STDIN: Final = "-"
 
 
@@ -84,9 +84,9 @@ class Input:
     """One file of an upload.
 
     Attributes:
-        input_id: empty where nobody has to recognise it.
-        pieces: gives its bytes; more than once where it has an id.
-        size: the bytes that the id stands for; None without an id.
+        input_id: empty if it need not be recognised.
+        pieces: returns its bytes; more than once if it has an id.
+        size: the bytes that the id covers; None without an id.
         kind: `LINES`, `VALUES` with their length before each, or `RECORDS` as `given.py` packs them.
     """
 
@@ -97,7 +97,7 @@ class Input:
     kind: str = LINES
 
     def blocks(self) -> Iterator[list[bytes]]:
-        """Return the records, some hundred at a time: lines without their newline, which the last one may lack.
+        """Yield the records, several hundred at a time, lines without their newline, which the last one may lack.
 
         Raises:
             UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when it got its id.
@@ -105,7 +105,7 @@ class Input:
         return _lines(self._bounded(), self.name) if self.kind == LINES else _frames(self._bounded(), self.name)
 
     def _bounded(self) -> Iterator[bytes]:
-        """No more of its bytes than were hashed. Raises `UsageError`: there are fewer."""
+        """Yield no more of its bytes than were hashed. Raises `UsageError` if there are fewer."""
         left = self.size
         for piece in self.pieces():
             yield piece[:left]
@@ -141,7 +141,7 @@ def _lines(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
 
 
 def _frames(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
-    """Records that each have their length before them."""
+    """Yield records that are each preceded by their length."""
     number, rest = 0, b""
     for piece in pieces:
         block, records, at = rest + piece, list[bytes](), 0
@@ -166,14 +166,14 @@ def _frames(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
 
 
 Source: TypeAlias = "str | os.PathLike[str] | BinaryIO | Iterable[Given] | ArrowStream"
-"""What an input is read from: a path, `-` for stdin, a binary file that is open and stays so, records, or a table."""
+"""The source of an input: a path, `-` for stdin, an open binary file, which stays open, records, or a table."""
 
 
 def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack, form: str = AUTO) -> list[Input]:
-    """Return the inputs of an upload, each checked to be readable, and to be lines, before anything is sent.
+    """Return the inputs of an upload, each checked to be readable and to hold lines, before anything is sent.
 
     Args:
-        spread: how records go to partitions, as text; None if nobody has to recognise the inputs.
+        spread: how records go to partitions, as text; None if the inputs need not be recognised.
         stack: closes what is opened here.
         form: what files hold, as `Upload.format` has it; records of an iterable are what they are.
 
@@ -208,10 +208,10 @@ def _name(source: Source) -> str:
 
 
 def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> tuple[Callable[[], Iterator[bytes]], str]:
-    """Reads an input each time it is called: with `keep` also one that gives its bytes only once (stdin, a pipe). And what
-    its bytes are.
+    """Return a function that reads an input each time it is called, and what its bytes are.
 
-    It is checked here, so that a file of another kind is found before anything is sent.
+    With `keep`, that includes inputs that can be read only once (stdin, a pipe). The input is checked here, so that a
+    file of another kind is detected before anything is sent.
     """
     name, kind = _name(source), _KINDS.get(form, LINES)
     if isinstance(source, str | os.PathLike) and source != STDIN:
@@ -246,7 +246,9 @@ def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> tuple
 
 
 def _again(path: Path, name: str, form: str) -> Callable[[], Iterator[bytes]]:
-    """Read a file each time it is called. Raises `UsageError`: its beginning is of another kind."""
+    """Return a function that reads a file each time it is called. Raises `UsageError` if its beginning is of another
+    kind.
+    """
 
     def read() -> Iterator[bytes]:
         if form not in _TABLE_FORMATS:
@@ -285,7 +287,7 @@ def _digest(pieces: Iterable[bytes], spread: str) -> tuple[str, int]:
 
 
 def _as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
-    """Return the records' bytes, piece by piece; the first pieces have been looked at by then.
+    """Yield the records' bytes, piece by piece, after inspecting the first pieces.
 
     Args:
         pieces: an input's bytes as they are.
@@ -320,9 +322,7 @@ def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def plain_size(path: object, form: str) -> int | None:
-    """Return how many bytes a file's records have, for a share of them; None if only reading shows it: packed, or not a
-    file.
-    """
+    """Return the bytes of a file's records, to compute progress; None if only reading shows it: packed, or not a file."""
     if not isinstance(path, str | os.PathLike) or form not in (AUTO, RAW):
         return None
     try:
@@ -351,7 +351,7 @@ def _refusal(name: str, kind: str) -> str:
 
 
 class _Pieces:
-    """Pieces as Arrow reads a file."""
+    """Presents pieces to Arrow as a file."""
 
     closed = False
 

@@ -1,13 +1,13 @@
-"""Landing: an L0 object that is in the store is taken by its journals, or is written again and offered anew.
+"""Landing: journals accept a stored L0 object, or it is written again and offered anew.
 
-The one way in for `upload`, a bridge's sender and Spark's sink. What makes it safe:
+`upload`, a bridge's sender and Spark's sink all use it. What makes it safe:
 
-- An object is written, at the epoch in its key, before any journal is offered its part; the journal admits it by its window,
-  at the fence and again where it lands.
+- An object is written, at the epoch in its key, before any journal is offered its part; the journal admits it by its
+  window, at the fence and again where it lands.
 - A part that a journal refuses as stale is offered again with another object: the same content under a fresh epoch. The
   other journals' parts stay where they landed (hazard 27).
 - A journal takes objects in order, and nothing after one that it refused.
-- Who sends them (an `Appender`) decides what a journal recognises when it comes again.
+- The sender (an `Appender`) determines what a journal recognises when it is offered again.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 _log: Final = logging.getLogger(__name__)
 
 MAX_TRIES: Final = 50
-"""How often objects are offered before the write gives up: each time the window has moved past them, or another process of
-the same producer was first."""
+"""How often objects are offered before the write gives up: each time the window has moved past them, or another
+process of the same producer was first.
+"""
 
 _Place = tuple[int, str]
-"""A journal, and a topic of which it has partitions."""
+"""A journal, and a topic with partitions in it."""
 
 
 @dataclass(slots=True)
 class WrittenObject:
-    """An L0 object that is in the store, and what journals have not taken of it.
+    """A stored L0 object, and the parts that journals have not accepted.
 
     Attributes:
         topic: the name of the topic of its records.
@@ -78,7 +79,7 @@ def write_object(cluster: Handles, topic: Topic, packed: Packed) -> WrittenObjec
 
 
 def put_l0(cluster: Handles, body: bytes, epoch: int) -> L0Object:
-    """Put an L0 object, which no journal names yet, at an epoch of at most the cluster's."""
+    """Put an L0 object, which no journal lists yet, at an epoch of at most the cluster's."""
     layout, name = identity_of(cluster.controller.replica.state).layout, cluster.runtime.new_id()
     key = layout.format(layout.shard_of(name), epoch, name)
     cluster.store.put_bulk(key, body)
@@ -86,15 +87,15 @@ def put_l0(cluster: Handles, body: bytes, epoch: int) -> L0Object:
 
 
 class Appender:
-    """Offers objects to journals without a producer: what is offered twice lands twice."""
+    """Offers objects to journals without a producer: an object that is offered twice lands twice."""
 
     one_epoch = False
     """Whether the objects of a topic are offered at one epoch, so that a journal takes them with one entry."""
     retried: tuple[type[L0gcError], ...] = ()
-    """What a journal answers if the objects are to be offered again as they are."""
+    """The errors after which the objects are to be offered again unchanged."""
 
     def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended | None:
-        """Offer a journal its parts of objects of one topic; None if it has all of them from before."""
+        """Offer a journal its parts of objects of one topic; return None if it already has all of them."""
         return journal.append([o.placeholder(journal.journal) for o in objects])
 
 
@@ -105,7 +106,7 @@ class RunAppender(Appender):
         self.begin(producer)
 
     def begin(self, producer: Producer) -> None:
-        """Go on as the producer's next run."""
+        """Continue as the producer's next run."""
         self._identity = producer.producer_id, producer.epoch, producer.run
         self._sequences: Counter[int] = Counter()
 
@@ -134,7 +135,7 @@ class Landing:
         self.progress: Callable[[int, int], None] = lambda records, size: None
 
     def land(self, objects: Iterable[WrittenObject]) -> None:
-        """Have the journals take what is left of these objects, those of a topic in their order.
+        """Have the journals accept what is left of these objects, those of a topic in their order.
 
         Raises:
             PartitionClosedError: a topic was deleted.
@@ -157,8 +158,10 @@ class Landing:
         ) from error
 
     def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Place, L0gcError]:
-        """Offer each journal what it has not taken. What landed is noted, also if another journal failed. Returns why
-        journals refused what is to be offered again."""
+        """Offer each journal what it has not accepted; return why journals refused what is to be offered again.
+
+        What landed is noted, even if another journal failed.
+        """
         places: dict[int, dict[str, list[WrittenObject]]] = {}
         for o in objects:
             for journal in o.left:
@@ -201,8 +204,7 @@ class Landing:
             self.progress(part.records, part.bytes)
 
     def _stamp_anew(self, objects: Sequence[WrittenObject], refused: Mapping[_Place, L0gcError]) -> None:
-        """Write the objects again that are too old for a journal, or, if all of a topic are to have one epoch, older than
-        others."""
+        """Write stale objects again; if all objects of a topic need one epoch, also those older than others."""
         epochs = [o.object.epoch for o in objects]
         stale = {j: e.window[0] for (j, _), e in refused.items() if isinstance(e, StaleClusterEpochError)}
         if stale:

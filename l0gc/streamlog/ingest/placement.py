@@ -1,7 +1,7 @@
-"""Which partition a record goes to, what its key is, and its create time: by fields of the record, fixed, or round-robin.
+"""Decide a record's partition, key and create time: by fields of the record, fixed, or round-robin.
 
-Deterministic in the record and its position, so that a repeated upload spreads the same input in the same way. The create
-time is what the record says, by the clock of whoever wrote it. The log's time, by which retention goes, is another one.
+The result depends only on the record and its position, so that a repeated upload spreads the same input in the same way.
+The create time comes from the record, by its writer's clock. It is unrelated to the log's time, which retention follows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CACHED_KEYS: Final = 100_000
 _STRING: Final = msgspec.json.Decoder(str)
 _TIMES: Final = "--timestamp-field"
 _NO_TIME: Final = (msgspec.MsgspecError, RecursionError, ValueError)
-"""What a record raises whose field is not a time."""
+"""What a record raises if its field is not a time."""
 _ESCAPES: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -48,7 +48,7 @@ class PlacedRecords(NamedTuple):
     more: Rows | None = None
 
     def at(self, places: Rows) -> PlacedRecords:
-        """Return those at some places."""
+        """Return the records at some places."""
         at: list[int] = places.tolist()
         return PlacedRecords(
             self.partitions[places],
@@ -76,7 +76,7 @@ class Partitioner:
 
 
 def fixed_partition(partition: int, partitions: int) -> Partitioner:
-    """Everything to one partition, without keys."""
+    """Send everything to one partition, without keys."""
     if not 0 <= partition < partitions:
         raise UsageError(f"partition {partition} is out of range: the topic has partitions 0 to {partitions - 1}")
 
@@ -87,7 +87,7 @@ def fixed_partition(partition: int, partitions: int) -> Partitioner:
 
 
 def in_turn(partitions: int) -> Partitioner:
-    """One record to each partition, one after another, without keys."""
+    """Send one record to each partition, one after another, without keys."""
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
         turn = 0
@@ -104,7 +104,10 @@ def in_turn(partitions: int) -> Partitioner:
 
 
 def by_field(field: str, partitions: int) -> Partitioner:
-    """By the CRC32 of a field of the JSON record, which also becomes its key (a string's text, any other value's JSON)."""
+    """Place by the CRC32 of a field of the JSON record, which also becomes its key.
+
+    The key is a string's text, or any other value's JSON.
+    """
     as_text, as_json = _decoder(field, str | None), _decoder(field, msgspec.Raw)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
@@ -138,8 +141,7 @@ def by_field(field: str, partitions: int) -> Partitioner:
 
 
 def with_times(spread: Partitioner, field: str) -> Partitioner:
-    """Return the same placement, and each record's create time: a number of milliseconds since 1970, or a time as ISO 8601
-    has it, in UTC where it names no zone."""
+    """Return the same placement with each record's create time: milliseconds since 1970, or ISO 8601, by default in UTC."""
     decoder = _decoder(field, int | float | datetime)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
@@ -171,7 +173,7 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
 
 
 def place_given(spread: Partitioner, partitions: int, name: str) -> Callable[[Sequence[Fields]], PlacedRecords]:
-    """Return a function that places records which bring their key, headers, create time and partition with them.
+    """Return a function that places records with their own key, headers, create time and partition.
 
     A record goes to the partition that it names, else to that of its key, else where its value alone would have gone.
     """
@@ -242,7 +244,7 @@ def _milliseconds(time: Any) -> int:
 
 
 def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> UsageError:
-    """Return the error for a record that has not the field which an option asks for."""
+    """Return the error for a record without the field that an option requires."""
     if not record.strip():
         return UsageError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
     if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
@@ -251,7 +253,7 @@ def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception)
 
 
 def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of records' `field`. Raises `UsageError`: no JSON field is asked for by such a name."""
+    """Return a decoder of records' `field`. Raises `UsageError` if the name is not valid for a JSON field."""
     try:
         shape = msgspec.defstruct("Asked", [("field", kind)], rename={"field": field}, gc=False)
     except ValueError as e:
@@ -262,7 +264,7 @@ def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 class _Places(dict[Any, tuple[int, bytes]]):
-    """The partition and the key of each value of the field that was met, up to so many."""
+    """The partition and the key of each value of the field seen so far, up to a limit."""
 
     def __init__(self, partitions: int, key_of: Callable[[Any], bytes]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The result of a write: for the command, the library, and the driver of Spark's sink.
 
-Placeholders are kept as packed columns until somebody asks for them: an upload into many partitions makes millions.
+Placeholders stay packed columns until they are requested: an upload into many partitions creates millions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from l0gc.streamlog.journal.rows import NUMBER, Rows, unpack
 
 
 class L0Object(msgspec.Struct, frozen=True):
-    """An L0 object that was written; if it was stale for some of its records, another one holds them, too."""
+    """An L0 object that was written; if it was stale for some of its records, another object also holds those."""
 
     key: str
     epoch: int
@@ -28,7 +28,7 @@ class L0Object(msgspec.Struct, frozen=True):
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """Where records are now. The offsets are None where the records were in L1 before that could be read."""
+    """The place of records. The offsets are None if the records were already in L1 before they could be read."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class Placeholder(msgspec.Struct, frozen=True):
 
 
 class Placeholders:
-    """Where the records of an upload are now, in the order in which they landed; within an object by partition."""
+    """The places of an upload's records, in the order in which they landed; within an object by partition."""
 
     def __init__(self) -> None:
         self.objects: list[tuple[str, ObjectExtents, Rows | None]] = []
@@ -61,7 +61,7 @@ class Placeholders:
             yield Placeholder(topic, partition, base, None if base is None else base + n - 1, o.epoch, o.key)
 
     def json(self) -> msgspec.Raw:
-        """Return all of them as a JSON array, with those of one object in memory."""
+        """Return all of them as a JSON array, building those of one object at a time."""
         objects = (msgspec.json.encode(list(self._of(*landed)))[1:-1] for landed in self.objects)
         return msgspec.Raw(b"[" + b",".join(objects) + b"]")
 
@@ -90,7 +90,7 @@ class UploadResult(Outcome):
     fence: FenceCounters = field(default_factory=FenceCounters)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields but `fence`; the placeholders become text when they are printed: there may be millions."""
+        """Return the fields but `fence`. Placeholders become text when they are printed, since there may be millions."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}
 
     def measures(self) -> dict[str, Any]:

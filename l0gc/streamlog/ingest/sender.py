@@ -1,12 +1,13 @@
-"""Sending records that another system keeps, each once: what a bridge from Kafka does.
+"""Send records from another system, each exactly once, as a bridge from Kafka does.
 
-The other system numbers its records, in each partition separately, and can be read again from any number on. So the
-producer's position in a partition is the next number that has not landed, and it is committed with the records, in one entry
-of their journal. Whoever begins again asks for the positions, and reads on from there; no record is missing and none is
-there twice, wherever the run before ended.
+The other system numbers its records in each partition, and can be read again from any number. So the producer's position
+in a partition is the next number that has not landed. It is committed with the records, in one entry of their journal. A
+new sender asks for the positions and reads on from there, so no record is missing or duplicated, wherever the previous
+run ended.
 
-A sender may be up for months, and a run's name is forgotten after two weeks: another sender would then not fence it (hazard
-33). So once a day it goes on as the producer's next run, unless another run took over, or the name was forgotten.
+A sender may run for months, but a run's name is forgotten after two weeks, and then another sender would not fence it
+(hazard 33). So once a day it continues as the producer's next run, unless another run took over, or the name was
+forgotten.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def open_sender(cluster: Handles, topic: str, producer: str) -> Iterator[Sender]
     """Begin a run of the producer.
 
     Raises:
-        NotFoundError: there is no such topic.
-        UsageError: a journal has more of its partitions than inputs that it remembers.
-        EpochRegressionError, SetBackError: see `open_upload`; nothing was written.
+        NotFoundError: the topic does not exist.
+        UsageError: a journal has more of its partitions than the inputs that it remembers. EpochRegressionError,
+            SetBackError: see `open_upload`; nothing was written.
     """
     target = target_of(cluster, topic)
     if max(r.count for r in target.runs()) > INPUTS_KEPT:
@@ -85,8 +86,9 @@ class Sender:
         self._landing = Landing(cluster, self._appender)
         self._error: BaseException | None = None
         self.positions: dict[int, int] = {}
-        """By partition, the number after that of the last record which landed. A partition into which the producer sent
-        nothing in 21 days is not there."""
+        """By partition, the number after that of the last landed record. Partitions without records from the producer
+        in the last 21 days are missing.
+        """
         for partition in range(topic.partitions):
             progress = progress_of(self._producers(partition), self._input(partition))
             if progress is not None:
@@ -100,7 +102,7 @@ class Sender:
 
     @property
     def result(self) -> UploadResult:
-        """What has landed so far."""
+        """Return what has landed so far."""
         return self._landing.result
 
     def send(self, records: Iterable[NewRecord], positions: Mapping[int, int]) -> None:
@@ -141,7 +143,7 @@ class Sender:
         self.positions |= positions
 
     def _renew(self) -> None:
-        """Raises `InvalidProducerEpochError`: another run took over, or may have."""
+        """Continue as the producer's next run. Raises `InvalidProducerEpochError` if another run took over, or may have."""
         self._cluster.controller.epoch()  # looks at the log
         if is_due(self._cluster, self._run):
             self._run = self._cluster.controller.init_producer(
@@ -168,7 +170,7 @@ class Sender:
 
 
 def _columns(records: Sequence[NewRecord]) -> Records:
-    """Return the records as columns. Raises `UsageError`: one of them cannot be stored."""
+    """Return the records as columns. Raises `UsageError` if one of them cannot be stored."""
     in_order = sorted(records, key=lambda r: r.partition)
     sizes = np.array([len(r.value) for r in in_order], np.int64)
     try:

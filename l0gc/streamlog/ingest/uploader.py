@@ -45,13 +45,13 @@ _log: Final = logging.getLogger(__name__)
 
 DEFAULT_BATCH_BYTES: Final = 4 << 20
 _RAW: Final = 2
-"""How many batches may wait to be encoded, or be encoded: these are in memory as they were read."""
+"""How many batches may wait to be encoded, or be encoded; these are in memory unpacked."""
 _PACKED: Final = 32
-"""How many batches may wait for their commit, so that a slow log takes many at once."""
+"""How many batches may wait for their commit, so that a slow log commits many at once."""
 _PACKED_BYTES: Final = 32 << 20
-"""About how many bytes of records these may be; packed they take a fraction of it."""
+"""About how many bytes of records these may have; packed they take a fraction of it."""
 _MAX_PASSES: Final = 50
-"""How many times the inputs are read before the upload gives up, because another run landed some of them each time."""
+"""How many times the inputs are read before the upload gives up because another run landed some of them each time."""
 _PACKERS: Final = 2
 """Threads that encode and write: one can compress while another waits for the store."""
 
@@ -63,17 +63,17 @@ def open_upload(
     stack: ExitStack,
     wanted: Upload = Upload(),  # noqa: B008 - it is frozen
 ) -> tuple[Uploader, list[Input]]:
-    """Return an uploader, and what it is to run on: an upload from its beginning.
+    """Return an uploader and its inputs, for an upload from the beginning.
 
-    Inputs are read once, for their ids, before a producer's run begins: a file that cannot be read must not fence the run
-    before.
+    Inputs are read once, for their ids, before a producer's run begins: an unreadable file must not fence the previous
+    run.
 
     Args:
         stack: ends the threads and closes the inputs.
 
     Raises:
         UsageError: the arguments exclude each other, or an input cannot be read.
-        NotFoundError: there is no such topic.
+        NotFoundError: the topic does not exist.
         EpochRegressionError: what is published is above the cluster epoch; nothing was written.
         SetBackError: a journal of the topic was set back; nothing was written.
     """
@@ -107,8 +107,10 @@ def open_upload(
 
 
 def target_of(cluster: Handles, topic: str) -> Topic:
-    """Return the topic to write to, after a tick if one is due. Nothing is appended before the logs were compared with what
-    is published. Raises as `open_upload`."""
+    """Return the topic to write to, after a tick if one is due. Raises as `open_upload`.
+
+    Nothing is appended before the logs were compared with what is published.
+    """
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
     cluster.controller.tick_if_due()
@@ -116,7 +118,7 @@ def target_of(cluster: Handles, topic: str) -> Topic:
 
 
 class Uploader:
-    """Uploads inputs into one topic, of whose journals the caller has found that none was set back (`open_upload`).
+    """Uploads inputs into one topic. The caller has checked that none of its journals was set back (`open_upload`).
 
     Args:
         packers: where batches are encoded and written.
@@ -245,7 +247,7 @@ class Uploader:
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 
     def _commit_packed(self) -> None:
-        """Commit the oldest batch, and those after it that are packed by now, if it did not go along with others."""
+        """Commit the oldest batch, and those after it that are already packed, unless it was committed with others."""
         taken, group, weight = 0, list[WrittenObject](), 0
         try:
             try:
@@ -267,8 +269,9 @@ class Uploader:
 
 
 def _places(count: int) -> SimpleQueue[None]:
-    """Return a place is taken by `get`, and given back by `put`; a semaphore that is interrupted may stay locked (hazard
-    29).
+    """Return a queue of free places: `get` takes one, `put` returns it.
+
+    An interrupted semaphore may stay locked (hazard 29).
     """
     places: SimpleQueue[None] = SimpleQueue()
     for _ in range(count):

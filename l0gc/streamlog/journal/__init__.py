@@ -1,1 +1,1 @@
-"""A journal: the shared log of many partitions, and the state machine that says which epochs they may still need."""
+"""A journal: the shared log of many partitions, and the state machine that determines which epochs they may still need."""

@@ -1,8 +1,8 @@
-"""What may land in a journal, decided against the state at the very offset where it lands (pure).
+"""Decide what may land in a journal, against the state at the very offset where it lands (pure).
 
 What makes it safe (hazard 2): an object is admitted only if its epoch is not below the window's oldest, and not below its
-topic's revision (hazard 21). Several objects of one entry are decided one after another (hazard 22). The same decision runs
-when an entry is applied, so whatever would stop the log for everybody is refused before it is appended.
+topic's revision (hazard 21). Several objects of one entry are decided one after another (hazard 22). The same decision
+runs when an entry is applied, so an entry that would stop the log is refused before it is appended.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _RECORDS_LIMIT: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class EpochWindow:
-    """The epochs `oldest` to `newest`, both included, whether or not each of them was ever seen.
+    """The epochs `oldest` to `newest`, inclusive, whether or not each of them was ever used.
 
-    Two epochs wide rather than one, so that a writer with a slightly stale epoch is not refused; never wider, so that the
-    epochs below it are done with. It only ever moves up. Source: sliding-window epoch tracking of Redpanda Cloud Topics.
+    It spans two epochs rather than one, so that a writer with a slightly stale epoch is not refused; never more, so that
+    lower epochs are finished. It only moves up. Source: sliding-window epoch tracking of Redpanda Cloud Topics.
     """
 
     oldest: int
@@ -81,7 +81,7 @@ class Admission:
         self._records: dict[int, int] = {}
 
     def admit(self, o: ObjectExtents) -> LandedSequence | None:
-        """None if the object may land after those admitted before; where it landed, if it has landed before.
+        """Return None if the object may land after those admitted before, or where it landed before.
 
         Raises:
             UsageError: the object is invalid in any state.
@@ -128,7 +128,7 @@ class Admission:
 
 
 def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
-    """Raises `SafetyError` if `epoch` is above the cluster's (hazard 14)."""
+    """Raise `SafetyError` if `epoch` is above the cluster's (hazard 14)."""
     if epoch > cluster_epoch or not is_epoch(epoch):
         raise SafetyError(
             f"epoch {epoch} offered to journal {journal} is above the cluster epoch {cluster_epoch}; "
@@ -137,9 +137,7 @@ def check_not_poisoned(journal: int, epoch: int, cluster_epoch: int) -> None:
 
 
 def check_object(o: ObjectExtents) -> Rows:
-    """Return the partitions of an object's extents, if it can be one. Raises `UsageError`: it would stop the log for
-    everybody.
-    """
+    """Return the partitions of a valid object's extents. Raises `UsageError` for an object that would stop the log."""
     partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
     if not o.key or not len(partitions) or len(partitions) != len(records):
         raise UsageError(f"object {o.key!r} names {len(partitions)} partitions and {len(records)} numbers of records")

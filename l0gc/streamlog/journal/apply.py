@@ -1,6 +1,6 @@
-"""What each entry does to a journal's state (pure).
+"""Apply entries to a journal's state (pure).
 
-An entry that admission, or `fits`, would have refused is corrupt and changes nothing.
+An entry that admission or `fits` would have refused is corrupt, and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from l0gc.streamlog.journal.state import JournalState, purged_rows
 from l0gc.streamlog.journal.topic import TopicState
 
 _EXPIRY_STEP_MS: Final = 3_600_000
-"""How often producers are searched for old ones, by the log's time; they live for weeks."""
+"""How often to search for expired producers, by the log's time; they live for weeks."""
 
 
 def apply(state: JournalState, entry: Landed, where: str) -> None:
@@ -109,7 +109,7 @@ def _set_window(state: JournalState, window: EpochWindow, offset: int) -> None:
 
 
 def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
-    """Nothing is closed before all topics are found right."""
+    """Close topics. Nothing is closed before all topics have been checked."""
     revisions = [t.revision for t in e.topics]
     if not revisions or len(set(revisions)) != len(revisions):
         raise UsageError("it closes no topic, or one twice")

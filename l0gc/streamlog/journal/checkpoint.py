@@ -1,7 +1,7 @@
-"""The journal's state as a checkpoint holds it, and the machine that the shared log runs (pure).
+"""Encode the journal's state as a checkpoint, and define the machine that the shared log runs (pure).
 
-A checkpoint says what the log says and nothing else (hazard 18): it is made from the state that the entries made. Bytes
-that were read are believed only as far as they make sense; whatever does not is corrupt, and stops the journal.
+A checkpoint contains exactly what the log contains (hazard 18): it is made from the state that the entries made. Bytes
+that were read are accepted only if they are consistent; anything else is corrupt, and stops the journal.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Topic(msgspec.Struct, array_like=True):
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
-    """The journal's number, and what `JournalState` has, by the same names."""
+    """The journal's number, and the fields of `JournalState` under the same names."""
 
     journal: Int62
     max_applied_epoch: Int62
@@ -177,9 +177,9 @@ def _decode_topic(t: _Topic) -> TopicState:
 
 
 def _check_lists(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, lists: Lists) -> None:
-    """A partition's list of L1 objects holds every record from its log start to the last reconciled one, and ends there.
+    """Check that a partition's list holds every record from its log start to the last reconciled one, and ends there.
 
-    Readers would take what is missing for deleted, and vacuum what is not listed for garbage.
+    Readers would take missing records for deleted, and vacuum would take unlisted objects for garbage.
     """
     firsts = np.full(len(partitions), MAX_OFFSET + 1)
     known = True
@@ -195,7 +195,7 @@ def _check_lists(revision: int, partitions: Rows, reconciled: Rows, log_start: R
 
 
 def _check_dropped(dropped: Rows) -> None:
-    """Raises `UsageError`: rows that no entry can have dropped."""
+    """Raise `UsageError` for rows that no entry can have dropped."""
     wrong = (dropped["kind"] < L1_OBJECT) | (dropped["kind"] > INDEX_TREE) | (dropped["last"] < dropped["base"])
     for column in ("partition", "base", "bytes", "rows", "row_bytes", "revision", "epoch", "dropped_epoch"):
         wrong |= dropped[column] < 0
@@ -247,8 +247,11 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
 
 
 def _check_no_gap(t: _Topic, topic: TopicState) -> None:
-    """Every record that is not in L1 lies in an extent, and in one only: M would pass the epoch of one that is missing.
-    Extents are in the order of their offsets."""
+    """Check that every record that is not in L1 lies in exactly one extent, and that extents are in order of their
+    offsets.
+
+    M would pass the epoch of a missing one.
+    """
     extents = unpack(t.extents, EXTENT)
     partition, base, ends = extents["partition"], extents["base"], extents["base"] + extents["records"]
     order = np.lexsort((base, partition))

@@ -1,18 +1,19 @@
-"""Whether an edit fits a journal's state, and what it does to it (pure).
+"""Decide whether an edit fits a journal's state, and apply it (pure).
 
 A partition's list of L1 objects begins with its index objects, each of which stands for the L1 objects that it lists, and
 ends with the newest L1 objects. It holds every record from the oldest that is kept to the last reconciled one.
 
-What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they go only if they are in the list
-at the very offset where it lands. The state holds sums over what an index object lists: how many objects, their bytes,
-and the sum of their random names, which no other set of objects has. After the edit the list must lead from the same first
-record to the same last one without a gap, and add up to what it was and what was added, less what was removed. So nothing
-is removed twice, lost, or removed and named. A partition whose list is not as the edit expects is refused, the others are
-not. A handle asks `fits` before it appends, and whoever replays the log asks it again before `take`.
+What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they are removed only if they are
+in the list at the very offset where it lands. For each index object the state holds sums: the number of its objects,
+their bytes, and the sum of their random names, which identifies the set. After the edit the list must lead from the same
+first record to the same last one without a gap. It must add up to the sums before, plus what was added, minus what was
+removed. So nothing is removed twice, lost, or both removed and listed. A partition whose list differs from what the edit
+expects is refused; the others are not. A handle calls `fits` before it appends, and a replay calls it again before
+`take`.
 
-What is reconciled, or given up, begins right behind the last reconciled offset and ends with an extent (hazard 9). So a
-hole covers no record that is in L1, and nothing fills it later (hazard 35). Nothing that is added is stamped below the L1
-fence: a vacuum may be deleting it (hazard 25).
+What is reconciled or given up begins right after the last reconciled offset and ends with an extent (hazard 9). So a hole
+covers no record that is in L1, and nothing fills it later (hazard 35). Nothing that is added is stamped below the L1
+fence, because a vacuum may be deleting it (hazard 25).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
-"""Mixes a partition into a name: objects of two partitions may have the same one."""
+"""Combines a partition with a name, since objects of two partitions may have the same name."""
 
 GONE: Final = "its topic was deleted, or is not in this journal"
 ANOTHER_TOPIC: Final = (
@@ -76,7 +77,7 @@ def fits(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
 
 
 def take(state: JournalState, edit: Edit, time_ms: int) -> None:
-    """Change the state by an edit that fits, at that time of the log. What leaves the lists joins the dropped objects."""
+    """Apply an edit that fits to the state, at that time of the log. Objects that leave the lists join the dropped ones."""
     dropped = [state.dropped]
     for topic, change, after, gone in _taken(state, edit, time_ms):
         at, _ = places(topic.partitions, change.partitions)
@@ -92,7 +93,7 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
 
 
 def dropped_by(state: JournalState, edit: Edit) -> Rows:
-    """Return what leaves the lists by an edit that fits, as rows of `DROPPED`."""
+    """Return the objects that leave the lists through an edit that fits, as rows of `DROPPED`."""
     return np.concatenate([NO_DROPPED, *(gone for *_, gone in _taken(state, edit, state.time_ms))])
 
 
@@ -183,7 +184,7 @@ class _Changed(NamedTuple):
 
 
 def _changed(lists: Lists, change: Change) -> _Changed:
-    """Return what a change makes of its partitions' lists; of no use if it does not fit."""
+    """Return the result of a change for its partitions' lists; meaningless if it does not fit."""
     partitions = change.partitions
     below = change.starts["offset"] if len(change.starts) else np.zeros(len(partitions), np.int64)
     index = lists.indexes[~_found(lists.indexes, change.removed_indexes)]
@@ -199,8 +200,10 @@ def _changed(lists: Lists, change: Change) -> _Changed:
 
 
 def _firsts(lists: Lists, partitions: Rows, empty: Rows) -> Rows:
-    """Return where the list of each partition begins, and has to begin after a change too; `empty` has where one begins
-    that is empty now."""
+    """Return where the list of each partition begins, and must begin after a change too.
+
+    `empty` has the first record for partitions whose list is empty now.
+    """
     firsts = empty.copy()
     for rows in (lists.rows, lists.indexes):  # the index objects come first
         slots, first = distinct_at(np.searchsorted(partitions, rows["partition"]))
@@ -211,7 +214,7 @@ def _firsts(lists: Lists, partitions: Rows, empty: Rows) -> Rows:
 def _wrong_lists(
     lists: Lists, change: Change, firsts: Rows | None, ends: Rows, garbage: Rows
 ) -> Iterator[tuple[Rows, str]]:
-    """Yield partitions whose lists the change does not fit, and why.
+    """Yield the partitions whose lists the change does not fit, and why.
 
     Args:
         lists: of the change's partitions alone.
@@ -241,14 +244,14 @@ def _wrong_lists(
 
 
 def _equal(rows: Rows, at: Rows, wanted: Rows) -> Rows:
-    """Which of the wanted rows are those at these positions, if they have one."""
+    """Return which of the wanted rows equal those at these positions, if there are any."""
     equal = at >= 0
     equal[equal] = the_same(rows[at[equal]], wanted[equal])
     return equal
 
 
 def _found(rows: Rows, wanted: Rows) -> Rows:
-    """Which of the rows are among the wanted ones."""
+    """Return which of the rows are among the wanted ones."""
     mask = np.zeros(len(rows), bool)
     if len(wanted):
         at = position(rows, wanted["partition"], wanted["base"])
@@ -257,7 +260,7 @@ def _found(rows: Rows, wanted: Rows) -> Rows:
 
 
 def _add_up(sums: Rows, slots: Rows, rows: Rows, sign: int) -> None:
-    """Add what rows stand for to their partitions' sums, or subtract it; modulo 2^64."""
+    """Add the totals of the rows to their partitions' sums, or subtract them; modulo 2^64."""
     listing = rows.dtype == INDEX_ROW
     columns = (
         rows["rows"] if listing else np.ones(len(rows), np.int64),
@@ -272,7 +275,7 @@ def _add_up(sums: Rows, slots: Rows, rows: Rows, sign: int) -> None:
 
 
 def gaps(after: Lists, partitions: Rows, firsts: Rows | None, ends: Rows) -> Rows:
-    """Return the partitions whose list does not lead from its first record to its end without a gap; empty lists do."""
+    """Return the partitions whose list has a gap between its first record and its end; an empty list has none."""
     spans = np.empty(len(after.indexes) + len(after.rows), [("partition", "<i8"), ("base", "<i8"), ("last", "<i8")])
     for column in ("partition", "base", "last"):
         spans[column] = np.r_[after.indexes[column], after.rows[column]]
@@ -291,7 +294,7 @@ def gaps(after: Lists, partitions: Rows, firsts: Rows | None, ends: Rows) -> Row
 
 
 def _named_before(lists: Lists, change: Change, garbage: Rows) -> Rows:
-    """Return the partitions of which the change names an object that is, or was, in their lists."""
+    """Return the partitions for which the change names an object that is, or was, in their lists."""
     new = [change.added, change.indexes]
     old = [lists.rows, lists.indexes, change.removed, garbage]
     added, known = (np.concatenate([_mixed(rows) for rows in some]) for some in (new, old))

@@ -1,4 +1,4 @@
-"""What a journal's log holds."""
+"""The entries of a journal's log."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from l0gc.streamlog.journal.rows import (
 )
 
 ENTRY_BYTES: Final = 1 << 20
-"""About how much one entry holds: what goes beyond that goes into the next one."""
+"""The approximate limit of an entry's content; the rest goes into the next entry."""
 
 
 class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
-    """This journal's part of an L0 object: which records of which partitions lie where in it.
+    """This journal's part of an L0 object: which records of which partitions are where in it.
 
     Its blocks lie one after the other from byte `start` on. Each holds the records of one or more partitions, in order of
     partition; a partition's records lie in one block. Offsets are not stored: `apply` assigns them.
@@ -60,7 +60,7 @@ class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Objects(msgspec.Struct, frozen=True, array_like=True, tag="o"):
-    """Data: objects in the order in which they are admitted."""
+    """Data: objects in the order of their admission."""
 
     objects: list[ObjectExtents]
 
@@ -85,9 +85,11 @@ Kind = Literal["reconcile", "merge", "expire", "give-up"]
 
 
 class Change(NamedTuple):
-    """What an edit does to a topic's partitions, in rows by partition and offset: `partitions` are those it is about.
+    """What an edit does to a topic's partitions, in rows by partition and offset; `partitions` are those that it
+    changes.
 
-    `added` and `removed` are L1 objects, `indexes` and `removed_indexes` index objects; `starts` are new log start offsets.
+    `added` and `removed` are L1 objects, `indexes` and `removed_indexes` index objects; `starts` are new log start
+    offsets.
     """
 
     partitions: Rows
@@ -118,19 +120,19 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @staticmethod
     def of(revision: int, topic_id: str, **columns: Rows) -> EditedTopic:
-        """Pack rows, which must be by partition and offset."""
+        """Pack rows, which must be ordered by partition and offset."""
         return EditedTopic(revision, topic_id, **{name: pack(rows) for name, rows in columns.items()})
 
     @cached_property
     def change(self) -> Change:
-        """Return the rows. Raises `UsageError` if they cannot be rows at all."""
+        """Return the rows. Raises `UsageError` if they are malformed."""
         columns = [unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items()]
         for rows in columns[:-1]:
             check_rows(rows)
         return Change(distinct(np.concatenate([rows["partition"] for rows in columns])), *columns)
 
     def only(self, partitions: Rows) -> EditedTopic:
-        """Return what it does to some of its partitions."""
+        """Return the part of the edit that concerns some of its partitions."""
         columns = zip(_COLUMNS, self.change[1:], strict=True)
         some = {name: rows[np.isin(rows["partition"], partitions)] for name, rows in columns}
         return EditedTopic.of(self.revision, self.topic_id, **some)
@@ -153,13 +155,13 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     *give up*: what is added is a hole of each partition, an L1 object without rows for records that were in L0 and are lost.
     In each, `indexes` take the place of `removed_indexes`, and of the oldest L1 rows in the state.
 
-    It is parsed and checked when it is decoded or built, as far as that goes without a state: see `edits.fits`.
+    It is parsed, and checked as far as possible without a state, when it is decoded or built: see `edits.fits`.
 
     Attributes:
         epoch: the run's; what leaves the lists is kept for some epochs from then on.
 
     Raises:
-        UsageError: it cannot be meant, for whatever state.
+        UsageError: it is invalid in any state.
     """
 
     kind: Kind
@@ -176,12 +178,12 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
     @property
     def drops(self) -> bool:
-        """Return whether objects leave the lists of a partition by it."""
+        """Return whether the edit removes objects from a partition's list."""
         changes = [t.change for t in self.topics]
         return any(len(c.removed) or len(c.removed_indexes) or len(c.starts) for c in changes)
 
     def without(self, refused: Container[tuple[int, int]]) -> Edit | None:
-        """Return what is left without some partitions, given as (revision, partition); None if nothing is."""
+        """Return the edit without some partitions, given as (revision, partition); None if nothing is left."""
         topics = []
         for t in self.topics:
             left = [(t.revision, partition) not in refused for partition in t.change.partitions.tolist()]
@@ -190,7 +192,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
         return msgspec.structs.replace(self, topics=topics) if topics else None
 
     def divided(self, limit: int) -> Iterator[Edit]:
-        """Yield it as several edits of at most `limit` bytes of rows, or of a single partition."""
+        """Yield the edit as several edits of at most `limit` bytes of rows, or of a single partition."""
         partitions = [t.change.partitions for t in self.topics]
         owners = np.repeat(np.arange(len(self.topics)), list(map(len, partitions)))
         every, weights = np.concatenate(partitions), np.zeros(len(owners), np.int64)
@@ -213,7 +215,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 
 def _check_change(kind: Kind, c: Change) -> None:
-    """Raise `UsageError` if a topic of an edit does not hold what its kind says."""
+    """Raise `UsageError` if a topic of an edit does not match the edit's kind."""
     records = {RECONCILE: c.added, GIVE_UP: c.added, MERGE: c.removed, EXPIRE: c.starts}[kind]
     if not len(records) or len(distinct(records["partition"])) != len(c.partitions):
         raise UsageError(f"{kind} names no records, or an index object of a partition of which it names none")
@@ -246,7 +248,7 @@ def _check_change(kind: Kind, c: Change) -> None:
 
 
 class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """No L1 or index object that is stamped below `epoch` is named any more."""
+    """From now on no entry lists an L1 or index object that is stamped below `epoch`."""
 
     epoch: Int62
 
@@ -261,7 +263,7 @@ class ClosedTopic(msgspec.Struct, frozen=True, array_like=True):
     """A topic that was deleted.
 
     The id is the topic's, as in `ObjectExtents`: a deletion by a restored log must not end another topic (hazard 10). An
-    empty one stands for whichever topic has the revision.
+    empty id stands for any topic with the revision.
     """
 
     revision: Int62
@@ -269,17 +271,17 @@ class ClosedTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """These topics are gone. `epoch` is the cluster epoch when that was appended."""
+    """These topics are deleted. `epoch` is the cluster epoch at the time of the append."""
 
     topics: list[ClosedTopic]
     epoch: Int62 = 0
 
 
 class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """The log was set back to an older copy, for the time of this number, and an operator has accepted it as it is.
+    """An operator has accepted a log that was set back to an older copy; the number counts how often.
 
-    `epoch` is a fresh tick. Nothing lands below it, and what is stamped below it is neither named any more nor an orphan:
-    the part that was lost may have named it (hazard 38).
+    `epoch` is a fresh tick. Nothing lands below it. What is stamped below it is neither listed any more nor an orphan:
+    the lost part may have listed it (hazard 38).
     """
 
     epoch: Int62

@@ -1,12 +1,12 @@
-"""The in-process epoch fence: admits early and cheaply; the append is the gate.
+"""The in-process epoch fence: it admits early and cheaply; the append is the gate.
 
-An epoch inside the seen window is admitted together with others; a newer one waits until it is alone, slides the seen
-window, and goes on together with others; one below is refused. The seen window is dropped whenever it may be ahead of the
-log (a lost append, a conflict, a recovery), and admission falls back to the applied window (hazards 3 and 4). Source: the
-epoch window fencing plan of Redpanda Cloud Topics.
+Holders of an epoch inside the seen window share the fence. A newer epoch waits until it is alone, slides the seen window,
+and then shares the fence; a lower one is refused. The seen window is dropped whenever it may be ahead of the log (a lost
+append, a conflict, a recovery), and admission falls back to the applied window (hazards 3 and 4). Source: the epoch
+window fencing plan of Redpanda Cloud Topics.
 
-A thread may be interrupted anywhere, and what it held must not stay held (hazard 29). So each holder has its own lock,
-which `with` takes and gives back without a step in between; a condition of `threading`, or a count, would need several.
+A thread may be interrupted anywhere, and must not keep what it held (hazard 29). So each holder has its own lock, which
+`with` acquires and releases without an intermediate step; a condition of `threading`, or a counter, would need several.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from l0gc.storage.log import APPEND_DEADLINE_S
 from l0gc.streamlog.journal.admission import EpochWindow
 
 MOST_HELD_S: Final = APPEND_DEADLINE_S
-"""How long a new epoch waits for a holder; after that the log alone decides about what the holder appends."""
+"""How long a new epoch waits for a holder; after that only the log decides about what the holder appends."""
 
 
 _LARGEST: Final = ("window_size", "last_rejected_gap")
@@ -31,9 +31,9 @@ _LARGEST: Final = ("window_size", "last_rejected_gap")
 class FenceCounters:
     """What one fence has done since its process began, for metrics.
 
-    `window_size` is of now: how many epochs lie in the window that admission uses. `last_rejected_gap` is by how much
-    the last epoch that was refused lay below the window. `rejected_at_landing` are epochs that the fence had admitted and
-    the log then refused, because another process had slid the window: how often the shortcut was wrong.
+    `window_size` is the current number of epochs in the window that admission uses. `last_rejected_gap` is how far the
+    last refused epoch was below the window. `rejected_at_landing` counts epochs that the fence had admitted and the log
+    then refused, because another process had slid the window.
     """
 
     window_slides: int = 0
@@ -46,13 +46,15 @@ class FenceCounters:
 
 
 def sum_of(counters: Sequence[FenceCounters]) -> FenceCounters:
-    """What several fences have done; of the window's size and the last gap, the largest."""
+    """Return the totals of several fences; for the window's size and the last gap, the largest."""
     columns = {f.name: [getattr(c, f.name) for c in counters] for f in fields(FenceCounters)}
     return FenceCounters(**{name: (max if name in _LARGEST else sum)(column) for name, column in columns.items()})
 
 
 class EpochFence:
-    """A readers-writer fence over a window of epochs. `applied` is the log's, read whenever the seen window is unset."""
+    """A readers-writer fence over a window of epochs. `applied` is the log's window, read whenever the seen window is
+    unset.
+    """
 
     def __init__(self, journal: int, applied: Callable[[], EpochWindow]) -> None:
         self._journal = journal
@@ -65,7 +67,7 @@ class EpochFence:
 
     @property
     def counters(self) -> FenceCounters:
-        """Return a copy, all of one moment."""
+        """Return a consistent copy."""
         with self._lock:
             return replace(self._counters, window_size=self._window().size)
 
@@ -81,8 +83,10 @@ class EpochFence:
         return self._seen
 
     def enter(self, epoch: int, hold: threading.Lock) -> EpochWindow:
-        """Hold the fence for `epoch`; returns the window. Raises `StaleClusterEpochError`: the epoch lies below it. The
-        caller has taken the lock `hold`, and gives it back once the objects of `epoch` are appended."""
+        """Hold the fence for `epoch` and return the window. Raises `StaleClusterEpochError` if the epoch is below it.
+
+        The caller has acquired the lock `hold`, and releases it once the objects of `epoch` are appended.
+        """
         with self._lock:
             window = self._admitting(epoch)
             if epoch in window and not self._turn.locked():
@@ -107,7 +111,7 @@ class EpochFence:
                 return slid
 
     def _admitting(self, epoch: int) -> EpochWindow:
-        """Return the window, if it admits the epoch. Called with the lock held, as all that follows."""
+        """Return the window if it admits the epoch. Call this, and all that follows, with the lock held."""
         window = self._window()
         if not window.admits(epoch):
             self._counters.rejected_below_window += 1
@@ -126,13 +130,13 @@ class EpochFence:
         return window
 
     def count_rejected_at_landing(self, error: StaleClusterEpochError) -> None:
-        """The log has refused an epoch that this fence had admitted."""
+        """Count an epoch that this fence had admitted and the log has refused."""
         with self._lock:
             self._counters.rejected_at_landing += 1
             self._counters.last_rejected_gap = error.window[0] - error.epoch
 
     def forget(self) -> None:
-        """Drop the seen window: it may be ahead of the log."""
+        """Drop the seen window, which may be ahead of the log."""
         with self._lock:
             self._seen = None
 

@@ -1,10 +1,11 @@
 """A process's handle on one journal: replay, fence, group commit.
 
-Admission is decided twice, on purpose: early by the fence, which saves an append that would be refused, and at the very
-offset where the objects land, by `Admission`, which is what safety rests on (hazard 2).
+Admission is decided twice on purpose. The fence decides early, which saves an append that would be refused. `Admission`
+decides at the very offset where the objects land, which is what safety rests on (hazard 2).
 
-Group commit: a process has one append in flight for each journal. What its threads finish meanwhile queues and goes into
-the next entry. So an idle process commits at once, a busy one in groups, and objects per second hold when appends do not.
+Group commit: a process has one append in flight for each journal. What its threads finish in the meantime is queued for
+the next entry. So an idle process commits at once, a busy one in groups, and throughput in objects holds even if appends
+are slow.
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.watermark.source import UnitSummary
 
 APPEND_INTERVAL_S: Final = 0.1
-"""How long a busy writer that is alone in its journal leaves between two entries: with 100 journals, their entries then cost
-a tenth of what 10,000 objects a second cost. Nobody waits who has not appended for so long."""
+"""How long a busy lone writer waits between two entries of its journal. With 100 journals, their entries then cost a
+tenth of what 10,000 objects per second cost. A writer that has not appended for this long does not wait.
+"""
 _OBJECT_BYTES: Final = 200
 """What an object weighs in an entry in addition to its extents."""
 
 
 @dataclass(frozen=True, slots=True)
 class LandedObject:
-    """Where an object landed. `bases` has the first offset of each of its extents; None if they are in L1 by now, or
-    the journal cannot be read."""
+    """Where an object landed. `bases` has the first offset of each of its extents, or None if they are already in L1
+    or the journal cannot be read.
+    """
 
     log_offset: int
     bases: Rows | None
@@ -74,7 +77,7 @@ class LandedObject:
 
 @dataclass(slots=True)
 class Appended:
-    """What became of objects that were offered together: the first of them landed, and `error` is why the next did not."""
+    """The outcome of objects that were offered together: the first of them landed, and `error` is why the next did not."""
 
     landed: list[LandedObject] = field(default_factory=list)
     error: L0gcError | None = None
@@ -82,7 +85,7 @@ class Appended:
 
 @dataclass(slots=True)
 class LandedEdit:
-    """What became of an edit.
+    """The outcome of an edit.
 
     Attributes:
         refused: the partitions in which it did not land, as (revision, partition), and why: see `fits`. The others landed.
@@ -118,11 +121,12 @@ class _Request:
 
 
 class JournalHandle:
-    """Safe for use by several threads; one for each journal and process, so that they share its fence and its appends.
+    """One journal in one process, so that all threads share its fence and its appends. Safe for use by several
+    threads.
 
     Attributes:
-        judged: whether it could be read when it was to be found out whether it was set back (hazard 38).
-        unread: the reading that never could; it takes nothing then.
+        judged: whether it was readable when it was checked for a set back (hazard 38).
+        unread: the reading that never succeeded; the journal then accepts nothing.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class JournalHandle:
 
     @property
     def state(self) -> JournalState:
-        """Return the state as of the last replay; shared with the handle, so do not change it."""
+        """Return the state as of the last replay. It is shared with the handle, so do not change it."""
         return self.replica.state
 
     def catch_up(self) -> JournalState:
@@ -152,7 +156,7 @@ class JournalHandle:
     # -- data -----------------------------------------------------------------------------------------------------------
 
     def append(self, objects: Sequence[ObjectExtents]) -> Appended:
-        """Commit L0 objects that are in the store, in their order; none lands after one that was refused.
+        """Commit stored L0 objects in their order; none lands after one that was refused.
 
         Returns:
             Where each landed. Where one did not, `error` says why, and those after it did not land either:
@@ -200,7 +204,7 @@ class JournalHandle:
         return self._landed(request)
 
     def _append_until_done(self, request: _Request) -> None:
-        """Have it appended, by this thread or by another. A thread may be interrupted anywhere (hazard 29)."""
+        """Have a request appended, by this thread or by another. A thread may be interrupted anywhere (hazard 29)."""
         try:
             self._queue.append(request)
             with self._appending:
@@ -215,7 +219,7 @@ class JournalHandle:
                 self._queue.remove(request)  # nobody is to commit what its caller takes for failed
 
     def _append_queued(self) -> None:
-        """Append what is queued as one entry, and say to each request what became of it."""
+        """Append the queue as one entry, and set the outcome of each request."""
         clock = self._runtime.clock
         wait = self._appended_at + APPEND_INTERVAL_S - clock.monotonic()
         if wait > 0 and self.replica.writers == 1:  # several take turns, and wait for each other as it is
@@ -247,7 +251,7 @@ class JournalHandle:
             request.done = True
 
     def _take(self, taken: list[_Request]) -> None:
-        """Add what waits, as much as goes into an entry."""
+        """Take as many waiting requests as fit into an entry."""
         weight = sum(r.weight for r in taken)
         for request in self._queue[:]:
             if request.offered or request.done:
@@ -280,7 +284,7 @@ class JournalHandle:
         return entry
 
     def _check_producer(self, state: JournalState, o: ObjectExtents) -> None:
-        """Ask the controller about a producer that this journal has not seen (hazard 17)."""
+        """Look up at the controller a producer that this journal has not seen (hazard 17)."""
         batch = o.producer
         assert batch is not None
         if needs_controller_check(state.producers, batch) and not self._controller.producer_is_current(
@@ -312,7 +316,9 @@ class JournalHandle:
         return found
 
     def _explained(self, error: StaleClusterEpochError) -> L0gcError:
-        """Return a window above the cluster epoch is no reason to try again: the controller log went back."""
+        """Return the error to report. A window above the cluster epoch means that the controller log went back: a
+        retry is useless.
+        """
         try:
             self.check_not_ahead(error.window[0])
         except EpochRegressionError as e:
@@ -322,7 +328,7 @@ class JournalHandle:
         return error
 
     def check_not_ahead(self, newest: int) -> None:
-        """Raises `EpochRegressionError` if this journal has seen an epoch that the cluster has not reached (hazard 10)."""
+        """Raise `EpochRegressionError` if this journal has seen an epoch that the cluster has not reached (hazard 10)."""
         epoch = self._controller.epoch(at_least=newest)
         if newest > epoch:
             raise EpochRegressionError(
@@ -339,21 +345,21 @@ class JournalHandle:
         return self.replica.propose(lambda state, offset: decide(state)) is not None
 
     def not_judged(self, unread: UnitSummary) -> L0gcError:
-        """Return the error for what is left out because of a reading; repeating it helps only where nothing is damaged."""
+        """Return the error for what is skipped because of a reading; a retry helps only if nothing is damaged."""
         text = f"whether journal {self.journal} was set back is not known: {unread.error}"
         if unread.damaged:
             return CorruptObjectError(f"{text}; restore the named object from a version or a backup")
         return StoreError(f"{text}; run it again")
 
     def topics(self, wanted: Iterable[Topic]) -> list[TopicState]:
-        """Return what the journal keeps of topics now, as copies; leaves out those of which it has nothing."""
+        """Return copies of the journal's current state of topics, without topics that it does not have."""
         with self.replica.lock:
             state = self.catch_up()
             found = ((state.topics.get(topic.revision), topic) for topic in wanted)
             return [known.copy() for known, topic in found if known is not None and known.topic_id == topic.topic_id]
 
     def land(self, edit: Edit, *, dry_run: bool = False) -> LandedEdit:
-        """Append an edit, whose objects are durable, by as many entries as it takes; a dry run says what would land."""
+        """Append an edit, whose objects are durable, in as many entries as it takes; a dry run returns what would land."""
         done = LandedEdit()
         for part in edit.divided(ENTRY_BYTES):
             found = LandedEdit()
@@ -377,16 +383,17 @@ class JournalHandle:
         return done
 
     def fence_l1(self, epoch: int) -> int:
-        """Raise the L1 fence to `epoch`, or leave it where it is higher; returns where it is. What the handle's state does
-        not know then, and is stamped below the fence, no entry will ever name. Raises `SafetyError`: the cluster has
-        not reached that epoch.
+        """Raise the L1 fence to at least `epoch`, and return it.
+
+        What is stamped below the fence, and not in the handle's state then, no entry will ever list. Raises `SafetyError`
+        if the cluster has not reached that epoch.
         """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)
         return self.replica.state.l1_fence
 
     def purge(self, names: Iterable[bytes]) -> int:
-        """Forget dropped objects, which are gone from the bucket, by their names; returns how many there were."""
+        """Forget dropped objects, which are gone from the bucket, by their names; return how many there were."""
         purged = 0
         wanted = sorted(set(names))
         for at in range(0, len(wanted), ENTRY_BYTES // NAME.itemsize):
@@ -406,12 +413,12 @@ class JournalHandle:
     # -- the window, the end ------------------------------------------------------------------------------
 
     def advance(self, epoch: int) -> bool:
-        """Slide the window to the cluster epoch `epoch`, without data; False if it is there."""
+        """Slide the window to the cluster epoch `epoch`, without data; return False if it is already there."""
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         return self._propose(lambda s: Advance(epoch) if epoch > s.max_applied_epoch else None)
 
     def barrier(self, epoch: int) -> bool:
-        """Close the window to the fresh tick `epoch`, or to what is newer here; False if it is closed there."""
+        """Close the window to the fresh tick `epoch`, or to a newer one here; return False if it is already closed."""
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
 
         def decide(state: JournalState) -> Barrier | None:
@@ -421,21 +428,25 @@ class JournalHandle:
         return self._propose(decide)
 
     def accept_set_back(self, epoch: int, times: int) -> bool:
-        """Go on with the log as it is after it was set back; False if that was accepted before. `epoch` is a fresh tick.
-        See `SetBack`."""
+        """Accept the log as it is after it was set back; return False if that was accepted before.
+
+        `epoch` is a fresh tick. See `SetBack`.
+        """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         return self._propose(lambda s: SetBack(epoch, times) if times > s.set_backs else None)
 
     def close(self, revision: int, topic_id: str = "") -> bool:
-        """End the topic with this revision, because it was deleted; False if nothing was to do. See `close_topics`."""
+        """End the topic with this revision, because it was deleted; return False if it had already ended. See
+        `close_topics`.
+        """
         return bool(self.close_topics({revision: topic_id}))
 
     def close_topics(self, topics: Mapping[int, str]) -> dict[int, str]:
-        """End topics that were deleted, given as revisions with their topic ids, however many by one entry.
+        """End deleted topics, given as revisions with their topic ids, in one entry.
 
         Returns:
-            Those that ended now. Leaves out what had ended before, and a topic whose revision belongs to another one here,
-            because a restored controller log has given it a second time.
+            The topics that ended now. It excludes topics that had ended before, and a topic whose revision belongs to
+            another one here because a restored controller log assigned it again.
         """
         closed: dict[int, str] = {}
 

@@ -1,9 +1,9 @@
 """A journal's decisions about idempotent producers (pure). Source: KIP-360.
 
-A repeated object is recognised by its sequence; a repeated upload, which starts at sequence 0 under a bumped epoch, by how
-much of its input has landed. A zombie's epoch is older than the one in the journal, and a zombie that the journal has
-forgotten is looked up at the controller (hazard 17), by the caller, if `needs_controller_check` asks for it. The same id
-and epoch with another run means that the controller gave them twice, which only a restored log can do: it is refused.
+A repeated object is recognised by its sequence. A repeated upload, which starts at sequence 0 under a bumped epoch, is
+recognised by how much of its input has landed. A zombie's epoch is older than the one in the journal. A zombie that the
+journal has forgotten is looked up at the controller (hazard 17) by the caller, if `needs_controller_check` requires it.
+The same id and epoch with another run means that a restored controller log assigned them twice, which is refused.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from l0gc.errors import (
 )
 
 Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""What a row can hold, and a little less, so that what is one more or one less fits, too."""
+"""Slightly less than a row can hold, so that one more or one less also fits."""
 
 
 class InputSpan(msgspec.Struct, frozen=True, array_like=True):
-    """The records `start` to `end` (end excluded) of those that input `input_id` has for this journal.
+    """The records `start` to `end` (end excluded) among those that input `input_id` has for this journal.
 
-    `rows` and `digest` identify the batch of which the object is a part, if it is a sink's: how many rows the whole batch
-    has, and their digest. They are 0 and empty in an upload, whose `input_id` is a hash of the content.
+    For a sink, `rows` and `digest` identify the batch that the object belongs to: how many rows the whole batch has, and
+    their digest. They are 0 and empty in an upload, whose `input_id` is a hash of the content.
     """
 
     input_id: str
@@ -39,9 +39,9 @@ class InputSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducerBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Who sends an object, and which one it is; fixed when it is first sent (KIP-360).
+    """The sender of an object, and the object's sequence; fixed when it is first sent (KIP-360).
 
-    `run` is random, so that a controller log that was restored from a backup cannot give the same identity twice.
+    `run` is random, so that a restored controller log cannot assign the same identity twice.
     """
 
     producer_id: Int62
@@ -59,7 +59,7 @@ class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InputProgress(msgspec.Struct, array_like=True):
-    """How many of an input's records for this journal have landed, and when the last ones did, of which batch."""
+    """How many of an input's records for this journal have landed, when the last ones did, and their batch."""
 
     landed: Int62
     time_ms: Int62
@@ -79,9 +79,9 @@ class ProducerState(msgspec.Struct, array_like=True):
 
 
 RECENT_OBJECTS: Final = 5
-"""How many objects can be answered with their offset when they are repeated; Kafka keeps as many."""
+"""How many repeated objects can be answered with their offset; Kafka keeps as many."""
 INPUTS_KEPT: Final = 10_000
-"""How many inputs of one producer are remembered; more of them within the expiry forget the oldest."""
+"""How many inputs of one producer are remembered; with more of them, the oldest are forgotten before they expire."""
 
 
 def needs_controller_check(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> bool:
@@ -97,26 +97,27 @@ def landed_of(producers: Mapping[int, ProducerState], producer_id: int, input_id
 
 
 def progress_of(producers: Mapping[int, ProducerState], input_id: str) -> InputProgress | None:
-    """Return how far an input got that only one producer has, whatever id that producer had then; None if nothing landed.
+    """Return the progress of an input that only one producer has, whatever the producer's id was; None if nothing
+    landed.
 
-    A controller log that was restored from a backup may have forgotten the producer, and then gives its name another id.
+    A restored controller log may have forgotten the producer, and then assigns its name another id.
     """
     there = [s.inputs[input_id] for s in list(producers.values()) if input_id in s.inputs]
     return max(there, key=lambda progress: progress.landed, default=None)
 
 
 def is_ahead(state: ProducerState, epoch: int, run: str) -> bool:
-    """Return whether a journal refuses this run, since it has seen a later one, or another one of the same epoch."""
+    """Return whether a journal refuses this run, since it has seen a later one, or another one with the same epoch."""
     return state.epoch > epoch or (state.epoch == epoch and state.run != run)
 
 
 def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> LandedSequence | None:
-    """None if the object may land now; where it landed, if it has landed before.
+    """Return None if the object may land now, or where it landed before.
 
     Raises:
-        UsageError: the batch cannot be one.
+        UsageError: the batch is invalid.
         InvalidProducerEpochError: a newer instance of the producer was here, or another one with the same epoch.
-        UnknownProducerError: nothing is known that it could continue, an object before it is missing, or it is too old to be
+        UnknownProducerError: there is no state to continue, an object before it is missing, or it is too old to be
             answered.
         InputPositionMovedError: another run has landed other parts of the input; nothing of this object landed.
     """
@@ -176,7 +177,7 @@ def record(producers: dict[int, ProducerState], batch: ProducerBatch, log_offset
 
 
 def forget_unused(producers: dict[int, ProducerState], before_ms: int) -> None:
-    """Forget what was last used before `before_ms`."""
+    """Forget producers that were last used before `before_ms`."""
     for producer_id in [p for p, s in producers.items() if s.time_ms < before_ms]:
         del producers[producer_id]
     for state in producers.values():
@@ -185,7 +186,7 @@ def forget_unused(producers: dict[int, ProducerState], before_ms: int) -> None:
 
 
 class Overlay:
-    """The producers as several objects of one entry leave them, one after another, before any of them lands (hazard 22)."""
+    """The producers after several objects of one entry, one after another, before any of them lands (hazard 22)."""
 
     def __init__(self, producers: Mapping[int, ProducerState]) -> None:
         self._base = producers

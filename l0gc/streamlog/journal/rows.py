@@ -1,7 +1,7 @@
-"""Packed rows: what a journal keeps of extents, blocks and L1 objects, as columns of numbers and not as Python objects.
+"""Packed rows: a journal's extents, blocks and L1 objects as columns of numbers instead of Python objects.
 
-A journal holds a million extents in some tens of megabytes this way, and an entry or a checkpoint stores an extent in a few
-bytes. Nothing is decided here but whether bytes that were read can be rows at all.
+A journal holds a million extents in some tens of megabytes this way, and an entry or a checkpoint stores an extent in a
+few bytes. This module only decides whether bytes can be rows at all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ Rows = NDArray[Any]
 """An array of one of the row types below, or of plain numbers."""
 
 BLOCK: Final = np.dtype([("length", "<u4"), ("crc32c", "<u4"), ("extents", "<u4"), ("bytes", "<u4")])
-"""A block of an L0 object: its bytes, their CRC32C, how many extents lie in it, and how many bytes its records take when it
-is unpacked."""
+"""A block of an L0 object: its bytes, their CRC32C, the number of its extents, and the unpacked bytes of its records."""
 EXTENT: Final = np.dtype([("partition", "<i4"), ("block", "<i4"), ("row", "<i4"), ("records", "<i4"), ("base", "<i8")])
 """An unreconciled extent: the records of a partition from row `row` of block `block` on, the first at offset `base`."""
 RANGE: Final = np.dtype([("partition", "<i4"), ("base", "<i8"), ("last", "<i8")])
-"""A range of a partition's records, both ends included."""
+"""A range of a partition's records, inclusive."""
 L1_ROW: Final = np.dtype(
     [
         ("partition", "<i4"),
@@ -38,8 +37,9 @@ L1_ROW: Final = np.dtype(
     ]
 )
 """An L1 object with the records `base` to `last`. `max_timestamp` is the newest of their timestamps, which are the log's
-times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID. `hole` is 1 if these
-records were given up: the object has no rows, and its footer says why."""
+times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID. `hole` is 1 if these records were
+given up: the object has no rows, and its footer contains the reason.
+"""
 INDEX_ROW: Final = np.dtype(
     [
         ("partition", "<i4"),
@@ -57,9 +57,10 @@ INDEX_ROW: Final = np.dtype(
         ("name", "V16"),
     ]
 )
-"""An index object, which lists `rows` L1 objects with the records `base` to `last`. `bytes` and `names` are sums over those
-objects, see `sums`; so many `holes` are among them, with so many `lost` records. `head_bytes` and `head_timestamp` are of
-the oldest one. `size`, `epoch` and `name` are its own."""
+"""An index object, which lists `rows` L1 objects with the records `base` to `last`. `bytes` and `names` are sums over
+those objects, see `sums`; `holes` counts the holes among them, and `lost` their records. `head_bytes` and
+`head_timestamp` are those of the oldest object. `size`, `epoch` and `name` are its own.
+"""
 DROPPED: Final = np.dtype(
     [
         ("revision", "<i8"),
@@ -77,13 +78,15 @@ DROPPED: Final = np.dtype(
         ("dropped_epoch", "<i8"),
     ]
 )
-"""An object that no partition names any more, of a kind below. `bytes` are its own; `rows`, `row_bytes` and `names`
-say what an index object lists. It was dropped at `dropped_ms` of the log's time, with `dropped_epoch` the newest epoch."""
+"""An object of a kind below that no partition lists any more. `bytes` are its own; `rows`, `row_bytes` and `names`
+describe what an index object lists. It was dropped at `dropped_ms` of the log's time, when the newest epoch was
+`dropped_epoch`.
+"""
 L1_OBJECT: Final = 0
 INDEX_OBJECT: Final = 1
-"""It goes alone: another index object lists what it lists, or that was dropped separately."""
+"""It is deleted alone: another index object lists its objects, or they were dropped separately."""
 INDEX_TREE: Final = 2
-"""It goes with all the L1 objects that it lists, and after them."""
+"""It is deleted after all the L1 objects that it lists."""
 START: Final = np.dtype([("partition", "<i4"), ("offset", "<i8")])
 """Where a partition begins."""
 NUMBER: Final = np.dtype("<i4")
@@ -94,7 +97,7 @@ NO_INDEX_ROWS: Final = np.empty(0, INDEX_ROW)
 NO_DROPPED: Final = np.empty(0, DROPPED)
 
 MAX_OFFSET: Final = 2**62
-"""No offset, size or epoch that is stored is larger, so that one more never overflows."""
+"""The largest offset, size or epoch that is stored, so that adding one never overflows."""
 _LIMITS: Final = {
     "hole": (0, 1),
     "rows": (1, MAX_OFFSET),
@@ -107,7 +110,7 @@ _LIMITS: Final = {
     "max_timestamp": (-MAX_OFFSET, MAX_OFFSET),
     "head_timestamp": (-MAX_OFFSET, MAX_OFFSET),
 }
-"""What the numbers of L1 and index objects lie between."""
+"""The bounds of the numbers of L1 and index objects."""
 
 
 def pack(rows: Rows) -> bytes:
@@ -126,28 +129,30 @@ def ascending(values: Rows) -> bool:
 
 
 def distinct(values: Rows) -> Rows:
-    """Return the values in order, each once: `np.unique`, which imports `numpy.ma` first, 30 ms of a command."""
+    """Return the values in order, each once, like `np.unique`, which would import `numpy.ma`: 30 ms of a command."""
     ordered = np.sort(values, axis=None)
     found: Rows = ordered[_begins(ordered)]
     return found
 
 
 def distinct_at(values: Rows) -> tuple[Rows, Rows]:
-    """Return the same, and where each of them comes first."""
+    """Return the same, and the first position of each."""
     order = np.argsort(values, kind="stable")
     first = _begins(values[order])
     return values[order][first], order[first]
 
 
 def _begins(ordered: Rows) -> Rows:
-    """Which of some values in order differ from the one before."""
+    """Return which of some ordered values differ from the one before."""
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return first
 
 
 def places(values: Rows, wanted: Rows) -> tuple[Rows, Rows]:
-    """Where each wanted number stands among ascending values, and whether it is there; where it is not, the place is any."""
+    """Return the place of each wanted number among ascending values, and whether it is there; if not, the place is
+    arbitrary.
+    """
     at = np.searchsorted(values, wanted)
     at[at == len(values)] = 0
     return at, values[at] == wanted if len(values) else np.zeros(len(wanted), np.bool_)
@@ -177,20 +182,20 @@ def lost_records(rows: Rows) -> int:
 
 
 def sums(rows: Rows) -> tuple[int, int, int]:
-    """Of rows of `L1_ROW` their number, their bytes, and the sum of their names' low halves modulo 2^64."""
+    """Return the number of rows of `L1_ROW`, their bytes, and the sum of their names' low halves modulo 2^64."""
     return len(rows), int(rows["bytes"].sum()), int(name_low(rows["name"]).sum(dtype=np.uint64))
 
 
 def in_order(rows: Rows) -> Rows:
-    """Rows of L1 or index objects by partition and offset."""
+    """Return rows of L1 or index objects by partition and offset."""
     ordered: Rows = rows[np.lexsort((rows["base"], rows["partition"]))]
     return ordered
 
 
 def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
-    """For each (partition, offset) which of `rows`, by partition and offset, is the last that begins at or before it there.
+    """Return, for each (partition, offset), the last of `rows` that begins at or before it.
 
-    -1 where the partition has no such row.
+    `rows` are ordered by partition and offset. -1 if the partition has no such row.
     """
     which = np.r_[np.zeros(len(rows), np.int8), np.ones(len(partitions), np.int8)]
     both = np.r_[rows["partition"], partitions]
@@ -205,9 +210,9 @@ def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
 
 
 def the_same(a: Rows, b: Rows) -> Rows:
-    """Row by row, whether rows of one kind are equal in every byte.
+    """Return row by row whether rows of one kind are equal in every byte.
 
-    Numpy's own comparison of such rows calls Python, and reports a Ctrl-C in there as a `TypeError`.
+    Numpy's comparison of such rows calls Python, and turns a Ctrl-C in it into a `TypeError`.
     """
     kind = f"V{a.dtype.itemsize}"
     equal: Rows = np.ascontiguousarray(a).view(kind) == np.ascontiguousarray(b).view(kind)
@@ -215,14 +220,14 @@ def the_same(a: Rows, b: Rows) -> Rows:
 
 
 def of_partition(rows: Rows, partition: int) -> Rows:
-    """Return those of some rows, by partition, that are of one."""
+    """Return the rows of one partition, given rows by partition."""
     lower, upper = np.searchsorted(rows["partition"], [partition, partition + 1])
     found: Rows = rows[lower:upper]
     return found
 
 
 def continues(rows: Rows) -> bool:
-    """Return whether ranges, by partition and offset, leave no gap within a partition and do not overlap."""
+    """Return whether ranges, by partition and offset, have no gap within a partition and do not overlap."""
     if (rows["base"] < 0).any() or (rows["last"] < rows["base"]).any() or (rows["last"] > MAX_OFFSET).any():
         return False
     same = rows["partition"][1:] == rows["partition"][:-1]
@@ -231,7 +236,7 @@ def continues(rows: Rows) -> bool:
 
 
 def check_rows(rows: Rows) -> None:
-    """Raises `UsageError`: rows of `L1_ROW` or `INDEX_ROW` that cannot be, overlap, or are not in order."""
+    """Raise `UsageError` for rows of `L1_ROW` or `INDEX_ROW` that are invalid, overlap, or are not in order."""
     partition, base, last = rows["partition"], rows["base"], rows["last"]
     if (partition < 0).any() or (base < 0).any() or (last < base).any() or (last > MAX_OFFSET).any():
         raise UsageError("an L1 or index object has a partition or an offset that cannot be")
@@ -244,7 +249,7 @@ def check_rows(rows: Rows) -> None:
 
 
 def ranges_of(files: Rows) -> Rows:
-    """Return the ranges of records that L1 objects hold, without a gap each, as rows of `RANGE`."""
+    """Return the contiguous ranges of records that L1 objects hold, as rows of `RANGE`."""
     if not len(files):
         return np.empty(0, RANGE)
     breaks = files["partition"][1:] != files["partition"][:-1]
@@ -257,7 +262,7 @@ def ranges_of(files: Rows) -> Rows:
 
 
 def dropped_rows(revision: int, kind: int, rows: Rows, time_ms: int, epoch: int) -> Rows:
-    """Rows of `L1_ROW` or `INDEX_ROW` as rows of `DROPPED`."""
+    """Return rows of `L1_ROW` or `INDEX_ROW` as rows of `DROPPED`."""
     dropped = np.zeros(len(rows), DROPPED)
     for column in ("partition", "base", "last", "epoch", "name"):
         dropped[column] = rows[column]
@@ -272,7 +277,7 @@ def dropped_rows(revision: int, kind: int, rows: Rows, time_ms: int, epoch: int)
 
 
 def index_rows(dropped: Rows) -> Rows:
-    """Rows of `DROPPED` for index objects as rows of `INDEX_ROW`, as far as reading one needs them."""
+    """Return rows of `DROPPED` for index objects as rows of `INDEX_ROW`, with the fields needed to read one."""
     rows = np.zeros(len(dropped), INDEX_ROW)
     for column in ("partition", "base", "last", "rows", "names", "epoch", "name"):
         rows[column] = dropped[column]

@@ -1,13 +1,13 @@
 """The state of a journal's machine (pure), and which epoch each partition may still need.
 
-What makes deletion safe: a partition's bound is the lowest epoch that anything unreconciled in it has, or that anything may
-still land at. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the
-previous epoch may still land; and it never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is
-its predecessor.
+What makes deletion safe: a partition's bound is the lowest epoch of anything unreconciled in it, or of anything that may
+still land. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the previous
+epoch may still land. It never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is its
+predecessor.
 
 What makes the deletion of L1 safe: an object that leaves the lists of L1 objects (`edits`) is kept among the dropped ones
-until it is purged. And no entry names an object that is stamped below the L1 fence: what lies below it, and is not named
-after the entry that raised it, never will be (hazard 25). A topic that was closed takes nothing any more, for ever.
+until it is purged. No entry lists an object stamped below the L1 fence: if it is not listed after the entry that raised
+the fence, it never will be (hazard 25). A closed topic never accepts anything again.
 
 Sources: the per-partition replicated state machine and the sliding window of Redpanda Cloud Topics.
 """
@@ -79,14 +79,16 @@ class JournalState:
     # -- what a partition may still need ------------------------------------------------------------------------------
 
     def bounds(self, revision: int, first: int, count: int) -> Rows:
-        """For each of the topic's partitions `first` to `first + count - 1` the lowest epoch that it may still need."""
+        """Return the lowest epoch that each of the topic's partitions `first` to `first + count - 1` may still need."""
         epochs = self.topic(revision).lowest_epochs(first, count, self.previous_applied_epoch)
         bounds: Rows = np.maximum(epochs, revision)
         return bounds
 
     def lowest(self, revision: int, first: int, count: int, limit: int) -> list[PartitionLow]:
-        """At most `limit` of the topic's partitions `first` to `first + count - 1`: those with the lowest M(p), ties by
-        number."""
+        """Return at most `limit` of the topic's partitions `first` to `first + count - 1`, those with the lowest M(p).
+
+        Ties are ordered by number.
+        """
         topic = self.topic(revision)
         bounds = self.bounds(revision, first, count)
         order = np.argsort(bounds, kind="stable")[:limit]
@@ -102,7 +104,7 @@ class JournalState:
     # -- views ----------------------------------------------------------------------------------------------------------
 
     def topic(self, revision: int) -> TopicState:
-        """What the journal keeps of a topic; a new, empty state if nothing has landed in it."""
+        """Return what the journal has of a topic; a new, empty state if nothing has landed in it."""
         return self.topics.get(revision) or TopicState(revision, "")
 
     def closed(self, revision: int) -> bool:
@@ -125,21 +127,25 @@ class JournalState:
         return bool((self.dropped["revision"] == revision).any())
 
     def is_dropped_before(self, time_ms: int, epoch: int | Rows) -> NDArray[np.bool_]:
-        """For each row of `dropped`: whether that was by a time of the log, with at most `epoch`, one for all or each."""
+        """Return whether each row of `dropped` was dropped by a time of the log, with at most `epoch` (one for all, or
+        one each).
+        """
         time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
         return np.logical_and(time <= time_ms, at <= epoch)
 
     def names(self, revision: int) -> set[bytes]:
-        """Return the names of all L1 and index objects that the state has of a topic, named or dropped.
+        """Return the names of all L1 and index objects that the state has of a topic, listed or dropped.
 
-        What index objects list is not among them: see `indexes_over`.
+        Objects inside index objects are not included: see `indexes_over`.
         """
         topic = self.topic(revision)
         return {bytes(name) for rows in (self.dropped_of(revision), topic.l1, topic.index) for name in rows["name"]}
 
     def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
-        """Return the index objects, as rows of `INDEX_ROW`, named or dropped with all that they list, that may list L1
-        objects of these records."""
+        """Return the index objects that may list L1 objects of these records, as rows of `INDEX_ROW`.
+
+        Includes index objects that were dropped together with everything that they list.
+        """
         trees = self.dropped_of(revision)
         trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
         rows = np.concatenate([index_rows(trees), self.topic(revision).index_of(partition)])
@@ -148,7 +154,7 @@ class JournalState:
 
 
 def purged_rows(state: JournalState, e: Purged) -> Rows:
-    """Which of the dropped objects the entry purges. Raises `UsageError` if its names cannot be read."""
+    """Return which of the dropped objects the entry purges. Raises `UsageError` if its names cannot be read."""
     names = unpack(e.names, NAME)
     found = np.isin(name_low(state.dropped["name"]), name_low(names))
     gone = {bytes(n) for n in names}

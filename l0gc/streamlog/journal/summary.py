@@ -1,7 +1,7 @@
-"""A journal in a few numbers: what its partitions may still need, and where its log ends.
+"""Summarise a journal in a few numbers: what its partitions may still need, and where its log ends.
 
-A journal that cannot be read holds M where its partitions are at the lowest: at the revisions of its topics less one, or at
-what is published, if that is higher, since no partition was ever below a published M (hazard 6).
+An unreadable journal holds M at the lowest possible value of its partitions: the revisions of its topics less one, or the
+published M if that is higher, since no partition was ever below a published M (hazard 6).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from l0gc.streamlog.journal.state import JournalState, PartitionLow
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, UnitSummary
 
 READERS: Final = 8
-"""Of a journal's entries, so many are best read at once."""
+"""How many entries of a journal are best read at once."""
 
 TopicRun = tuple[Topic, JournalRun]
-"""A topic, and those of its partitions that lie in one journal."""
+"""A topic, and its partitions in one journal."""
 
 
 class JournalTask(msgspec.Struct, frozen=True, array_like=True):
-    """What a reader needs of one journal; M is held at `floor` if it cannot be read."""
+    """What a reader needs to read one journal; M is held at `floor` if it cannot be read."""
 
     journal: int
     runs: list[TopicRun]
@@ -58,8 +58,10 @@ def tasks_of(state: ControllerState, floor: int, only: int = ALL_TOPICS) -> list
 def read_journal(
     store: ObjectStore, task: JournalTask, *, readers: int = 0
 ) -> tuple[UnitSummary, list[tuple[int, str]]]:
-    """Replay a journal: its summary, and the topics in it that are not closed, as (revision, topic id). See `JournalSource`
-    for `readers`. Raises `StoreUnreachableError`: nothing can be read."""
+    """Replay a journal; return its summary, and its topics that are not closed, as (revision, topic id).
+
+    See `JournalSource` for `readers`. Raises `StoreUnreachableError` if nothing can be read.
+    """
     runtime = Runtime()
     with Parallel(readers) as parallel:
         log = SharedLog(store, journal_log(task.journal), runtime, parallel=parallel)
@@ -68,7 +70,10 @@ def read_journal(
 
 
 def sum_up(task: JournalTask, replica: Replica[JournalState]) -> tuple[UnitSummary, JournalState | None]:
-    """Return a journal as its log has it now, and its state; None if it cannot be read. Raises `StoreUnreachableError`."""
+    """Return the summary of a journal's current log, and its state; None if it cannot be read.
+
+    Raises `StoreUnreachableError`.
+    """
     try:
         with replica.lock:
             state = replica.catch_up()
@@ -80,9 +85,9 @@ def sum_up(task: JournalTask, replica: Replica[JournalState]) -> tuple[UnitSumma
 
 
 def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offset: int) -> UnitSummary:
-    """What the partitions of these runs may still need, by the state after the entry at `offset`.
+    """Return what the partitions of these runs may still need, by the state after the entry at `offset`.
 
-    A topic that is closed here takes no data, so it needs none, though a restored controller log may list it (hazard 10).
+    A topic that is closed here accepts no data, so it needs none, even if a restored controller log lists it (hazard 10).
     """
     at: Counter[int] = Counter()
     low: list[Holder] = []
@@ -105,7 +110,7 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offs
 
 
 def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
-    """What is known of a journal that cannot be read: where it holds M, and by which topic's partitions at the latest."""
+    """Return what is known of an unreadable journal: where it holds M, and by which topic's partitions."""
     damaged = isinstance(error, CorruptObjectError) and not isinstance(
         error, StoreError
     )  # what is refused may be whole
@@ -125,7 +130,7 @@ def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
 
 
 def _holder(topic: str, state: JournalState, p: PartitionLow) -> Holder:
-    """Why a partition is where it is, and what moves it."""
+    """Return why a partition is where it is, and what moves it."""
     if p.lowest_epoch is not None and p.lowest_epoch <= p.gc_epoch + 1:
         records = count(p.unreconciled_records, "unreconciled record")
         reason = f"{records} from epoch {p.lowest_epoch} on (l0gc reconcile)"

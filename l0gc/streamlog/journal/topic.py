@@ -1,7 +1,7 @@
-"""What a journal keeps of one topic: its partitions' offsets, its unreconciled objects, its lists of L1 objects (pure).
+"""A journal's state of one topic: its partitions' offsets, its unreconciled objects, its lists of L1 objects (pure).
 
-Everything is packed: a partition costs a few numbers and only once something landed in it, an extent 24 bytes. What an
-entry does to thousands of partitions is done to whole columns at once.
+Everything is packed. A partition costs a few numbers, and only once something has landed in it; an extent costs 24 bytes.
+An entry that changes thousands of partitions is applied to whole columns at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_OFFSETS: Final = np.empty(0, np.int64)
 
 
 class Block(NamedTuple):
-    """Where a block lies in its L0 object, its CRC32C, and how many bytes it unpacks to.
+    """The place of a block in its L0 object, its CRC32C, and its unpacked size.
 
     `time_ms` is the log's time at which its records landed: their timestamp.
     """
@@ -96,9 +96,10 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicTotals:
-    """Sums over a topic's partitions in one journal, of which anything landed in; of records from the log starts on.
+    """Sums over a topic's partitions in one journal into which anything landed; they count records from the log starts
+    on.
 
-    `lost_records` are those in `holes`, given up, including what a log start has passed of one; `records` counts them, too.
+    `lost_records` are the given-up records in `holes`, including those below a log start; `records` includes them.
     """
 
     partitions: int = 0
@@ -112,7 +113,7 @@ class TopicTotals:
 
 @dataclass(frozen=True, slots=True)
 class UnreconciledObject:
-    """An L0 object, or a part of one, and those of its extents that are not in L1 yet.
+    """An L0 object, or a part of one, and its extents that are not in L1 yet.
 
     They landed at `log_offset`, at `time_ms` of the log's time.
     """
@@ -164,7 +165,7 @@ class TopicState:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def copy(self) -> TopicState:
-        """Return it as it is now: no later entry changes the copy. Entries replace the other columns as a whole."""
+        """Return a copy that no later entry changes. Entries replace the other columns as a whole."""
         columns = {name: getattr(self, name).copy() for name in ("next_offsets", "reconciled", "log_start", "objects")}
         return replace(self, **columns)
 
@@ -176,7 +177,7 @@ class TopicState:
 
     @property
     def landed(self) -> int:
-        """Return how many records have ever landed in its partitions; expiry takes nothing from it."""
+        """Return how many records have ever landed in its partitions, including expired ones."""
         return int(self.next_offsets.sum())
 
     def totals(self) -> TopicTotals:
@@ -200,7 +201,9 @@ class TopicState:
         return found
 
     def how_to_give_up(self, partition: int, offset: int) -> str:
-        """Return the command that gives up the object in which an unreconciled record lies; empty if it is not one."""
+        """Return the command that gives up the object with an unreconciled record; empty if the record is not
+        unreconciled.
+        """
         keys = (e.key for e in self.extents(partition) if e.base_offset <= offset <= e.last_offset)
         return next((f"l0gc give-up --object {key}" for key in keys), "")
 
@@ -217,7 +220,7 @@ class TopicState:
         return of_partition(self.index, partition)
 
     def lowest_epochs(self, first: int, count: int, ceiling: int) -> Rows:
-        """For each of `count` partitions from `first` on the lowest epoch of an unreconciled extent, at most `ceiling`."""
+        """Return, for `count` partitions from `first` on, the lowest epoch of an unreconciled extent, at most `ceiling`."""
         lowest = np.full(count, ceiling, np.int64)
         for o in self.objects:
             if o.epoch < ceiling:
@@ -227,7 +230,7 @@ class TopicState:
         return lowest
 
     def oldest_objects(self, partitions: Rows) -> dict[int, UnreconciledObject]:
-        """For each of a few partitions, given in order, its unreconciled object with the lowest epoch."""
+        """Return, for a few partitions in order, the unreconciled object with the lowest epoch."""
         oldest: dict[int, UnreconciledObject] = {}
         for o in self.objects:
             for partition in partitions[places(o.extents["partition"], partitions)[1]].tolist():
@@ -239,7 +242,7 @@ class TopicState:
     # -- what an entry does -------------------------------------------------------------------------------------------
 
     def land(self, o: ObjectExtents, log_offset: int, time_ms: int) -> None:
-        """Take the extents of an object that `check_object` has found right, at that offset and time of the log."""
+        """Land the extents of an object that `check_object` has accepted, at that offset and time of the log."""
         partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
         at = self._touch(partitions)
         extents = np.empty(len(partitions), EXTENT)
@@ -253,7 +256,7 @@ class TopicState:
         self.objects.append(UnreconciledObject(o.key, o.epoch, log_offset, time_ms, o.start, blocks, extents))
 
     def _touch(self, partitions: Rows) -> Rows:
-        """Return the rows of these partitions, made where they have none."""
+        """Return the rows of these partitions, created if they do not exist."""
         new = np.setdiff1d(partitions, self.partitions, assume_unique=True)
         if len(new):
             at = np.searchsorted(self.partitions, new)
@@ -264,7 +267,7 @@ class TopicState:
         return np.searchsorted(self.partitions, partitions)
 
     def let_go(self, partitions: Rows, lasts: Rows) -> None:
-        """The extents that end at or before `lasts` in these partitions leave; an object leaves with its last one."""
+        """Remove the extents that end at or before `lasts` in these partitions; an object is removed with its last one."""
         kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
         self.objects = [o for o in kept if len(o.extents)]
 
@@ -276,7 +279,7 @@ class TopicState:
         return values
 
     def reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
-        """What is reconciled when partitions begin at `starts`: extents that leave are done with like L1."""
+        """Return what is reconciled when partitions begin at `starts`: removed extents count as reconciled."""
         after = self.values(self.reconciled, partitions, -1)
         for o in self.objects:
             ended = o.extents[_ended(o.extents, partitions, starts - 1)]
@@ -285,7 +288,7 @@ class TopicState:
         return after
 
     def end_with_extent(self, ranges: Rows) -> Rows:
-        """For each range of `ranges` whether an extent ends where it does."""
+        """Return whether an extent ends where each range of `ranges` does."""
         found = np.zeros(len(ranges), bool)
         for o in self.objects:
             at, there = places(ranges["partition"], o.extents["partition"])
@@ -301,7 +304,7 @@ def l1_file(row: Any) -> L1File:
 
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
-    """Which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
+    """Return which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
     at, there = places(partitions, extents["partition"])
     ended: Rows = there & (extents["base"] + extents["records"] - 1 <= lasts[at])
     return ended
