@@ -1,6 +1,7 @@
-"""Where the work of a call runs: in this process, or on a Spark session, which the first work that needs it starts.
+"""Choose where the work of a call runs: in this process, or on a Spark session, started by the first work that needs
+it.
 
-One rule decides for every command: what the user says; else the engine whose estimate is lower (`api/estimate.py`).
+One rule decides for every command: the user's choice; else the engine with the lower estimate (`api/estimate.py`).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Engine:
 
     @classmethod
     def of(cls, spark: SparkSession | Engine | None) -> Engine:
-        """Return the engine for what a method of the library is given: an engine, a session, or None for this process."""
+        """Return the engine for a method's argument: an engine, a session, or None for this process."""
         if spark is None or isinstance(spark, Engine):
             return spark or cls(LOCAL)
         if type(spark).__name__ != "SparkSession":
@@ -158,7 +159,7 @@ class Engine:
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
     def _place(self, cores: int) -> SparkPlace:
-        """Return where Spark would do the work; a machine of so many cores is the default."""
+        """Return where Spark would do the work; by default a machine with this many cores."""
         from l0gc.spark.master import cores_named, is_local
 
         if (session := self._given or self._started) is not None:
@@ -208,7 +209,7 @@ class Engine:
             raise
 
     def session(self, config: StoreConfig, progress: Progress = quiet) -> SparkSession:
-        """Return the session, started and fit for l0gc."""
+        """Return the session, started and prepared for l0gc."""
         spark = self._given or self._started
         if spark is None:
             from l0gc.spark.session import get_session

@@ -169,12 +169,12 @@ class Topics(Group):
         return checked(RemovedTopic(**asdict(topic), broken=broken))
 
     def list(self) -> TopicList:
-        """The topics, by name. As `l0gc topic list`."""
+        """Return the topics, by name. As `l0gc topic list`."""
         known = self._handles().controller.snapshot().topics
         return TopicList(known[name] for name in sorted(known))
 
     def describe(self, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN) -> TopicDescription:
-        """A topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
+        """Return a topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
 
         Args:
             partition: the offsets of this one alone.
@@ -222,7 +222,7 @@ class Pins(Group):
         return PinView.of(pin)
 
     def list(self) -> PinList:
-        """The pins, by name. As `l0gc pin list`."""
+        """Return the pins, by name. As `l0gc pin list`."""
         known = self._handles().controller.snapshot().pins
         return PinList(PinView.of(known[name]) for name in sorted(known))
 
@@ -265,7 +265,7 @@ class Tables(Group):
             return checked(result)
 
     def list(self) -> TableList:
-        """The tables, by topic. As `l0gc table list`."""
+        """Return the tables, by topic. As `l0gc table list`."""
         state = self._handles().controller.snapshot()
         return TableList(TableView.of(state.tables[topic], state) for topic in sorted(state.tables))
 
@@ -282,7 +282,9 @@ class Tables(Group):
 
 
 def _syncing() -> Any:
-    """The module that needs PyIceberg. Raises `UsageError`: it is not installed, or its configuration is not readable."""
+    """Return the module that needs PyIceberg. Raises `UsageError`: it is not installed, or its configuration is not
+    readable.
+    """
     try:
         from l0gc.integrations.iceberg.configuration import check_configuration
 
@@ -297,13 +299,13 @@ class Producers(Group):
     """The producers that upload into a cluster: `cluster.producers`."""
 
     def list(self) -> ProducerList:
-        """The producers that the controller knows. As `l0gc producer list`."""
+        """Return the producers that the controller knows. As `l0gc producer list`."""
         from l0gc.streamlog.producers import list_producers
 
         return list_producers(self._handles())
 
     def describe(self, name: str) -> ProducerView:
-        """The newest run of a producer, and how far each journal is with it. As `l0gc producer describe`."""
+        """Return the newest run of a producer, and how far each journal is with it. As `l0gc producer describe`."""
         from l0gc.streamlog.producers import describe_producer
 
         return describe_producer(self._handles(), name)
@@ -324,7 +326,7 @@ class Runs(Group):
     """The records of past sweeps and vacuums: `cluster.runs`. Those of `--record-dir` are read in that folder."""
 
     def list(self, last: int = 20, *, record_dir: Path | None = None) -> RunList:
-        """The `last` newest runs. As `l0gc runs list`."""
+        """Return the `last` newest runs. As `l0gc runs list`."""
         from l0gc.collect.runs import RunList, list_runs
 
         cluster = self._handles()
@@ -352,7 +354,7 @@ class Runs(Group):
         return show_run(cluster, run_id, sample, records=records_of(cluster, record_dir), each=each)
 
     def find(self, key: str, *, record_dir: Path | None = None) -> KeyInRun:
-        """The run that deleted an object, and what became of it. As `l0gc runs find`.
+        """Return the run that deleted an object, and what became of it. As `l0gc runs find`.
 
         Raises:
             NotFoundError: no run that is on record met it.
@@ -375,7 +377,7 @@ def records_of(cluster: Handles, record_dir: Path | None) -> Records:
 
 
 def checked(result: R) -> R:
-    """The result of work that was done whole; else its problem is raised, and has what was done as `error.result`."""
+    """Return the result of work that was done whole; else its problem is raised, and has what was done as `error.result`."""
     problem = result.problem
     if problem is None:
         return result

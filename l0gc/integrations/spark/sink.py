@@ -101,7 +101,7 @@ class BatchId:
     any_topic: bool = False
 
     def input_of(self, revision: int) -> str:
-        """The input that the producer's batches are in the topic with this revision."""
+        """Return the input that the producer's batches are in the topic with this revision."""
         return f"{self.name}/{revision}"
 
 
@@ -119,7 +119,7 @@ class BatchRows:
 
     @classmethod
     def of(cls, objects: Sequence[WrittenObject]) -> BatchRows:
-        """The rows of objects of which nothing has landed."""
+        """Return the rows of objects of which nothing has landed."""
         parts: Counter[tuple[int, int]] = Counter()
         for o in objects:
             for journal, part in o.left.items():
@@ -133,7 +133,8 @@ class BatchRows:
 
 
 def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
-    """The batch of which a journal has its part, which has these rows, perhaps in other places; None if it has none of it.
+    """Return the batch of which a journal has its part, which has these rows, perhaps in other places; None if it has none
+    of it.
 
     Args:
         progress: how far the batch's input got there.
@@ -316,7 +317,7 @@ class _BatchAppender(Appender):
         return appended
 
     def _producer(self, journal: JournalHandle) -> Producer:
-        """The producer's run, which a driver continues. It begins anew if it is missing or old, or if the
+        """Return the producer's run, which a driver continues. It begins anew if it is missing or old, or if the
         journal, as of its last replay, refuses it."""
         name, controller = self._batch.producer, self._cluster.controller
         known = controller.snapshot().producers.get(name)

@@ -70,7 +70,7 @@ class L0gcDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
+        """Return the columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
         if creates_table(self.options):
             return SCHEMA
         options = read_options(self.options, streaming=None)
@@ -127,7 +127,7 @@ class L0gcDataSource(DataSource):
 
 
 def _checked(schema: StructType) -> StructType:
-    """A schema that a user gave, if it has some of the source's columns."""
+    """Return a schema that a user gave, if it has some of the source's columns."""
     known = {f.name: f.dataType for f in _ALL.fields}
     for f in schema.fields:
         if known.get(f.name) != f.dataType:

@@ -176,7 +176,7 @@ class Stager:
         return chosen
 
     def _partitions(self, topic: Topic, named: Rows, keys: pa.Array) -> Rows:
-        """The partition of each row: the one that it names, that of its key, or the next one round-robin."""
+        """Return the partition of each row: the one that it names, that of its key, or the next one round-robin."""
         chosen = named
         if keys.null_count < len(keys):
             encoded = keys.dictionary_encode(null_encoding="encode")
@@ -244,8 +244,8 @@ def digest_of(
     times: Rows | None = None,
     headers: pa.Array | None = None,
 ) -> int:
-    """The digest of these rows of a topic, by which a batch that is repeated under its number is compared with the one that
-    landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
+    """Return the digest of these rows of a topic, by which a batch that is repeated under its number is compared with the
+    one that landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
 
     It is the sum of a hash of each row, modulo 2^64: the same rows have the same digest, in whatever order they come and
     however they are cut into tasks and objects. A row's hash covers its topic, value, key,
@@ -271,7 +271,7 @@ def digest_of(
 
 
 def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
-    """A hash of each value with its key, either of which may be null."""
+    """Return a hash of each value with its key, either of which may be null."""
     hashes = _mixed(seeds)
     without_key, without_value = ~columns.is_valid(keys), ~columns.is_valid(values)
     value_lengths, key_lengths = np.where(without_value, 0, _lengths(values)), np.where(without_key, 0, _lengths(keys))
@@ -287,7 +287,7 @@ def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
 
 
 def _polynomials(words: _Hashes, ends: Rows) -> _Hashes:
-    """The polynomial over the words of each row, which ends at the word in `ends`."""
+    """Return the polynomial over the words of each row, which ends at the word in `ends`."""
     powers, inverses = _powers(1 << len(words).bit_length())
     terms = words >> np.uint64(32)  # so that a difference is never in the highest bits alone
     terms ^= words
@@ -301,14 +301,14 @@ def _polynomials(words: _Hashes, ends: Rows) -> _Hashes:
 
 @lru_cache(2)
 def _powers(count: int) -> tuple[_Hashes, _Hashes]:
-    """The first powers of the base, and their inverses."""
+    """Return the first powers of the base, and their inverses."""
     bases = (_BASE, pow(_BASE, -1, 1 << 64))
     powers, inverses = (np.cumprod(np.full(count, base, np.uint64), dtype=np.uint64) for base in bases)
     return powers, inverses
 
 
 def _mixed(x: _Hashes) -> _Hashes:
-    """Each number's bits, spread over the whole number (the finalizer of SplitMix64)."""
+    """Return each number's bits, spread over the whole number (the finalizer of SplitMix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

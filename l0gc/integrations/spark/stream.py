@@ -80,7 +80,7 @@ class Stream:
         return extents
 
     def newest(self) -> Json:
-        """How far the topics go, as `next_end` found them, after which Spark asks at once."""
+        """Return how far the topics go, as `next_end` found them, after which Spark asks at once."""
         extents = self._last[1] if self._last else self._extents()
         return self._json(extents, {name: e.ends for name, e in extents.items()})
 
@@ -121,8 +121,9 @@ class Stream:
         return self._last[0]
 
     def _is_too_early(self, waiting: int) -> bool:
-        """Whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first one of
-        a driver is never too early, and with trigger `availableNow` none is: the query would end with records unread."""
+        """Return whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first
+        one of a driver is never too early, and with trigger `availableNow` none is: the query would end with records
+        unread."""
         least, now = self._options.min_offsets, self._clock()
         last = self._last_trigger
         recent = last is not None and (now - last) * 1000 < self._options.trigger_delay_ms
@@ -148,7 +149,7 @@ class Stream:
         return ranges
 
     def slices(self, start: Json, end: Json) -> list[Slice]:
-        """The tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
+        """Return the tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
 
         Raises:
             OffsetOutOfRangeError: some of its records were deleted.
@@ -163,7 +164,8 @@ class Stream:
         )
 
     def _positions(self, stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
-        """The positions in a checkpoint, for the topics as they are now; what it does not name is at its first record.
+        """Return the positions in a checkpoint, for the topics as they are now; what it does not name is at its first
+        record.
 
         Raises:
             OffsetOutOfRangeError: a topic is not read any more, or was deleted and created again, and that is not accepted.

@@ -1,1 +1,1 @@
-"""From L0 to L1: what to read, how it is written, and when it counts."""
+"""From L0 to L1: what to read, how to write it, and when it counts."""

@@ -1,8 +1,9 @@
-"""What a run changes in one journal's lists of L1 objects: the flow *select, write, land* that all four kinds of edit share.
+"""Change one journal's lists of L1 objects: the flow *select, write, land* that all four kinds of edit share.
 
-A kind selects partitions by the state that `states` returns, writes what it adds, and lands it. What makes it safe: what an
-edit names is durable before, whether it still fits is decided where it lands, partition by partition (`journal/edits.py`),
-and nothing is deleted here. What a run writes for a partition that refuses it is an orphan, for vacuum.
+A kind selects partitions by the state that `states` returns, writes what it adds, and lands it. What makes it safe:
+everything that an edit names is durable first. Whether it still fits is decided where it lands, partition by partition
+(`journal/edits.py`), and nothing is deleted here. What a run wrote for a partition that refuses it is an orphan, for
+vacuum.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ class Editor:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep what goes wrong with the journal among the errors. Raises `StoreError`."""
+        """Record what goes wrong with the journal among the errors. Raises `StoreError`."""
         try:
             yield
         except (CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError) as e:
             self.errors.append(f"journal {self.handle.journal}: {e}")
 
     def states(self) -> dict[int, TopicState]:
-        """Return what the journal keeps of the topics now, by revision, as copies."""
+        """Return copies of what the journal has of the topics now, by revision."""
         return {known.revision: known for known in self.handle.topics(self.topics.values())}
 
     def attempt(self, p: PartitionId, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns; None if an object of the partition cannot be read, which is kept."""
+        """Return what `read` returns; None if an object of the partition cannot be read, which is recorded."""
         try:
             return read()
         except UNREADABLE as e:

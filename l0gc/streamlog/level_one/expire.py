@@ -1,12 +1,12 @@
 """Retention and deletion of records: both move the log start offsets of partitions up, and nothing else does.
 
-Retention follows Kafka's rules, where a segment is an L1 object. By time: an L1 object leaves once its newest record is
-older than the retention, oldest first, up to the first that stays. By size: while a partition's L1 objects would still be
-as large as the retention without the oldest one, that one leaves. Records that are not in L1 are Kafka's active segment:
-retention never deletes them, and they do not count. A deletion by hand may go further, up to the next offset.
+Retention follows Kafka's rules, with L1 objects as segments. By time: an L1 object is removed once its newest record is
+older than the retention, oldest first, up to the first that stays. By size: the oldest L1 object is removed while the
+partition's others are still as large as the retention. Records that are not in L1 are Kafka's active segment: retention
+never deletes them, and they do not count. A manual deletion may go further, up to the next offset.
 
 What makes it safe: where a partition may begin is decided where the entry lands. Nothing is removed from the bucket here:
-dropped objects stay until vacuum takes them. A partition whose list of L1 objects has changed by then is read anew.
+dropped objects stay until vacuum deletes them. A partition whose list of L1 objects has changed by then is read again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ from l0gc.streamlog.level_one.index import IndexChange, cut_index, joined, read_
 from l0gc.watermark.publication import refuse_if_set_back
 
 _TRIES: Final = 4
-"""How many times a partition is read anew because its L1 objects were merged or spilled."""
+"""How many times a partition is read again because its L1 objects were merged or spilled."""
 
 Listed = Callable[[int, Rows], Rows | None]
-"""Reads what index objects of a partition list, given their rows; None if one cannot be read: the partition is left out."""
+"""Reads what index objects of a partition list, given their rows; returns None if one cannot be read, so that the
+partition is skipped.
+"""
 NewStarts = Callable[[Topic, TopicState, Listed], tuple[Rows, Rows]]
-"""Decides which partitions of a topic are to begin elsewhere, and where."""
+"""Decides which partitions of a topic get a new start, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,10 @@ class ExpireResult(Outcome):
 
 
 def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, listed: Listed) -> tuple[Rows, Rows]:
-    """The partitions of which retention deletes something, and where they are to begin (pure but for `listed`, which is
-    called only for partitions whose oldest L1 object, which an index object lists, is to leave). `now_ms` is by the store's
-    clock.
+    """Return the partitions in which retention deletes something, and their new starts.
+
+    It is pure but for `listed`, which is called only for partitions whose oldest L1 object is inside an index object and
+    is to be removed. `now_ms` is by the store's clock.
     """
     if (retention.ms == UNLIMITED and retention.bytes == UNLIMITED) or not len(topic.partitions):
         return np.empty(0, NUMBER), np.empty(0, OFFSET)
@@ -120,14 +123,14 @@ def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, li
 
 
 def _leaves(newest_ms: int, without: int, retention: Retention, now_ms: int) -> bool:
-    """Whether the oldest L1 object leaves, without which the partition has so many bytes."""
+    """Return whether the oldest L1 object is removed, without which the partition has this many bytes."""
     return (retention.ms != UNLIMITED and now_ms - newest_ms > retention.ms) or (
         retention.bytes != UNLIMITED and without >= retention.bytes
     )
 
 
 def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows]:
-    """For each partition of which L1 objects leave: where it begins then."""
+    """Return the new start of each partition from which L1 objects are removed."""
     if not len(rows):
         return rows["partition"], rows["base"]
     begins = np.flatnonzero(np.r_[True, rows["partition"][1:] != rows["partition"][:-1]])
@@ -149,16 +152,16 @@ def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows
 
 
 def expire(cluster: Handles, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
-    """Delete what is beyond its topic's retention, of one topic or of all.
+    """Delete what exceeds its topic's retention, of one topic or of all.
 
     Args:
         dry_run: delete nothing; the result is what a run would do.
-        shown: at most how many partitions the result names.
+        shown: how many partitions the result names at most.
 
     Raises:
-        NotFoundError: there is no such topic.
-        EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have
-            forgotten that a topic is to keep its records for longer, so nothing is deleted (hazard 10).
+        NotFoundError: the topic does not exist.
+        EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have lost
+            a longer retention of a topic, so nothing is deleted (hazard 10).
         SafetyError: the time is uncertain; nothing was deleted (hazard 16).
     """
     refuse_if_set_back(cluster)
@@ -223,9 +226,9 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> l
 
 
 def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
-    """Move log start offsets in every journal that keeps some of the topics.
+    """Move log start offsets in every journal that has some of the topics.
 
-    What fails for one journal concerns that one alone, and an index object that cannot be read its partition alone.
+    A failure in one journal affects only that journal, and an unreadable index object affects only its partition.
     """
     result = ExpireResult(dry_run=dry_run)
 
@@ -261,7 +264,7 @@ class _JournalRun:
         self.result = ExpireResult()
 
     def run(self) -> None:
-        """Move them; a partition that has changed by the time its edit lands is looked at again."""
+        """Move the starts; a partition that has changed by the time its edit lands is read again."""
         for _ in range(_TRIES):
             self.result.lost = 0
             self.editor.unreadable.clear()
@@ -284,10 +287,10 @@ class _JournalRun:
         self.result.errors += [left_out(p, e) for p, e in sorted(self.editor.unreadable, key=lambda item: item[0].path)]
 
     def _change(self, known: TopicState, epoch: int) -> dict[str, Rows]:
-        """Return the columns of the change that lets a topic's partitions begin where they are to.
+        """Return the columns of the change that moves the starts of a topic's partitions.
 
-        It cuts index objects, and names the L1 objects that these no longer list. Leaves out a partition of which an object
-        cannot be read.
+        It cuts index objects, and names the L1 objects that these no longer list. It omits a partition with an object
+        that cannot be read.
         """
         topic, editor = self.editor.topics[known.revision], self.editor
         store, runtime = self._cluster.store, self._cluster.runtime
@@ -315,7 +318,7 @@ class _JournalRun:
         return {"removed": removed, "starts": new, **joined(change for change, _ in done)._asdict()}
 
     def _count(self, before: TopicState, starts: Rows, moved: Rows) -> None:
-        """Count the partitions that begin at `starts` now, and those that do not, nor further on."""
+        """Count the partitions that now begin at `starts`, and those that begin before."""
         with self.editor.handle.replica.lock:
             topic = self.editor.handle.state.topic(before.revision)
             begins = topic.values(topic.log_start, starts["partition"], MAX_OFFSET)

@@ -1,13 +1,13 @@
-"""Giving up records that are lost, by name: their offsets become a hole, and the rest of the partition goes on.
+"""Give up lost records by name: their offsets become a hole, and the rest of the partition continues.
 
-A hole is an L1 object without rows. Its footer records who gave up what, when and why, with the bytes that were left.
-To everything but readers it is an ordinary L1 object: it is named by an edit, dropped by retention, deleted by vacuum.
+A hole is an L1 object without rows. Its footer records who gave up what, when and why, with the bytes that were left. For
+everything but readers it is an ordinary L1 object: an edit lists it, retention drops it, vacuum deletes it.
 
-What makes it safe (hazards 34 and 35): every block that holds some of the records is read several times, apart in time, and
-what can be read once is refused unless the caller insists, as is what the store only refuses. The hole is read back before
-its journal names it. It covers whole extents that come next behind the last reconciled offset; `fits` decides that
-where the edit lands. So whatever another process has lifted, deleted or given up by then is refused. Records in L1 cannot be
-given up: a lost L1 object does not hold M, a reader can go on after it, and it can still be restored at any later time.
+What makes it safe (hazards 34 and 35): every block with some of the records is read several times, some time apart. If
+one read succeeds, the request is refused unless the caller insists; so is a block that the store only refuses. The hole
+is read back before its journal lists it. It covers whole extents right after the last reconciled offset; `fits` decides
+that where the edit lands. So whatever another process has lifted, deleted or given up by then is refused. Records in L1
+cannot be given up: a lost L1 object does not hold M, readers can skip it, and it can still be restored later.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from l0gc.watermark.publication import refuse_if_set_back
 
 LOOKS: Final = 3
 APART_S: Final = 2.0
-"""Records are lost if so many reads, so many seconds apart, do not give them: one may meet a bad replica (hazard 34)."""
+"""Records are lost if this many reads, this many seconds apart, fail: one read may meet a bad replica (hazard 34)."""
 
 
 class LostBlock(msgspec.Struct, frozen=True):
-    """A block of an L0 object that held lost records: why it could not be read, and the bytes that were left of it.
+    """A block of an L0 object with lost records: why it could not be read, and the bytes that were left of it.
 
-    Several partitions may share a block. The hole of the first one has its bytes, and `content_in` is that object's key.
+    Several partitions may share a block. The first one's hole has its bytes, and `content_in` is that object's key.
     """
 
     key: str
@@ -64,7 +64,7 @@ class LostBlock(msgspec.Struct, frozen=True):
 
 
 class GiveUpRecord(msgspec.Struct, frozen=True):
-    """What the footer of a hole says: what was given up, by whom, when and why."""
+    """The content of a hole's footer: what was given up, by whom, when and why."""
 
     by: str
     at_ms: int
@@ -108,7 +108,7 @@ class GiveUpResult(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """The extents of a partition that are to be given up, which follow each other."""
+    """The consecutive extents of a partition that are to be given up."""
 
     topic: Topic
     partition: int
@@ -129,7 +129,7 @@ def give_up(
     offsets: tuple[int, int] | None = None,
     force_readable: bool = False,
 ) -> GiveUpResult:
-    """Make lost records a hole, which nothing fills any more: all that lie in some L0 objects, or those of a partition.
+    """Turn lost records into a permanent hole: all that are in some L0 objects, or those of a partition.
 
     Args:
         by: who does it, for the record.
@@ -138,10 +138,10 @@ def give_up(
         force_readable: also if some of them can be read.
 
     Raises:
-        NotFoundError: there is no such topic, no journal needs such an object, or there are no such records.
+        NotFoundError: the topic or the records do not exist, or no journal needs such an object.
         UsageError: they cannot be given up, or other records must be lifted first.
         SafetyError: some of them can be read, or the store refuses their object.
-        StoreError: the store does not answer, or has no room. Nothing was given up.
+        StoreError: the store does not answer, or has no room; nothing was given up.
         EpochRegressionError: what is published is above the cluster epoch (hazard 10).
     """
     refuse_if_set_back(cluster)
@@ -225,7 +225,7 @@ def _of_topic(known: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost
 
 
 def _check_next(known: TopicState, lost: _Lost) -> None:
-    """Raise `UsageError` if records before those that are lost are not in L1."""
+    """Raise `UsageError` if records before the lost ones are not in L1."""
     for e in known.extents(lost.partition):
         if e.base_offset < lost.extents[0].base_offset:
             raise _not_next(lost, e)
@@ -274,9 +274,9 @@ def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> di
 
 
 def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
-    """Try to read some extents of an object; returns for each the block, with why it is lost, or '' if it can be read.
+    """Try to read some extents of an object; return for each its block, with why it is lost, or '' if it can be read.
 
-    Raises `RefusedObjectError`, `StoreError`: that is not known.
+    Raises `RefusedObjectError`, `StoreError`: that is unknown.
     """
     try:
         body, why = ask_of_one(cluster.store, cluster.store.get, key).body, ""
@@ -302,7 +302,7 @@ def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Los
 def _write(
     cluster: Handles, by: str, lost: Sequence[_Lost], blocks: dict[tuple[str, int], LostBlock], epoch: int
 ) -> list[Rows]:
-    """Write the hole of each partition; returns their rows of `L1_ROW`. They are durable."""
+    """Write the hole of each partition durably; return their rows of `L1_ROW`."""
     at_ms = cluster.now_ms()
     holes: list[tuple[str, GiveUpRecord, Rows]] = []
     for one in lost:

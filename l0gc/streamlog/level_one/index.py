@@ -1,8 +1,8 @@
 """Where a partition's L1 objects are listed: the newest in the journal's state, older ones in index objects.
 
 So a checkpoint hardly grows with a partition's history. An index object is immutable, has a random name, and is durable
-before the entry that names it. To change what one lists is to write another one, which takes its place by an entry. Nothing
-here ever deletes one: a state that another process has read may still lead to it (hazard 26).
+before the entry that names it. To change what one lists, another one is written, and an entry replaces it. Nothing here
+ever deletes one: a state that another process has read may still lead to it (hazard 26).
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from l0gc.streamlog.journal.topic import L1File, TopicState, l1_file
 STATE_ROWS: Final = 64
 """The most rows of a partition that a journal's state holds: 4 KiB."""
 KEPT_ROWS: Final = 32
-"""How many of them stay when older ones go into an index object; so a partition writes at most one in 32 commits."""
+"""How many of them stay when older ones move to an index object; so a partition writes at most one in 32 commits."""
 INDEX_ROWS: Final = 4096
-"""The most rows of an index object: 240 KiB before it is packed. The newest one is replaced until it has so many."""
+"""The most rows of an index object: 240 KiB unpacked. The newest one is replaced until it has this many."""
 UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError)
-"""What concerns one object alone: it is damaged or gone, or the store refuses it."""
+"""The errors that concern one object alone: it is damaged or gone, or the store refuses it."""
 _LIMIT: Final = 1 << 20
 
 
 class IndexChange(NamedTuple):
-    """Index objects, durable, and those whose place they take; rows of `INDEX_ROW` by partition and offset."""
+    """Durable index objects, and those that they replace; rows of `INDEX_ROW` by partition and offset."""
 
     indexes: Rows = NO_INDEX_ROWS
     removed_indexes: Rows = NO_INDEX_ROWS
 
 
 class _Index(msgspec.Struct, array_like=True, frozen=True):
-    """What an index object holds: rows of `L1_ROW`."""
+    """The content of an index object: rows of `L1_ROW`."""
 
     partition: str
     rows: bytes
@@ -71,7 +71,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(_Index)
 
 
 def joined(changes: Iterable[IndexChange]) -> IndexChange:
-    """The changes of several partitions, in their order, as one."""
+    """Return the changes of several partitions, in their order, as one."""
     columns = zip(IndexChange(), *changes, strict=True)
     return IndexChange(*(np.concatenate(column) for column in columns))
 
@@ -84,12 +84,13 @@ def l1_key(p: PartitionId, file: L1File) -> str:
 
 
 def index_key(p: PartitionId, row: Any) -> str:
-    """The key of an index object of the partition, given its row of `INDEX_ROW`, or of `DROPPED`."""
+    """Return the key of an index object of the partition, given its row of `INDEX_ROW`, or of `DROPPED`."""
     return level_one_index(p, int(row["epoch"]), name_text(row["name"]))
 
 
 def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int = 0) -> Iterator[L1File]:
-    """The L1 objects of a partition in order of offset, as of the state now, even if that changes during the iteration.
+    """Return the L1 objects of a partition in order of offset, as of the state now, even if that changes during the
+    iteration.
 
     Args:
         start: objects that lie wholly before this offset may be left out.
@@ -105,7 +106,7 @@ def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int
 
 
 def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) -> Rows:
-    """The rows of `L1_ROW` that index objects, given in order of offset, list of a partition; see `files_of`."""
+    """Return the rows of `L1_ROW` that index objects, given in order of offset, list of a partition; see `files_of`."""
     found = [_read(store, p, row) for row in index[index["last"] >= start]]
     return np.concatenate(found) if found else NO_L1_ROWS
 

@@ -1,14 +1,14 @@
 """A merge run: small consecutive L1 objects of a partition become one.
 
 What makes it safe: nothing is deleted here. A merged object is durable, and checked against what it replaces
-(`rewrite.py`), before an entry names it in their place; that entry lands only if the journal names every one of them where
-it lands (hazard 24). A run that is killed leaves at most objects that no journal names. Replaced objects stay in the
-bucket, for readers that have replayed the journal before, until vacuum takes them.
+(`rewrite.py`), before an entry lists it instead. That entry lands only if the journal lists every replaced object where
+it lands (hazard 24). A killed run leaves at most objects that no journal lists. Replaced objects stay in the bucket, for
+readers that replayed the journal earlier, until vacuum deletes them.
 
-A worker does its share of a journal in rounds, each stamped with the cluster epoch anew, so that a long run never falls
-below the L1 fence. The journal leaves out what has changed by the offset where the entry lands. Its state is read once more
-before anything is appended, so that a merge which has lost writes no index object in vain, and an object that is gone
-because of that does not count as damage.
+A worker does its share of a journal in rounds, each with a fresh stamp of the cluster epoch, so that a long run never
+falls below the L1 fence. The journal skips what has changed by the offset where the entry lands. Its state is read once
+more before anything is appended. So a merge that has lost writes no useless index object, and a missing object that it
+replaced does not count as damage.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 ROUND_BYTES: Final = 1 << 30
 ROUND_OBJECTS: Final = 16_384
-"""A round rewrites about so much, and so many objects, before it commits: some minutes, which is what a kill can lose."""
+"""A round rewrites about this much, and this many objects, before it commits: some minutes, which a kill can lose."""
 SHARE_BYTES: Final = 256 << 20
 SHARE_OBJECTS: Final = 4_096
-"""A worker gets about so much of a journal, and so many objects: less is not worth another task."""
+"""A worker gets about this much of a journal, and this many objects: less is not worth another task."""
 LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
 
@@ -127,7 +127,7 @@ class MergePlan:
 
 
 def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
-    """Whether there is anything to merge, or a journal that cannot be read.
+    """Return whether there is anything to merge, or a journal that cannot be read.
 
     The journals are read here, a few at a time, and forgotten; nothing else is.
     """
@@ -136,7 +136,7 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
 
 
 def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
-    """All that there is, a share for each journal. Raises `NotFoundError`."""
+    """Return all that there is, a share for each journal. Raises `NotFoundError`."""
     rules = {t.revision: rule.within(state.retention(t)) for t in state.topics.values()}
     return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
 
@@ -179,7 +179,7 @@ def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> M
 
 
 def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
-    """A journal's work, cut up for as many workers as are worth it."""
+    """Return a journal's work, cut up for as many workers as are worth it."""
     worth = max(-(-planned.bytes_read // SHARE_BYTES), -(-planned.objects_before // SHARE_OBJECTS))
     of = min(worth, planned.partitions, slots)
     return (replace(whole, number=number, of=of) for number in range(of))

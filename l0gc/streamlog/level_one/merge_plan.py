@@ -25,16 +25,16 @@ from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, is_hole
 from l0gc.streamlog.journal.topic import TopicState
 
 TARGET_BYTES: Final = 128 << 20
-"""An L1 object of this size is read at the speed of the network; its fixed costs no longer matter."""
+"""An L1 object of this size is read at the network's speed; its fixed costs are negligible."""
 FAN_IN: Final = 4
 OBJECTS: Final = 3
 """The most undersized objects of a partition that are left alone, however small they are."""
 MERGED_AT_ONCE: Final = 4096
-"""The most objects that become one: so many rows fit one log entry."""
+"""The most objects that become one: their rows fit one log entry."""
 _PARTS: Final = 4
-"""In so many objects, at least, lies what a retention keeps."""
+"""What a retention keeps is in at least this many objects."""
 _TIMES: Final = 2
-"""An object is merged with what is after it if that is not smaller by more than this factor."""
+"""An object is merged with what follows it unless that is smaller by more than this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[i
 
 
 def _first_due(sizes: Sequence[int], fan_in: int) -> int:
-    """The first object of a growing run that is merged with all after it; their number if there is nothing to do."""
+    """Return the first object of a growing run that is merged with all after it; their number if there is nothing to do."""
     sizes = [max(1, size) for size in sizes]
     first = len(sizes)
     if first <= OBJECTS:
@@ -130,7 +130,7 @@ def _first_due(sizes: Sequence[int], fan_in: int) -> int:
 
 
 def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator[tuple[int, int]]:
-    """A span cut into pieces that fit the target, without those of a single object."""
+    """Yield a span cut into pieces that fit the target, without those of a single object."""
     begin, total = first, 0
     for at in range(first, end):
         if total + sizes[at] > target or at - begin == MERGED_AT_ONCE:
@@ -172,7 +172,9 @@ def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
-    """The partitions in which there may be something to merge: a quick check of columns, which spares a slow one of each."""
+    """Return the partitions in which there may be something to merge: a quick check of columns, which spares a slow
+    one of each.
+    """
     partitions = distinct(topic.l1["partition"])
     at = np.searchsorted(partitions, topic.l1["partition"])
     undersized = (topic.l1["bytes"] < rule.enough_bytes) & ~is_hole(topic.l1)

@@ -39,8 +39,9 @@ FIELD_IDS: Final = {
         1,
     )
 }
-"""The id of each column, by which a table finds it in every file, whatever its name or place there. An id is given once and
-stays. Objects of older versions have no ids; their columns are found by name."""
+"""The id of each column, by which a table finds it in every file, whatever its name or position. An id never changes.
+Objects of older versions have no ids; their columns are found by name.
+"""
 
 
 def _column(path: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
@@ -68,22 +69,22 @@ _OPTIONAL: Final = pa.schema(
     ]
 )
 L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
-"""All columns of records that an L1 object may have; a file has an optional one only if one of its records has that."""
+"""All columns that the records of an L1 object may have; a file has an optional one only if one of its records does."""
 L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
-"""All that a new object may have, in order."""
+"""All columns that a new object may have, in order."""
 GIVEN_UP_METADATA: Final = "l0gc.given_up"
-"""In the footer of a hole, an object without rows: who gave up its records, when and why, as JSON; see `give_up.py`."""
+"""The metadata of a hole, an object without rows: who gave up its records, when and why, as JSON; see `give_up.py`."""
 KEY_METADATA: Final = "l0gc.key"
-"""The object's key, in Parquet's own metadata: an object that lies at another's place is not believed."""
+"""The object's key, in Parquet's metadata: an object at another key is rejected."""
 SCHEMA_METADATA: Final = "l0gc.value_schema"
 """The number of the value schema by which the typed columns were made, which follow l0gc's own; absent without any."""
 RECORD: Final = ("timestamp", "key", "value")
-"""What a reader wants of a record; its offset is known."""
+"""What a reader needs of a record, besides its offset."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
-"""An object up to this size is fetched at once: its footer alone would cost a request as well."""
+"""An object up to this size is fetched at once: its footer alone would also cost a request."""
 CHUNK_BYTES: Final = 16 << 20
-"""About so much of neighbouring row groups is fetched with one request."""
+"""About this much of neighbouring row groups is fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
 _USUAL_TAIL: Final = 24 << 10
 """A footer is looked for in the last 512th of an object, at least 8 and at most 24 KiB, which hold that of 50 and of 150 MiB
@@ -201,7 +202,7 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
 
 
 def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAST_TAIL) -> tuple[Any, bytes]:
-    """The metadata of an L1 object of `size` bytes, whose checksum fits, and the bytes of its end that were fetched.
+    """Return the metadata of an L1 object of `size` bytes, whose checksum fits, and the bytes of its end that were fetched.
 
     Args:
         tail_bytes: how much of the end is fetched at first; the rest of a larger footer costs another request.
@@ -254,7 +255,7 @@ def _check_l1(metadata: Any, key: str) -> None:
 
 
 def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
-    """Whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
+    """Return whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
     there = {f.name: f for f in found}
     wanted = [f for f in L1_FILE if f.name in there or f.name in L1_SCHEMA.names]
     own = [f.name for f in found if not is_typed(f)]
@@ -264,12 +265,12 @@ def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
 
 
 def is_typed(f: pa.Field) -> bool:
-    """Whether a column was made from the values, which a merge makes anew."""
+    """Return whether a column was made from the values, which a merge makes anew."""
     return f.nullable and int((f.metadata or {}).get(b"PARQUET:field_id", -1)) >= VALUE_ERROR_ID
 
 
 def schema_number(metadata: Any) -> int:
-    """The number of the value schema that an object was written by; 0 without one."""
+    """Return the number of the value schema that an object was written by; 0 without one."""
     return int((metadata.metadata or {}).get(SCHEMA_METADATA.encode(), 0))
 
 
@@ -278,7 +279,7 @@ def _broken(key: str, e: Exception) -> CorruptObjectError:
 
 
 def wanted_groups(opened: Opened, since_ms: int | None = None) -> list[RowGroup]:
-    """The row groups that may hold something wanted; with `since_ms`, that is not older."""
+    """Return the row groups that may hold something wanted; with `since_ms`, that is not older."""
     w = opened.wanted
     return [
         g
@@ -302,7 +303,7 @@ def _columns(metadata: Any, number: int) -> list[Any]:
 
 
 def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
-    """The row groups, as many together as are fetched at once."""
+    """Yield the row groups, as many together as are fetched at once."""
     chunk = L1Chunk(opened, [])
     size = 0
     for g in groups:
@@ -346,14 +347,15 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
 def read_l1(
     store: ObjectStore, opened: Opened, names: Sequence[str], since_ms: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of an object that may be wanted, chunk after chunk. See `fetch_chunk` and `decode`."""
+    """Yield the records of an object that may be wanted, chunk after chunk. See `fetch_chunk` and `decode`."""
     for chunk in chunks(opened, wanted_groups(opened, since_ms)):
         yield from decode(fetch_chunk(store, chunk, names), names)
 
 
 def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An optional
-    column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal says."""
+    """Yield the records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An
+    optional column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal
+    says."""
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock

@@ -133,7 +133,7 @@ def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH
 
 
 def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
-    """Those of the journals of which it is known that they were not set back (hazard 38)."""
+    """Return those of the journals of which it is known that they were not set back (hazard 38)."""
     return [w for w in windows if f"journal {w.journal}" not in unread]
 
 
@@ -150,14 +150,14 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
 
 
 def has_work(cluster: Handles, topic: str | None = None, *, up_to: int = MAX_EPOCH, looked: bool = False) -> bool:
-    """Whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
+    """Return whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
     return waiting_bytes(cluster, topic, 1, up_to=up_to, looked=looked) > 0
 
 
 def waiting_bytes(
     cluster: Handles, topic: str | None, enough: int, *, up_to: int = MAX_EPOCH, looked: bool = False
 ) -> int:
-    """How much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
+    """Return how much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
 
     The journals are read here, a few at a time, and forgotten unless the process keeps them: this is to choose where the
     work is done.
@@ -193,7 +193,9 @@ def few_at_once(cluster: Handles, look: Callable[[A], B], journals: Sequence[A])
 
 
 def strangers(state: JournalState, window: Window) -> list[str]:
-    """The topics that are other ones in the journal than in the controller's log, which was restored from a backup then."""
+    """Return the topics that are other ones in the journal than in the controller's log, which was restored from a
+    backup then.
+    """
     return [
         f"topic {wanted.name!r} (revision {revision}) is another one in journal {window.journal}: the controller log looks "
         "restored from a backup, and gave that revision a second time; it is left as it is"
@@ -203,7 +205,9 @@ def strangers(state: JournalState, window: Window) -> list[str]:
 
 
 def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
-    """The objects of a window with those of their extents that can be lifted, as (revision, object), in order of the log."""
+    """Return the objects of a window with those of their extents that can be lifted, as (revision, object), in order
+    of the log.
+    """
     found = (
         _of_topic(revision, topic, window)
         for revision, wanted in sorted(window.topics.items())
@@ -240,7 +244,9 @@ def _ends(topic: TopicState, epoch: int) -> Rows | None:
 
 
 def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Step], bool]:
-    """The oldest objects of a window, up to about `budget` bytes, in about `_CUTS` steps; and whether there are more."""
+    """Return the oldest objects of a window, up to about `budget` bytes, in about `_CUTS` steps; and whether there are
+    more.
+    """
     steps: list[Step] = []
     total = 0
     for cut, entry in groupby(unreconciled(state, window), key=lambda o: o[1].log_offset):
@@ -287,7 +293,7 @@ def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = 
 
 
 def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step], cores: int, partitions: int) -> Round:
-    """The round that takes what was chosen, by as many tasks as are worth it.
+    """Return the round that takes what was chosen, by as many tasks as are worth it.
 
     Args:
         windows: those that were planned.

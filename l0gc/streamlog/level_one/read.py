@@ -54,8 +54,8 @@ class _Block(NamedTuple):
 def read_rows(
     store: ObjectStore, reads: Iterable[ObjectRead], writers: int, still_needed: StillNeeded, parallel: Parallel
 ) -> Iterator[tuple[int, Row]]:
-    """The records of L0 objects, as (number of the writer that gets them, batch of `ROWS` or fault). Each batch is in order
-    of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
+    """Yield the records of L0 objects, as (number of the writer that gets them, batch of `ROWS` or fault). Each batch is in
+    order of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
     held: list[_Block] = []
     size = 0
     bodies = parallel.fetch_ahead(
@@ -76,7 +76,7 @@ def read_rows(
 
 
 def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | str:
-    """Each block that is needed, and its body, or why the object cannot be read."""
+    """Return each block that is needed, and its body, or why the object cannot be read."""
     blocks = [o.block(number) for number in o.needed]
     try:
         return list(zip(blocks, fetch(store, o.key, [(b.start, b.length) for b in blocks]), strict=True))
@@ -132,7 +132,7 @@ def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:
 
 
 def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of several blocks, by writer, revision, partition and offset, a batch for each writer."""
+    """Yield the records of several blocks, by writer, revision, partition and offset, a batch for each writer."""
     extents = np.concatenate([b.extents for b in blocks])
     per_block = [len(b.extents) for b in blocks]
     of_blocks = zip(*((b.read.journal, b.read.revision, b.read.object.epoch) for b in blocks), strict=True)

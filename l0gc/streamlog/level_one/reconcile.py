@@ -158,7 +158,9 @@ def reconcile(
 
 
 def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict[int, int]) -> Iterator[Window]:
-    """The windows without what a round took, but for those in which nothing is left of what was there at the beginning."""
+    """Yield the windows without what a round took, but for those in which nothing is left of what was there at the
+    beginning.
+    """
     for w in windows:
         p = planned[w.journal]
         cut = cuts.get(w.journal, w.after)
@@ -214,7 +216,7 @@ class Lift:
     round: Round
 
     def stages(self, slots: int) -> list[Stage]:
-        """The stages. A task for each journal, or for several, hands out, and at the end commits."""
+        """Return the stages. A task for each journal, or for several, hands out, and at the end commits."""
         r, journals = self.round, max(1, min(len(self.round.takes), slots))
         return [
             Stage(journals, self.hand_out),
@@ -239,7 +241,7 @@ class Lift:
             yield writer, row if isinstance(row, Fault) else Packable(row)
 
     def write(self, cluster: Handles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
-        """The L1 objects, durable and not committed; and which task commits them."""
+        """Yield the L1 objects, durable and not committed; and which task commits them."""
         number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
         r = self.round
@@ -345,7 +347,7 @@ class Commit:
         return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))._asdict()
 
     def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
-        """Each such partition, with its rows in the state and the new ones, and its index objects."""
+        """Yield each such partition, with its rows in the state and the new ones, and its index objects."""
         topic = self._handle.state.topics.get(revision)
         if topic is None:
             return

@@ -135,7 +135,7 @@ def rewrite(
 def _sources(
     store: ObjectStore, merges: Sequence[MergeGroup], topics: Mapping[int, Topic], parallel: Parallel
 ) -> Iterator[tuple[int, Opened | L0gcError]]:
-    """The sources of all merges in their order, each with the number of its merge, or why it is missing.
+    """Yield the sources of all merges in their order, each with the number of its merge, or why it is missing.
 
     They are opened together, also those of different merges; small ones are fetched by that.
     """
@@ -198,7 +198,7 @@ def _check_columns(source: Opened, number: int) -> None:
 
 
 def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:
-    """The same, if the store gives back what was read from the sources."""
+    """Return the same, if the store gives back what was read from the sources."""
     if done.error is not None:
         return done
     merge, file = done.merge, l1_file(done.row[0])

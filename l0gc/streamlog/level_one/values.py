@@ -111,7 +111,7 @@ class ValueParser:
         return [*(c.take(where) for c in found), pa.array(errors, pa.string())]
 
     def _fast(self, values: pa.Array, *, judged: bool = False) -> list[pa.Array] | None:
-        """The columns as pyarrow has them; None if one of the values may not fit, or may be another for the judge.
+        """Return the columns as pyarrow has them; None if one of the values may not fit, or may be another for the judge.
 
         Args:
             judged: they all fit, so none has a number that is not one, or is nested too deeply.
@@ -141,7 +141,7 @@ class ValueParser:
             return None
 
     def _slow(self, values: pa.Array) -> list[pa.Array]:
-        """The columns as the judge has them, of values that all fit."""
+        """Return the columns as the judge has them, of values that all fit."""
         of_all = ValueColumn(0, "", "struct", self._columns)
         judged = (self._judge.decode(v) for v in values.to_pylist())
         found = pa.array([_scaled(v, of_all) if self._decimals else v for v in judged], self._type)
@@ -168,7 +168,7 @@ def parser_of(schema: ValueSchema) -> ValueParser:
 
 
 def _batches(values: pa.Array) -> Iterator[pa.Array]:
-    """The values, as many at once as are parsed together."""
+    """Yield the values, as many at once as are parsed together."""
     sizes, _ = columns.uncut(values)
     ends = np.cumsum(sizes, dtype=np.int64)
     at = 0
@@ -188,7 +188,7 @@ def _field(c: ValueColumn, name: str) -> pa.Field:
 
 
 def _type(c: ValueColumn) -> pa.DataType:
-    """The type of a column in L1, with the ids of what is nested in it."""
+    """Return the type of a column in L1, with the ids of what is nested in it."""
     if c.type == "list":
         return pa.list_(_field(c.children[0], c.children[0].name))
     if c.type == "struct":
@@ -205,7 +205,9 @@ def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
 
 
 def _read_type(c: ValueColumn) -> pa.DataType:
-    """The type that pyarrow's reader is given: it is laxer than the judge about times, days and the bounds of floats."""
+    """Return the type that pyarrow's reader is given: it is laxer than the judge about times, days and the bounds of
+    floats.
+    """
     if c.type == "list":
         return pa.list_(_read_type(c.children[0]))
     if c.type == "struct":
@@ -275,7 +277,7 @@ def _check(value: Any, c: ValueColumn, where: str) -> None:
 
 
 def _depth(value: bytes) -> int:
-    """How deeply a value is nested; only one with as many brackets is looked at."""
+    """Return how deeply a value is nested; only one with as many brackets is looked at."""
     if value.count(b"[") + value.count(b"{") <= MAX_NESTING:
         return 0
     deepest = depth = 0
@@ -290,7 +292,7 @@ def _any_matches(texts: pa.Array, pattern: str) -> bool:
 
 
 def _may_be_deep(lines: pa.Array) -> bool:
-    """Whether one of the values has so many brackets that it may be nested too deeply."""
+    """Return whether one of the values has so many brackets that it may be nested too deeply."""
     _, ends, body = lines.buffers()
     content = body.to_pybytes()
     if content.count(b"[") + content.count(b"{") < len(lines) + MAX_NESTING:  # each has one
@@ -301,7 +303,7 @@ def _may_be_deep(lines: pa.Array) -> bool:
 
 
 def _scaled(value: Any, c: ValueColumn) -> Any:
-    """A value that fits, with each decimal's digits written out, as Arrow wants them."""
+    """Return a value that fits, with each decimal's digits written out, as Arrow wants them."""
     if value is None:
         return None
     if c.type == "list":

@@ -63,7 +63,7 @@ _PARQUET: Final[Mapping[str, Any]] = {
 
 
 def _parquet(values: ValueParser | None) -> Mapping[str, Any]:
-    """How a file is written: typed columns with a dictionary, statistics and compression."""
+    """Return how a file is written: typed columns with a dictionary, statistics and compression."""
     if values is None:
         return _PARQUET
     compression = _PARQUET["compression"] | dict.fromkeys(values.paths, "zstd")
@@ -176,7 +176,7 @@ def _write_partition(
 
 
 def _limits(faults: Iterable[Fault]) -> dict[tuple[int, int], int]:
-    """The first offset of each (revision, partition) that cannot be lifted."""
+    """Return the first offset of each (revision, partition) that cannot be lifted."""
     limits: dict[tuple[int, int], int] = {}
     for fault in faults:
         for partition, base in zip(fault.partitions.tolist(), fault.bases.tolist(), strict=True):
@@ -198,7 +198,7 @@ def pieces_of(batch: pa.RecordBatch, number: int) -> Rows:
 
 
 def _partitions(pieces: list[Rows]) -> Iterator[Rows]:
-    """The pieces of each partition, in order of offset."""
+    """Yield the pieces of each partition, in order of offset."""
     if not pieces:
         return
     found = np.concatenate(pieces)
@@ -256,7 +256,7 @@ class _Held:
         return len(self.widths) - 1
 
     def all(self) -> Sequence[pa.RecordBatch]:
-        """The batches by their numbers, for any thread. None can be added any more."""
+        """Return the batches by their numbers, for any thread. None can be added any more."""
         readers = {}
         for name, writer in self._writers.items():
             writer.close()
@@ -305,7 +305,7 @@ class L1Writer:
 
     @property
     def schema_number(self) -> int:
-        """The number of the value schema that it writes by; 0 without one."""
+        """Return the number of the value schema that it writes by; 0 without one."""
         return 0 if self._values is None else self._values.number
 
     def write(self, batch: pa.RecordBatch, width: float) -> None:
