@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.timeout(600)]
 QUICK = {"upload", "sweep"}
 """The commands of `make test`."""
 SAMPLE = 3
-HANGING_SAMPLE = 1
-"""A command that hangs takes ten seconds to end."""
+HANGING = ("topic-create", "upload", "housekeep", "sweep", "merge-vacuum", "table-sync")
+"""One command for each way to work; each takes ten seconds to end. `tests/flows/test_hanging.py` has those that read."""
 MEETINGS = 3
 SPARK_SAMPLE = 2
 """Points of each command; of those that need Spark there are fewer, and the last is verified."""
@@ -53,13 +53,11 @@ def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(ben
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.shared])
+@pytest.mark.parametrize(("name", "number"), [*zip(HANGING, cycle((signal.SIGINT, signal.SIGTERM)), strict=False)])
 def test_a_signal_while_any_request_hangs_ends_the_command_in_time_and_the_next_run_goes_on(
-    bench: Bench, name: str
+    bench: Bench, name: str, number: signal.Signals
 ) -> None:
-    points = _sampled(points_of(bench.requests_of(CASES[name])), name, HANGING_SAMPLE)
-    numbers = cycle((signal.SIGINT, signal.SIGTERM))
-    for (n, when), number in zip(points, numbers, strict=False):
+    for n, when in _sampled(points_of(bench.requests_of(CASES[name])), name, 1):
         bench.try_point(CASES[name], n, when, verify=False, number=number)
 
 

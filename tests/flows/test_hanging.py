@@ -21,14 +21,9 @@ COMMANDS = {
     "reconcile": ["reconcile", "--engine", "local"],
     "compute-watermark": ["compute-watermark", "--engine", "local"],
     "status": ["status"],
-    "report": ["report", "--output", "-"],
-    "explain": ["explain", "--partition", "events/0"],
     "verify": ["verify", "--deep", "--engine", "local"],
     "doctor": ["doctor"],
     "read": ["read", "events"],
-    "log": ["log", "show"],
-    "runs": ["runs", "list"],
-    "topic": ["topic", "describe", "events"],
 }
 WITHIN_S = 10.0
 POINTS = 2

@@ -79,11 +79,9 @@ MERGED: Final = 5
 
 KILLED, WITHOUT_DISK, STOPPED = "killed", "killed, and its disk is gone", "stopped"
 ROUNDS: Final = [
-    ("reconcile", KILLED, False),
     ("reconcile", WITHOUT_DISK, True),
     ("reconcile", STOPPED, False),
     ("merge", KILLED, True),
-    ("merge", STOPPED, False),
 ]
 """A command, how its executor fails, and whether the vacuum in between fences off what the command has stamped."""
 

@@ -77,8 +77,13 @@ def way(weed: SeaweedFS, tmp_path: Path) -> Iterator[Way]:
         yield Way(weed, tmp_path, stack)
 
 
-@pytest.mark.parametrize("client", ["both", "boto3 alone"])
-@pytest.mark.parametrize("through", [Way.direct, Way.dots, Way.tls, Way.forward, Way.short, Way.ending])
+@pytest.mark.parametrize(
+    ("through", "client"),
+    [
+        *((way, "both") for way in (Way.direct, Way.dots, Way.tls, Way.forward, Way.short, Way.ending)),
+        *((way, "boto3 alone") for way in (Way.tls, Way.forward, Way.ending)),
+    ],
+)
 @pytest.mark.thorough
 def test_the_loop_goes_round_wherever_boto3_works(
     way: Way, through: Callable[[Way], None], client: str, monkeypatch: pytest.MonkeyPatch

@@ -231,6 +231,6 @@ SWEEPS: Final = [
     SweepCase(10**6, 10**5, 1000),
     SweepCase(10**8, 10**5, 1000, thorough=True),
     SweepCase(10**9, 10**6, 1000, dry_run=True, thorough=True),
-    SweepCase(OBJECTS, STEADY, SHARDS, dry_run=True, thorough=True),
+    SweepCase(OBJECTS, STEADY, SHARDS, run=False),
     SweepCase(OBJECTS, BACKLOG, SHARDS, run=False),
 ]

@@ -11,7 +11,7 @@ from tests.simulation.run import RECORDS
 from tests.simulation.set_back import ACCEPTED, FOR_GOOD, REFUSED, set_back
 
 QUICK = 5
-SEEDS = 65
+SEEDS = 35
 BLOCK = 30
 
 

@@ -15,7 +15,7 @@ from tests.simulation.world import LANDED_LATE
 
 ROOT = Path(__file__).parents[2]
 QUICK = 8
-SEEDS = 108
+SEEDS = 68
 BLOCK = 20
 
 

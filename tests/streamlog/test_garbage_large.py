@@ -1,4 +1,4 @@
-"""Orphans among 10^6 L1 objects: the listing is read once, and memory does not grow with it.
+"""Orphans among 100,000 L1 objects: the listing is read once, and memory does not grow with it.
 
 The keys are made up as they are listed. The journal names a few objects of each partition itself, index objects list the
 others, and every tenth object of the bucket is an orphan. `tests/flows/test_vacuum_spark.py` has the same on Spark.
@@ -18,17 +18,15 @@ from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.elsewhere import Elsewhere
 from tests.support.generated_l1 import ORPHANS, a_cluster
 
-MOST_MIB = 24
+MOST_MIB = 4
+"""The keys of the smallest of these listings alone take 7 MiB."""
 
 
 @pytest.mark.parametrize(
     ("partitions", "elsewhere"),
     [
         pytest.param(40, False, id="here"),
-        pytest.param(40, True, id="on executors", marks=pytest.mark.thorough),
-        pytest.param(
-            1000, False, id="a million", marks=[pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(1200)]
-        ),
+        pytest.param(100, True, id="on executors", marks=[pytest.mark.thorough, pytest.mark.slow]),
     ],
 )
 def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, elsewhere: bool) -> None:

@@ -1,4 +1,4 @@
-"""A cluster that reconciles a small batch 200 times, and merges after each: what is left, and what it took."""
+"""A cluster that reconciles a small batch a hundred times, and merges after each: what is left, and what it took."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.reconcile import put, reconcile
 pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 
 PARTITIONS: Final = 8
-TIMES: Final = 200
+TIMES: Final = 100
 BATCH: Final = 25
 """Records of a batch for each partition."""
 MOST_OBJECTS: Final = 24
@@ -49,7 +49,7 @@ def vacuum(cluster: Handles) -> None:
     handle.purge(bytes(name) for name in names)
 
 
-def test_two_hundred_reconciles_with_merges_keep_every_record_and_few_objects() -> None:
+def test_a_hundred_reconciles_with_merges_keep_every_record_and_few_objects() -> None:
     chance = random.Random(1)
     cluster = topic_in_memory(PARTITIONS)
     expected: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
@@ -81,7 +81,7 @@ def test_two_hundred_reconciles_with_merges_keep_every_record_and_few_objects() 
     assert max(checkpoints[WARM:]) <= 1.1 * max(checkpoints[:WARM])
 
 
-def test_two_hundred_reconciles_before_the_first_merge() -> None:
+def test_a_hundred_reconciles_before_the_first_merge() -> None:
     chance = random.Random(2)
     cluster = topic_in_memory(1)
     for n in range(TIMES):
