@@ -160,6 +160,10 @@ def test_a_step_that_was_not_due_is_no_run_and_no_success_and_its_last_run_did_n
     assert after[key_of("l0gc_exit_code", labels)] == 0
 
 
+def test_records_that_do_not_fit_their_schema_are_counted() -> None:
+    assert values_of(Run("reconcile", {"records": 5, "misfits": 3}))["l0gc_reconciled_misfits_total"] == 3
+
+
 def test_the_steps_of_gc_are_distinguished_by_their_label() -> None:
     run = Run("gc", {}, exit_code=4, parts=[Run("housekeep"), Run("sweep", SWEPT)])
     found = [(name, dict(labels), value) for (name, labels), value in samples(run, "u").items()]

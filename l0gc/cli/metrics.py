@@ -173,6 +173,7 @@ METRICS: Final = (
     _counter("reconciled_records", "reconcile", "records", "Records lifted into L1."),
     _counter("reconciled_l1_objects", "reconcile", "l1_objects", "L1 objects written that count."),
     _counter("reconciled_l1_bytes", "reconcile", "bytes", "The bytes of those objects."),
+    _counter("reconciled_misfits", "reconcile", "misfits", "Records lifted that do not fit their topic's value schema."),
     _counter("reconcile_lost_partitions", "reconcile", "lost", "Partitions that another reconciler was first at."),
     _gauge("reconcile_errors", "reconcile", "errors", "Partitions and objects that failed in the last run."),
     # -- merge
