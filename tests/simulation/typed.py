@@ -1,4 +1,4 @@
-"""Value schemas that change while everybody is at work, and what L1 must then hold, by rules of its own.
+"""Value schemas that change while everybody is at work, and what L1 must then hold, by separate rules.
 
 The columns of a number are always the same here, so that each L1 object can be held against its own bytes when it is
 named.
