@@ -24,7 +24,7 @@ KEYWORDS_HEAD = '''"""The keywords of the library's methods: the options in l0gc
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -70,13 +70,14 @@ def _entry(name: str, member: Callable[..., object] | property) -> str:
     text = re.sub(r"\nArgs:\n", "\n", text).replace("\nRaises:\n", "\nRaises:\n\n")
     text = re.sub(r"^    (\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
     operation = _operation(member)
+    text, raises, errors = text.partition("\n\nRaises:\n")
     if operation is not None:
         text += "" if "\n- `" in text else "\n"
         for option, meaning in operations.texts_of(operation).items():
             text += "\n" + textwrap.fill(
                 f"- `{option}`: {meaning[:1].lower()}{meaning[1:]}", 120, subsequent_indent="    "
             )
-    return f"```python\n{head}\n```\n\n{text}\n"
+    return f"```python\n{head}\n```\n\n{text}{raises}{errors}\n"
 
 
 def _signature(name: str, function: Callable[..., object]) -> str:
@@ -90,6 +91,8 @@ def _signature(name: str, function: Callable[..., object]) -> str:
         if inspect.Parameter.KEYWORD_ONLY not in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
             arguments.append("*")
         for name_, kind in operations.types_of(operation).items():
+            if name_ in signature.parameters:
+                continue
             default = operations.default_of(operation, name_)
             shown = f"{type(default).__name__}()" if isinstance(default, Operation) else repr(default)
             arguments.append(f"{name_}: {_keyword_text(name_, kind)} = {shown}")
@@ -106,15 +109,20 @@ def _signature(name: str, function: Callable[..., object]) -> str:
 def keywords() -> str:
     """What l0gc/api/keywords.py says."""
     steps = sorted(k.__name__ for t in operations.types_of(operations.Gc).values() if (k := operations.step_of(t)))
+    methods = [*_members(api.Cluster), *_members(api.Tables)]
     parts = [KEYWORDS_HEAD + f"from l0gc.operations import {', '.join(steps)}\n"]
     for kind in operations.OPERATIONS.values():
-        fields = "\n".join(f"    {name}: {_keyword_text(name, t)}" for name, t in operations.types_of(kind).items())
+        own = next(inspect.signature(m).parameters for _, m in methods if _operation(m) is kind)  # by position, too
+        options = {name: t for name, t in operations.types_of(kind).items() if name not in own}
+        fields = "\n".join(f"    {name}: {_keyword_text(name, t)}" for name, t in options.items())
         parts.append(f"class {kind.__name__}Keywords(TypedDict, total=False):\n{fields}\n")
     return "\n\n".join(parts)
 
 
 def _keyword_text(name: str, kind: Any) -> str:
-    """The type of a keyword; the library also takes a `timedelta` for seconds."""
+    """The type of a keyword; the library also takes a `timedelta` for seconds, and a `datetime` for a moment."""
+    if name.endswith("_time_ms"):
+        return type_text(kind).replace("int", "int | datetime")
     return type_text(kind) + (" | timedelta" if name.endswith("_s") else "")
 
 

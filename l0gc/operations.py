@@ -129,7 +129,8 @@ def written(operation: type[Operation], name: str) -> str:
 
     Values there have units, so names need none. An option that is on by default is written in its negated form.
     """
-    text = name.removesuffix("_s").replace("_", "-")
+    names = dict(zip(operation.__struct_fields__, operation.__struct_encode_fields__, strict=True))
+    text = re.sub(r"_m?s$", "", names[name]).replace("_", "-")
     on = default_of(operation, name) is True or step_of(types_of(operation)[name])
     return f"no-{text}" if on else text
 
@@ -342,6 +343,39 @@ class Upload(Operation, frozen=True, kw_only=True):
     format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"] = "auto"
 
 
+class Read(Operation, frozen=True, kw_only=True):
+    """Read a topic's records.
+
+    Attributes:
+        partition: Only this partition. By default all, one after another.
+        start: Begin at this offset, in each partition. By default at the first one that is there.
+        before_offset: End before this offset, in each partition.
+        from_time_ms: Begin at the first record that landed at this time or later.
+        before_time_ms: End before the first record that landed at this time or later.
+        skip_holes: Leave out records that were given up, with a warning; without it, they end the reading.
+        pin: Have a pin keep what there is until it is read, for a day at most, also from retention and the topic's deletion.
+    """
+
+    partition: int | None = None
+    start: Number | None = msgspec.field(default=None, name="from")
+    before_offset: Number | None = None
+    from_time_ms: Number | None = None
+    before_time_ms: Number | None = None
+    skip_holes: bool = False
+    pin: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start is not None and self.from_time_ms is not None:
+            raise UsageError("--from and --from-time exclude each other")
+        if self.before_offset is not None and self.before_time_ms is not None:
+            raise UsageError("--before-offset and --before-time exclude each other")
+        if self.before_offset is not None and self.before_offset < (self.start or 0):
+            raise UsageError(f"--before-offset {self.before_offset} is below --from {self.start}")
+        if self.before_time_ms is not None and self.before_time_ms < (self.from_time_ms or 0):
+            raise UsageError(f"--before-time {self.before_time_ms} is before --from-time {self.from_time_ms}")
+
+
 class Verify(Operation, frozen=True, kw_only=True):
     """Check that the bucket holds what the journals record.
 
@@ -379,7 +413,7 @@ class Init(Operation, frozen=True, kw_only=True):
 
 OPERATIONS: Final[dict[str, type[Operation]]] = {
     kind.command(): kind for kind in (
-        Init, Upload, Housekeep, Reconcile, Merge, Expire, TableSync, ComputeWatermark, Sweep, Vacuum, Gc, Verify,
+        Init, Upload, Read, Housekeep, Reconcile, Merge, Expire, TableSync, ComputeWatermark, Sweep, Vacuum, Gc, Verify,
     )
 }  # fmt: skip
 """All operations by the names of their sections in the settings file."""

@@ -284,7 +284,9 @@ def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
         over(handles, monkeypatch) as cluster,
         cluster.producers.sender("events", "bridge") as sender,
     ):
-        left: list[Iterator[Any]] = [cluster.read("events", pin=pin), cluster.read_lines("events", pin=pin)]
+        left: list[Iterator[Any]] = [
+            read("events", pin=pin) for read in (cluster.read, cluster.read_lines, cluster.read_arrow)
+        ]
         if begun:
             assert all(next(some) for some in left)
             sender.send([api.NewRecord(0, b"c")], {0: 1})

@@ -107,6 +107,7 @@ HOMES: dict[str, set[str]] = {
         "watermark/external_rows.py",
     },
     "pyarrow": {
+        "api/cluster.py",
         "columns.py",
         "collect/record.py",
         "inspect/verify/",

@@ -39,7 +39,7 @@ from tests.support.memory_store import topic_in_memory
 from tests.support.merge import a_cluster, fill
 
 ROOT: Final = Path(__file__).parents[1]
-ARGUMENTS: Final = {"upload": ("events", "some.ndjson"), "table-sync": ()}
+ARGUMENTS: Final = {"upload": ("events", "some.ndjson"), "table-sync": (), "read": ("events", "--json")}
 """What a command cannot do without, next to its options."""
 
 
@@ -54,6 +54,8 @@ def another(operation: type[Operation], name: str) -> tuple[Any, str]:
         return not default, ""
     if name.endswith("_s"):
         return 7 * 60, "7m"
+    if name.endswith("_time_ms"):
+        return 7 * 60_000, "1970-01-01T00:07:00Z"
     if name.endswith("_bytes"):
         return 3 << 20, "3MiB"
     if get_origin(kind) is Literal:
@@ -81,7 +83,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], dict[str, Any]
         monkeypatch.setattr(place, name, called)
         return call
 
-    opens(topic_in_memory(), monkeypatch)
+    opens(topic_in_memory(4), monkeypatch)
     return spy
 
 
@@ -127,7 +129,8 @@ def test_a_command_hands_each_option_to_its_method(
         value, text = another(operation, name)
         with monkeypatch.context() as m:
             run(operation, *given_as(source, operation.command(), written(operation, name), text, m, tmp_path))
-        assert operation(**call["options"]) == msgspec.structs.replace(operation(), **{name: value})
+        own = {n: v for n, v in call.items() if n in types_of(operation)}
+        assert operation(**call["options"], **own) == msgspec.structs.replace(operation(), **{name: value})
 
 
 @pytest.mark.parametrize("source", ["flag", "environment", "file"])
@@ -153,6 +156,7 @@ def test_the_command_gc_hands_each_option_to_its_step(
 CORE: Final = {
     "init": ("l0gc.streamlog.founding", "found_cluster"),
     "upload": ("l0gc.streamlog.ingest.uploader", "open_upload"),
+    "read": ("l0gc.streamlog.reader", "read_topic"),
     "housekeep": ("l0gc.streamlog.housekeep", "housekeep"),
     "reconcile": ("l0gc.streamlog.level_one.reconcile", "reconcile"),
     "merge": ("l0gc.streamlog.level_one.merge", "plan_merge"),
@@ -164,8 +168,8 @@ CORE: Final = {
     "verify": ("l0gc.inspect.verify.run", "verify"),
 }
 """The function that does an operation's work: what an option is for."""
-ELSEWHERE: Final = {("merge", "dry_run"), ("verify", "shadow"), ("verify", "access_logs")}
-"""Options that decide which function is called: each has a test of its own below."""
+ELSEWHERE: Final = {("merge", "dry_run"), ("read", "pin"), ("verify", "shadow"), ("verify", "access_logs")}
+"""Options that decide which function is called: each has a test of its own, here or in test_api.py."""
 
 
 def arrived(call: Any, name: str) -> Any:
@@ -195,7 +199,9 @@ def test_each_option_arrives_where_the_work_is_done(
         monkeypatch.setattr(Due, question, lambda self: "")
     call = seen(importlib.import_module(CORE[command][0]), CORE[command][1])
     with api.open("s3://bucket") as cluster:
-        method = cluster.tables.sync if command == "table-sync" else getattr(cluster, step)
+        method: Any = cluster.tables.sync if command == "table-sync" else getattr(cluster, step)
+        if command == "read":
+            method = lambda **options: [*cluster.read("events", **options)]  # noqa: E731
         ways: list[Callable[..., Any]] = [partial(method, *(("events", [b"x"]) if command == "upload" else ()))]
         if step in nothing:
             ways.append(lambda **options: cluster.gc(**nothing | {step: operation(**options)}))

@@ -34,13 +34,12 @@ from l0gc.operations import (
     Housekeep,
     Init,
     Merge,
-    Number,
+    Read,
     Reconcile,
     Sweep,
     Upload,
     Vacuum,
     Verify,
-    checked_value,
 )
 from l0gc.runtime import user_at_host
 from l0gc.storage.config import StoreConfig
@@ -53,6 +52,7 @@ from l0gc.streamlog.pins import PIN_TTL_S, PinView
 from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatchReader
     from pyspark.sql import DataFrame, SparkSession
 
     from l0gc.api.keywords import *
@@ -172,27 +172,40 @@ class Cluster:
         topic: str,
         partition: int | None = None,
         start: int | None = None,
-        *,
-        skip_holes: bool = False,
-        pin: bool = False,
+        **options: Unpack[ReadKeywords],
     ) -> Iterator[Record]:
         """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
-
-        Args:
-            start: begin at this offset, in each partition; by default at the first one that is there.
-            skip_holes: leave out records that were given up, with a warning; without it, they end the reading.
-            pin: whether a pin keeps what there is when the first record is read, also from retention and the topic's
-                deletion. It ends with the reading, or after a day.
 
         Raises:
             AccessDeniedError: with `pin`, the credentials may only read.
         """
         from l0gc.streamlog.reader import read_topic
 
-        read = partial(
-            read_topic, self.handles(), *self._partitions_of(topic, partition, start), start, skip_holes=skip_holes
-        )
-        return self._pinned(topic, read) if pin else read()
+        return self._reading(read_topic, *self._wanted(topic, partition, start, options))
+
+    def read_arrow(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        **options: Unpack[ReadKeywords],
+    ) -> RecordBatchReader:
+        """The records as `read` gives them, in batches of Arrow, for pandas, Polars and DuckDB.
+
+        Args:
+            columns: only these, in this order, which saves reading the others: those of L1, and of the topic's value
+                schema, parsed as they are read. By default all.
+        """
+        from pyarrow import RecordBatchReader
+
+        from l0gc.streamlog.reader import read_batches, schema_of
+
+        target, wanted = self._wanted(topic, partition, start, options)
+        schema = schema_of(target, columns)
+        batches = self._reading(partial(read_batches, schema=schema), target, wanted)
+        return RecordBatchReader.from_batches(schema, batches)
 
     def read_lines(
         self,
@@ -200,26 +213,22 @@ class Cluster:
         partition: int | None = None,
         start: int | None = None,
         *,
-        skip_holes: bool = False,
-        pin: bool = False,
         progress: Progress = quiet,
+        **options: Unpack[ReadKeywords],
     ) -> Iterator[RecordLines]:
         """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
 
         Args:
-            skip_holes: see `read`.
-            pin: see `read`.
             progress: called as it goes. If somebody follows it, the records are counted first.
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
 
-        target, partitions = self._partitions_of(topic, partition, start)
-        cluster, total, records, written = self.handles(), 0, 0, 0
+        target, wanted = self._wanted(topic, partition, start, options)
+        total = records = written = 0
         if progress is not quiet:
             progress("reading the journals")
-            total = count_records(cluster, target, partitions, start)
-        read = partial(read_record_lines, cluster, target, partitions, start, skip_holes=skip_holes)
-        for some in self._pinned(topic, read) if pin else read():
+            total = count_records(self.handles(), target, wanted)
+        for some in self._reading(read_record_lines, target, wanted):
             records, written = records + some.records, written + len(some.lines)
             yield some
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
@@ -792,21 +801,29 @@ class Cluster:
 
         return show_log(self.handles(), journal, start, checkpoint=checkpoint)
 
-    def _partitions_of(self, topic: str, partition: int | None, start: int | None) -> tuple[Topic, list[int] | None]:
-        """The topic and those of its partitions that are to be read. Raises `UsageError`: no offset is that of `start`."""
-        checked_value("start", start, Number | None)
+    def _wanted(
+        self, topic: str, partition: int | None, start: int | None, options: ReadKeywords
+    ) -> tuple[Topic, Read]:
+        """The topic, and what is to be read of it. Raises `UsageError`, `NotFoundError`: it does not have that."""
+        wanted = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
-        return target, None if partition is None else [target.id(partition).partition]
+        if partition is not None:
+            target.id(partition)
+        return target, wanted
 
-    def _pinned(self, topic: str, read: Callable[..., Iterator[A]]) -> Iterator[A]:
+    def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
+        """What is read; as of a pin, if that is wanted."""
+        return self._pinned(read, topic, wanted) if wanted.pin else read(self.handles(), topic, wanted)
+
+    def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
         """Read as of a pin, which is created first. Raises `NotFoundError`: it ended before the reading did."""
         from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
         cluster = self.handles()
-        pin = pin_for_reader(cluster, f"topic {topic}")
+        pin = pin_for_reader(cluster, f"topic {topic.name}")
         try:
             with while_pinned(cluster, pin.name, "read again"):
-                yield from read(pin=pin)
+                yield from read(cluster, topic, wanted, pin=pin)
         finally:
             with suppress(L0gcError):  # it ends by itself
                 self.handles()  # a forked child leaves it to its parent

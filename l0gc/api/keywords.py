@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -24,6 +24,14 @@ class UploadKeywords(TypedDict, total=False):
     producer: str | None
     batch_bytes: int
     format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"]
+
+
+class ReadKeywords(TypedDict, total=False):
+    before_offset: int | None
+    from_time_ms: int | datetime | None
+    before_time_ms: int | datetime | None
+    skip_holes: bool
+    pin: bool
 
 
 class HousekeepKeywords(TypedDict, total=False):

@@ -20,7 +20,7 @@ from l0gc.cli.globals import GLOBAL_OPTIONS, Decorator, on_command_line, options
 from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
 from l0gc.cli.terminal import escaped, fitted, is_utf8
-from l0gc.cli.units import HELD, Number, as_duration, as_size, duration, size_up_to, span_of
+from l0gc.cli.units import HELD, Number, as_duration, as_size, duration, size_up_to, span_of, time_ms
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.operations import Gc, Operation, bounded, default_of, step_of, texts_of, types_of, written
@@ -94,6 +94,8 @@ def _type_of(name: str, kind: Any) -> dict[str, Any]:
     kind, bounds = bounded(kind)
     if name.endswith("_s"):
         return {"type": duration}
+    if name.endswith("_time_ms"):
+        return {"type": time_ms, "metavar": "TIME"}
     if name.endswith("_bytes"):
         return {"type": size_up_to(int(bounds.le or HELD))}
     if get_origin(kind) is Literal:
@@ -278,6 +280,11 @@ def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"--conf {item!r} must look like KEY=VALUE")
         found[key] = value
     return found
+
+
+def since_1970(cluster: Cluster, time: int | None) -> int | None:
+    """Return a time that `time_ms` has read in milliseconds since 1970, also one that it gives as how long ago that was."""
+    return time if time is None or time > 0 else time + cluster.handles().now_ms()
 
 
 price_option: Final = click.option(

@@ -14,12 +14,13 @@ import msgspec
 
 from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command
-from l0gc.cli.options import TOPIC, cluster_options
+from l0gc.cli.options import TOPIC, cluster_options, operation_options, since_1970
 from l0gc.cli.output import Output, atomic_file, writing_stdout
 from l0gc.cli.signals import stop_on_interrupt
 from l0gc.cli.terminal import json_escaped
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
+from l0gc.operations import Read
 
 if TYPE_CHECKING:
     from l0gc.streamlog.ingest.headers_and_times import Record
@@ -30,47 +31,35 @@ _STDOUT: Final = "-"
 
 @cli_command("read")
 @click.argument("topic", shell_complete=TOPIC)
-@click.option("--partition", type=int, metavar="N", help="Only partition N.  [default: all, one after another]")
-@click.option(
-    "--from", "start", type=click.IntRange(0), metavar="OFFSET",
-    help="Begin at this offset.  [default: the first one that is there]",
-)  # fmt: skip
-@click.option("--skip-holes", is_flag=True, help="Leave out records that were given up, with a warning.")
-@click.option("--pin", is_flag=True, help="Have a pin keep what there is until it is read, also from retention.")
+@operation_options(Read)
 @click.option(
     "-o", "--output", metavar="FILE", help="Write them into this file, in place of what is there; - for stdout."
 )
 @cluster_options()
-def read_command(
-    out: Output,
-    cluster: Cluster,
-    topic: str,
-    partition: int | None,
-    start: int | None,
-    skip_holes: bool,
-    pin: bool,
-    output: str | None,
-) -> None:
+def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, **options: Any) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
-    With -o FILE, the file is there when it is whole, and until then what was there before stays.
+    A value with a newline in it is several lines; --json keeps such values apart. With -o FILE, the file is there when it is
+    whole, and until then what was there before stays. A TIME is like 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d.
 
     \b
     Example:
       l0gc read events --partition 3 --from 1000
+      l0gc read events --from-time 1h
       l0gc read events -o events.ndjson
       l0gc read events --json
     """
+    for name in ("from_time_ms", "before_time_ms"):
+        options[name] = since_1970(cluster, options[name])
     if output is not None and output != _STDOUT:
-        lines = partial(cluster.read_lines, topic, partition, start, skip_holes=skip_holes, pin=pin)
-        _write_file(out, topic, lines, Path(output))
+        _write_file(out, topic, partial(cluster.read_lines, topic, **options), Path(output))
         return
     out.refuse_file("-o FILE")
     with writing_stdout():
         if out.json:
-            _print_json(topic, cluster.read(topic, partition, start, skip_holes=skip_holes, pin=pin))
+            _print_json(topic, cluster.read(topic, **options))
         else:
-            for some in cluster.read_lines(topic, partition, start, skip_holes=skip_holes, pin=pin):
+            for some in cluster.read_lines(topic, **options):
                 sys.stdout.buffer.write(some.lines)
 
 

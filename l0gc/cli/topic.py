@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command, options
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, yes_option
+from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, since_1970, yes_option
 from l0gc.cli.output import Output
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
@@ -382,8 +382,7 @@ def delete_records_command(
         raise UsageError("say before what records are to be deleted: --before-offset or --before-time, one of the two")
     if (partition is None) != all_partitions:
         raise UsageError("say of which partitions: --partition N or --all-partitions, one of the two")
-    if before_time is not None and before_time <= 0:
-        before_time += cluster.handles().now_ms()
+    before_time = since_1970(cluster, before_time)
     delete = partial(cluster.delete_records, topic, partition, before_offset=before_offset, before_time_ms=before_time)
     if not yes and not dry_run and (plan := delete(dry_run=True)).records:
         what = f"{count(plan.records, 'record')} of {count(plan.partitions, 'partition')} of topic {topic}"

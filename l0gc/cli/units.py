@@ -108,7 +108,7 @@ def time_ms(value: object) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     if since.days < 0:
         raise click.BadParameter(f"{value!r} is before 1970")
-    return since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000
+    return max(since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000, 1)  # 0 is now
 
 
 def span_of(what: str, example: str) -> Callable[[str], tuple[int, int]]:

@@ -38,6 +38,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.streamlog.level_one import parquet
 from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.level_one.values import parser_of
 from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
 
 _log: Final = logging.getLogger(__name__)
@@ -65,6 +66,25 @@ class Piece(NamedTuple):
 
     partition: int | Rows
     batch: pa.RecordBatch
+
+
+def rows_of(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
+    """Records with the columns that are wanted: those of L1, their topic's name, and those of its value schema, which are
+    parsed from their values."""
+    records, typed, arrays = piece.batch.num_rows, dict[str, pa.Array](), list[pa.Array]()
+    if topic.value_schema is not None and not {*schema.names} <= {*parquet.L1_FILE.names, "topic"}:
+        parser = parser_of(topic.value_schema)
+        typed = dict(zip(parser.fields.names, parser.parse(piece.batch.column("value")), strict=True))
+    for f in schema:
+        if f.name in typed:
+            found = typed[f.name]
+        elif f.name == "partition":
+            numbers = np.ascontiguousarray(np.broadcast_to(piece.partition, records), np.int32)
+            found = pa.Array.from_buffers(pa.int32(), records, [None, pa.py_buffer(numbers)])
+        else:
+            found = pa.repeat(columns.scalar(topic.name), records) if f.name == "topic" else piece.batch.column(f.name)
+        arrays.append(found if found.type == f.type else found.cast(f.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class OnDeleted(Protocol):

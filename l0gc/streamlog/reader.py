@@ -8,8 +8,9 @@ alone, and its records are handed out as they come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
@@ -17,27 +18,30 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError
+from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError, UsageError
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import RANGE, Rows, distinct, places
+from l0gc.streamlog.journal.rows import RANGE, Rows, places
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.parquet import RECORD, WHOLE_RECORD
-from l0gc.streamlog.offset_reader import OffsetReader, Piece
-from l0gc.streamlog.topic_view import l0_bytes, topic_copy
+from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
+from l0gc.streamlog.level_one.values import parser_of
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, rows_of
+from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
 
 WINDOW_BYTES: Final = 32 << 20
 """About so many bytes of records are held at once."""
 ROWS: Final = 4096
-"""The most records of a slice: who makes Python objects of them holds few at once."""
+"""The most records of a slice, of which Python objects are made."""
 _MOST_BYTES: Final = 1 << 30
 """Partitions with more records than this are not read together: Arrow's offsets end at 2 GiB."""
 _EXPANSION: Final = 8
 """Records take about so many times the bytes that they are stored in."""
 _PARTITION_BYTES: Final = 512
 """What a partition takes however little is in it."""
+_ALL: Final = Read()
 
 
 class RecordSlice(NamedTuple):
@@ -55,18 +59,9 @@ class RecordLines(NamedTuple):
     records: int
 
 
-def read_topic(
-    cluster: Handles,
-    topic: Topic,
-    partitions: Iterable[int] | None = None,
-    start: int | None = None,
-    *,
-    skip_holes: bool = False,
-    pin: Pin | None = None,
-) -> Iterator[Record]:
-    """The records of a topic, one partition after another. See `read_slices`."""
-    slices = read_slices(cluster, topic, partitions, start, names=WHOLE_RECORD, skip_holes=skip_holes, pin=pin)
-    for partition, base, batch in slices:
+def read_topic(cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin | None = None) -> Iterator[Record]:
+    """The records of a topic, one partition after another. See `read_pieces`."""
+    for partition, base, batch in read_slices(cluster, topic, wanted, names=WHOLE_RECORD, pin=pin):
         n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
         rows = zip(
             values.to_pylist(),
@@ -80,47 +75,12 @@ def read_topic(
             yield Record(value, key, of_record, time_ms, partition, offset, at_ms)
 
 
-def read_slices(
-    cluster: Handles,
-    topic: Topic,
-    partitions: Iterable[int] | None = None,
-    start: int | None = None,
-    *,
-    names: Sequence[str] = RECORD,
-    skip_holes: bool = False,
-    pin: Pin | None = None,
-) -> Iterator[RecordSlice]:
-    """The records of a topic in order of partition and offset, as far as its journals went when reading began.
-
-    Args:
-        partitions: only these.
-        start: from this offset on, in each partition; without it, from the log start offset.
-        names: which columns of a record are wanted; an optional one is null where there is none.
-        skip_holes: leave out records that were given up, with a warning.
-        pin: read as of it, whatever is deleted since.
-
-    Raises:
-        CorruptObjectError: an object does not hold what the journal says, or is missing while the journal still needs it.
-        OffsetOutOfRangeError: `start` is below a log start offset, or records were deleted before they could be read.
-        PartitionClosedError: the topic was deleted.
-        RecordsLostError: records were given up; those before them in their partition have come.
-    """
-    for reader in _readers(cluster, topic, partitions, start, skip_holes=skip_holes, pin=pin):
-        yield from reader.read(names)
-
-
 def read_record_lines(
-    cluster: Handles,
-    topic: Topic,
-    partitions: Iterable[int] | None = None,
-    start: int | None = None,
-    *,
-    skip_holes: bool = False,
-    pin: Pin | None = None,
+    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin | None = None
 ) -> Iterator[RecordLines]:
-    """The records of a topic as lines. See `read_slices`."""
+    """The records of a topic as lines. See `read_pieces`."""
     lines = list[bytes]()
-    for s in read_slices(cluster, topic, partitions, start, skip_holes=skip_holes, pin=pin):
+    for s in read_slices(cluster, topic, wanted, pin=pin):
         lines += s.batch.column(2).to_pylist()
         if len(lines) >= ROWS:
             yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
@@ -129,23 +89,73 @@ def read_record_lines(
         yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
 
 
-def count_records(
-    cluster: Handles, topic: Topic, partitions: Iterable[int] | None = None, start: int | None = None
-) -> int:
-    """How many records `read_slices` would read now, from the journals alone. Raises as it does."""
-    return sum(reader.records for reader in _readers(cluster, topic, partitions, start))
+def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
+    """The columns that a topic's records have, those of its value schema last; or only some, in the given order.
+
+    Raises:
+        UsageError: it does not have one of them.
+    """
+    typed = [] if topic.value_schema is None else parser_of(topic.value_schema).fields
+    fields = {f.name: f for f in (*L1_FILE, *typed)}
+    chosen = fields if names is None else dict.fromkeys(names or [""])
+    for name in chosen:
+        if name not in fields:
+            raise UsageError(f"topic {topic.name!r} has no column {name!r}: name some of {', '.join(fields)}")
+    return pa.schema([fields[name] for name in chosen])
 
 
-def _readers(
-    cluster: Handles,
-    topic: Topic,
-    partitions: Iterable[int] | None,
-    start: int | None,
-    *,
-    skip_holes: bool = False,
-    pin: Pin | None = None,
-) -> list[_RunReader]:
-    wanted = None if partitions is None else distinct(np.fromiter(partitions, np.int64))
+def read_batches(
+    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a topic with the columns of a schema, which `schema_of` gave. See `read_pieces`."""
+    typed = {*schema.names} - {*L1_FILE.names}
+    for piece in read_pieces(cluster, topic, wanted, names=[*schema.names, *(["value"] if typed else [])], pin=pin):
+        yield rows_of(topic, piece, schema)
+
+
+def read_slices(
+    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str] = RECORD, pin: Pin | None = None
+) -> Iterator[RecordSlice]:
+    """The records of a topic, at most `ROWS` of one partition at once. See `read_pieces`."""
+    for partitions, batch in read_pieces(cluster, topic, wanted, names=names, pin=pin):
+        partition_of = np.broadcast_to(partitions, batch.num_rows)
+        offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
+        records = batch.select(names)
+        jumps = (partition_of[1:] != partition_of[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        firsts = np.flatnonzero(np.concatenate(([True], jumps))).tolist()
+        for first, end in pairwise([*firsts, batch.num_rows]):
+            for at in range(first, end, ROWS):
+                part = records.slice(at, min(ROWS, end - at))
+                yield RecordSlice(int(partition_of[at]), int(offsets[at]), part)
+
+
+def read_pieces(
+    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
+) -> Iterator[Piece]:
+    """The records of a topic in order of partition and offset, as far as its journals went when reading began; none is
+    empty.
+
+    Args:
+        names: which columns of L1 are wanted, apart from the offset; an optional one is null if it is absent.
+        pin: read as of it, whatever is deleted since.
+
+    Raises:
+        CorruptObjectError: an object does not hold what the journal says, or is missing while the journal still needs it.
+        OffsetOutOfRangeError: the first offset is below a log start offset, or records were deleted before they could be
+            read.
+        PartitionClosedError: the topic was deleted.
+        RecordsLostError: records were given up; those before them in their partition have come.
+    """
+    for reader in _readers(cluster, topic, wanted, pin):
+        yield from reader.read(names)
+
+
+def count_records(cluster: Handles, topic: Topic, wanted: Read = _ALL) -> int:
+    """How many records `read_pieces` would read now, without reading them. Raises as it does."""
+    return sum(reader.records for reader in _readers(cluster, topic, wanted))
+
+
+def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = None) -> list[_RunReader]:
     ends = dict(pin.ends or ()) if pin is not None else None
 
     def caught_up(run: JournalRun) -> JournalHandle:
@@ -154,46 +164,45 @@ def _readers(
         journal.catch_up()
         return journal
 
-    runs = [run for run in topic.runs() if wanted is None or len(_within(wanted, run))]
+    runs = [run for run in topic.runs() if wanted.partition is None or 0 <= wanted.partition - run.first < run.count]
     journals = cluster.parallel.map(caught_up, runs)
-    return [
-        _RunReader(cluster, topic, run, journal, wanted, start, skip_holes=skip_holes)
-        for run, journal in zip(runs, journals, strict=True)
-    ]
+    return [_RunReader(cluster, topic, run, journal, wanted) for run, journal in zip(runs, journals, strict=True)]
 
 
-def _within(partitions: Rows, run: JournalRun) -> Rows:
-    """Those of some partitions that are in a run."""
-    found: Rows = partitions[(partitions >= run.first) & (partitions < run.first + run.count)]
+def _at_time(view: TopicView, partitions: Rows, time_ms: int) -> Rows:
+    """For each of some partitions the first record that is not older."""
+    times = np.full(view.run.count, NEVER)
+    times[partitions - view.run.first] = time_ms
+    found: Rows = view.at_time(times)[partitions - view.run.first]
     return found
 
 
 class _RunReader:
     """Reads those partitions of a topic that one journal keeps, up to where they end now."""
 
-    def __init__(
-        self,
-        cluster: Handles,
-        topic: Topic,
-        run: JournalRun,
-        journal: JournalHandle,
-        wanted: Rows | None,
-        start: int | None,
-        *,
-        skip_holes: bool,
-    ) -> None:
-        self._without_holes = "" if skip_holes else "--skip-holes"
-        self._cluster, self._topic, self._start = cluster, topic, start
+    def __init__(self, cluster: Handles, topic: Topic, run: JournalRun, journal: JournalHandle, wanted: Read) -> None:
+        self._without_holes = "" if wanted.skip_holes else "--skip-holes"
+        self._cluster, self._topic, self._start = cluster, topic, wanted.start
         self._journal = journal
         known = topic_copy(self._journal, topic)
-        chosen = _within(known.partitions, run).astype(np.int64)
-        if wanted is not None:
-            chosen = chosen[np.isin(chosen, wanted)]
-        log_starts = known.values(known.log_start, chosen, 0)
-        starts = log_starts if start is None else np.full(len(chosen), start, np.int64)
+        chosen = known.partitions[(known.partitions >= run.first) & (known.partitions < run.first + run.count)]
+        chosen = chosen[(chosen == wanted.partition) | (wanted.partition is None)].astype(np.int64)
+
+        def at_time(time_ms: int) -> Rows:
+            return look(cluster, journal, topic, run, partial(_at_time, partitions=chosen, time_ms=time_ms))
+
+        log_starts = starts = known.values(known.log_start, chosen, 0)
+        if wanted.start is not None:
+            starts = np.full(len(chosen), wanted.start, np.int64)
+        if wanted.from_time_ms is not None:
+            starts = np.maximum(at_time(wanted.from_time_ms), log_starts)
         for at in np.flatnonzero(starts < log_starts).tolist():
             raise self._out_of_range(int(chosen[at]), int(starts[at]), int(log_starts[at]))
         ends = known.values(known.next_offsets, chosen, 0)
+        if wanted.before_offset is not None:
+            ends = np.minimum(ends, wanted.before_offset)
+        if wanted.before_time_ms is not None:
+            ends = np.minimum(ends, at_time(wanted.before_time_ms))
         self._ranges = np.empty(int((ends > starts).sum()), RANGE)
         for name, column in (("partition", chosen), ("base", starts), ("last", ends - 1)):
             self._ranges[name] = column[ends > starts]
@@ -213,26 +222,24 @@ class _RunReader:
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
         return _PARTITION_BYTES + _EXPANSION * stored
 
-    def read(self, names: Sequence[str]) -> Iterator[RecordSlice]:
+    def read(self, names: Sequence[str]) -> Iterator[Piece]:
         """The records, each once and in order, even if objects are moved or deleted during the read."""
         total = np.concatenate(([0.0], np.cumsum(self._costs)))
         first = 0
         while first < len(self._ranges):
             end = max(int(np.searchsorted(total, total[first] + WINDOW_BYTES, "right")) - 1, first + 1)
-            for partition, base, batch in self._read(first, end, names):
-                for at in range(0, batch.num_rows, ROWS):
-                    yield RecordSlice(partition, base + at, batch.slice(at, ROWS))
+            yield from self._read(first, end, names)
             first = end
 
-    def _read(self, first: int, end: int, names: Sequence[str]) -> Iterator[RecordSlice]:
+    def _read(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
         """The records of some partitions: of one as they come, of several once all of them are here."""
         if end - first == 1:
-            for piece in self._pieces(first, end, names):
-                yield from _in_order([piece], names)
+            yield from self._pieces(first, end, names)
             return
         held = self._held(first, end, names)
         if held is not None:
-            yield from _in_order(held, names)
+            if held:
+                yield _in_order(held)
             return
         middle = (first + end) // 2
         yield from self._read(first, middle, names)
@@ -274,10 +281,8 @@ class _RunReader:
         )
 
 
-def _in_order(pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[RecordSlice]:
-    """All records in order of partition and offset, as one slice for each partition, or for what a hole leaves of it."""
-    if not pieces:
-        return
+def _in_order(pieces: Sequence[Piece]) -> Piece:
+    """All records in order of partition and offset."""
     partitions = np.concatenate([np.broadcast_to(p.partition, p.batch.num_rows) for p in pieces])
     batch = pieces[0].batch
     if len(pieces) > 1:
@@ -285,9 +290,4 @@ def _in_order(pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[RecordS
     if (partitions[1:] < partitions[:-1]).any():
         order = np.argsort(partitions, kind="stable")  # those of one partition come in the order of their offsets
         partitions, batch = partitions[order], batch.take(columns.numbers(order))
-    offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
-    records = batch.select(names)
-    jumps = (partitions[1:] != partitions[:-1]) | (offsets[1:] != offsets[:-1] + 1)
-    firsts = np.flatnonzero(np.concatenate(([True], jumps))).tolist()
-    for first, end in pairwise([*firsts, len(partitions)]):
-        yield RecordSlice(int(partitions[first]), int(offsets[first]), records.slice(first, end - first))
+    return Piece(partitions, batch)

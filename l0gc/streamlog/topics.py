@@ -18,6 +18,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
@@ -280,7 +281,7 @@ def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
     topic = cluster.controller.snapshot().topic(name)
     partitions = range(min(topic.partitions, _INFERRED_FROM))
     each = -(-records // len(partitions))
-    read = (islice(read_topic(cluster, topic, [p], None, skip_holes=True), each) for p in partitions)
+    read = (islice(read_topic(cluster, topic, Read(partition=p, skip_holes=True)), each) for p in partitions)
     if not (columns := inferred(r.value for r in chain.from_iterable(read))):
         raise NotFoundError(
             f"topic {name!r} has no records that are JSON objects with fields to make columns of; upload some first, or "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from l0gc.errors import AccessDeniedError, OutputFailedError, RefusedObjectError, StoppedError, UsageError
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.reader import ROWS, count_records
 from tests.support.cli import l0gc, opens, printed
@@ -27,7 +29,7 @@ def fails_with(cluster: Handles, e: BaseException) -> None:
     store_of(cluster).fault = failing(e, key="level_zero/data/0")
 
 
-@pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5")])
+@pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5"), ("--from-time", "1h")])
 def test_the_file_holds_what_would_be_printed(cluster: Handles, tmp_path: Path, partition: tuple[str, ...]) -> None:
     expected = printed("read", "events", *partition)
     assert len(expected) > 10_000
@@ -79,5 +81,16 @@ def test_a_file_that_cannot_be_is_a_sentence(cluster: Handles, tmp_path: Path) -
 def test_read_knows_before_how_much_it_will_read(cluster: Handles) -> None:
     topic = cluster.controller.snapshot().topic("events")
     assert count_records(cluster, topic) == 3 * ROWS
-    assert count_records(cluster, topic, [1]) + count_records(cluster, topic, [0]) == 3 * ROWS
-    assert count_records(cluster, topic, start=10) == 3 * ROWS - 20
+    assert sum(count_records(cluster, topic, Read(partition=p)) for p in (0, 1)) == 3 * ROWS
+    assert count_records(cluster, topic, Read(start=10)) == 3 * ROWS - 20
+    assert count_records(cluster, topic, Read(start=10, before_offset=12)) == 4
+
+
+def test_a_time_is_a_moment_or_how_long_ago(cluster: Handles) -> None:
+    store_of(cluster).clock.ms += 7_200_000
+    now = cluster.now_ms()
+    assert printed("read", "events", "--from-time", "1h") == b""
+    assert printed("read", "events", "--before-time", "1h") == printed("read", "events", "--from-time", "3h") != b""
+    moment = datetime.fromtimestamp(now / 1000 - 3600, UTC).isoformat()
+    assert printed("read", "events", "--from-time", moment, "--before-offset", "9") == b""
+    assert printed("read", "events", "--before-time", "1970-01-01T00:00:00Z") == b""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l0gc.keys import PartitionId
+from l0gc.operations import Read
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
@@ -59,7 +60,7 @@ def look(cluster: Handles) -> View:
             for hole in cluster.journal(topic.journal_of(p)).state.topic(topic.revision).files(p):
                 if hole.is_hole:
                     holes[p, hole.base_offset] = hole.last_offset + 1
-        for r in read_topic(cluster, topic, skip_holes=True):
+        for r in read_topic(cluster, topic, Read(skip_holes=True)):
             there, end = values[r.partition], holes.get((r.partition, len(values[r.partition])), 0)
             there += [LOST] * (end - len(there))
             if r.offset != len(values[r.partition]):

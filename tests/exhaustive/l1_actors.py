@@ -37,7 +37,7 @@ from l0gc.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from l0gc.operations import Vacuum
+from l0gc.operations import Read, Vacuum
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
@@ -280,7 +280,7 @@ class Reader(Actor):
         replica = cast(Replica, cluster.journal(0).replica)
         following = -1
         try:
-            for _, base, batch in read_slices(cluster, TOPIC, skip_holes=True):
+            for _, base, batch in read_slices(cluster, TOPIC, Read(skip_holes=True)):
                 topic = replica.peek().topic(TOPIC.revision)
                 start = topic.view(0).log_start_offset
                 while following in topic.l1[is_hole(topic.l1)]["base"]:

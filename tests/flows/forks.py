@@ -31,6 +31,7 @@ def work(cluster: l0gc.Cluster, seed: int) -> None:
     calls: list[Callable[[], object]] = [
         lambda: list(cluster.read("t")),
         lambda: list(cluster.read("t", pin=True)),
+        lambda: list(cluster.read_arrow("t")),
         lambda: cluster.upload("t", [b"%d" % n for n in range(choose.randrange(50))]),
         lambda: cluster.topics.describe("t"),
         cluster.housekeep,

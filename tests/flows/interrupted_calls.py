@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.operations import Upload
+from l0gc.operations import Read, Upload
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import CHECKPOINT_LIMIT
 from l0gc.storage.entry import decode_entry as unseal
@@ -283,7 +283,7 @@ class Flow:
         return lambda: reconcile(self.cluster, UPLOADED)
 
     def read(self, size: str) -> Callable[[], object]:
-        return lambda: sum(1 for _ in read_topic(self.cluster, self.topics[UPLOADED], [0]))
+        return lambda: sum(1 for _ in read_topic(self.cluster, self.topics[UPLOADED], Read(partition=0)))
 
     # -- one after another --------------------------------------------------------------------------------------------
 

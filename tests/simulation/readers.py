@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError, RefusedObjectError
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.reader import read_topic
@@ -47,7 +48,7 @@ def check_topic(world: World, cluster: Handles, topic: Topic, *, complete: bool)
     firsts: dict[int, int] = {}
     ends: dict[int, int] = {}
     try:
-        for r in read_topic(cluster, topic, skip_holes=True):
+        for r in read_topic(cluster, topic, Read(skip_holes=True)):
             mine = values[r.partition]
             first = firsts.setdefault(r.partition, r.offset)
             due = _beyond(world, topic, r.partition, ends.get(r.partition, first), r.offset)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError
+from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.operations import Read
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
@@ -54,8 +56,9 @@ def state_of(cluster: Handles, partition: int = 0) -> TopicState:
     return cluster.journal(topic.journal_of(partition)).catch_up().topics[topic.revision]
 
 
-def read(cluster: Handles, start: int | None = None, partitions: list[int] | None = None) -> Iterator[Record]:
-    return read_topic(cluster, cluster.controller.snapshot().topic("events"), partitions, start)
+def read(cluster: Handles, start: int | None = None, partition: int | None = None, **more: Any) -> Iterator[Record]:
+    topic = cluster.controller.snapshot().topic("events")
+    return read_topic(cluster, topic, Read(partition=partition, start=start, **more))
 
 
 def places(records: Iterator[Record]) -> Iterator[tuple[int, int]]:
@@ -108,15 +111,14 @@ def test_a_read_gives_the_same_however_much_it_holds_at_once(
     cluster = new_cluster(tmp_path, partitions=9, journals=2, reconciled=12, unreconciled=13)
     assert list(places(read(cluster))) == all_of(9, 0, 25)
     assert list(places(read(cluster, 17))) == all_of(9, 17, 25)
-    assert list(places(read(cluster, 11, [7, 2, 4]))) == [(p, o) for p in (2, 4, 7) for o in range(11, 25)]
+    assert list(places(read(cluster, 11, 7, before_offset=24))) == [(7, o) for o in range(11, 24)]
 
 
-def test_only_the_partitions_that_were_requested_and_only_their_journals(tmp_path: Path) -> None:
+def test_only_the_partition_that_was_requested_and_only_its_journal(tmp_path: Path) -> None:
     cluster = new_cluster(tmp_path, partitions=6, journals=3, unreconciled=4)
     process = another_process(cluster)
-    assert list(places(read(process, None, [4]))) == [(4, o) for o in range(4)]
+    assert list(places(read(process, None, 4))) == [(4, o) for o in range(4)]
     assert list(process._journals) == [cluster.controller.snapshot().topic("events").journal_of(4)]
-    assert list(read(process, None, [])) == []
 
 
 def test_a_record_has_its_partition_time_key_and_value(tmp_path: Path) -> None:
@@ -138,10 +140,50 @@ def test_slices_are_what_the_records_are(tmp_path: Path) -> None:
     topic = cluster.controller.snapshot().topic("events")
     found = [
         (s.partition, offset, v)
-        for s in read_slices(cluster, topic, start=3)
+        for s in read_slices(cluster, topic, Read(start=3))
         for offset, v in enumerate(s.batch.column("value").to_pylist(), s.base_offset)
     ]
     assert found == [(r.partition, r.offset, r.value) for r in read(cluster, 3)]
+
+
+@several
+@pytest.mark.parametrize("window_bytes", [1, 1 << 25], indirect=True)
+def test_reading_begins_and_ends_at_a_time_or_before_an_offset(
+    tmp_path: Path, window_bytes: int, partitions: int, journals: int
+) -> None:
+    cluster = new_cluster(tmp_path, partitions=partitions, journals=journals, reconciled=5)
+    times = list[int]()
+    for first in (5, 10, 15):
+        store_of(cluster).clock.ms += 3_600_000
+        times.append(store_of(cluster).clock.ms)
+        put(cluster, tmp_path, first, 5)
+        if first == 5:
+            reconcile(cluster)  # so one of the bounds is in L1, and the others in L0
+    for n, at in enumerate(times, 1):
+        assert list(places(read(cluster, from_time_ms=at))) == all_of(partitions, 5 * n, 20)
+        assert list(places(read(cluster, before_time_ms=at))) == all_of(partitions, 0, 5 * n)
+        for end, before in enumerate(times[n - 1 :], n):
+            found = list(places(read(cluster, from_time_ms=at, before_time_ms=before)))
+            assert found == all_of(partitions, 5 * n, 5 * end)
+    assert list(places(read(cluster, 3, before_offset=8))) == all_of(partitions, 3, 8)
+    assert list(places(read(cluster, 0, 0, before_time_ms=times[0]))) == [(0, o) for o in range(5)]
+    assert list(read(cluster, 7, before_offset=7)) == list(read(cluster, from_time_ms=times[-1] + 10**6)) == []
+    delete_records(cluster, "events", before_offset=7)
+    assert list(places(read(cluster, from_time_ms=0, before_offset=9))) == all_of(partitions, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"start": 1, "from_time_ms": 1}, "--from and --from-time exclude each other"),
+        ({"before_offset": 1, "before_time_ms": 1}, "--before-offset and --before-time exclude each other"),
+        ({"start": 5, "before_offset": 4}, "--before-offset 4 is below --from 5"),
+        ({"from_time_ms": 5, "before_time_ms": 4}, "--before-time 4 is before --from-time 5"),
+    ],
+)
+def test_bounds_that_exclude_each_other_are_refused(options: dict[str, Any], refused: str) -> None:
+    with pytest.raises(UsageError, match=refused):
+        Read(**options)
 
 
 def test_l1_is_read_in_pieces_and_over_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +362,8 @@ def test_below_the_log_start_offset_is_out_of_range_and_says_where_it_is(tmp_pat
         list(read(cluster, 6))
     assert e.value.exit_code == 5
     assert list(places(read(cluster, 7))) == all_of(3, 7, 15)
-    assert list(places(read(cluster, 6, [0, 2]))) == [(p, o) for p in (0, 2) for o in range(6, 15)]
+    for p in (0, 2):
+        assert list(places(read(cluster, 6, p))) == [(p, o) for o in range(6, 15)]
 
 
 def test_records_that_are_deleted_before_they_could_be_read_are_reported(

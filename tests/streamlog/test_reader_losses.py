@@ -34,7 +34,7 @@ def test_an_object_that_the_journal_needs_and_that_is_gone_is_a_loss(
     cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
     key = some_object(cluster, level, at)
     del store_of(cluster).objects[key]
-    records = places(read(another_process(cluster), None, [1]))
+    records = places(read(another_process(cluster), None, 1))
     assert [next(records) for _ in range(at)] == [(1, o) for o in range(at)]  # what lies before it is read
     with pytest.raises(CorruptObjectError, match=f"{key} does not exist, though .*events/1 .* record {at}; restore"):
         next(records)
@@ -49,7 +49,7 @@ def test_an_object_that_is_damaged_is_named(
     key = some_object(cluster, level, at)
     o = store_of(cluster).objects[key]
     o.body = {"cut": o.body[:-20], "empty": b"", "garbage": bytes(len(o.body))}[damage]
-    records = places(read(another_process(cluster), None, [1]))
+    records = places(read(another_process(cluster), None, 1))
     with pytest.raises(CorruptObjectError, match=key):
         list(records)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.reader import read_topic
@@ -22,7 +23,7 @@ def cluster_with(objects: int = 3, *, spare: int = 0, partitions: int = 2, journ
 
 
 def values(cluster: Handles, topic: Topic, partition: int) -> list[int]:
-    return [int(r.value.split(b":")[1]) for r in read_topic(cluster, topic, [partition])]
+    return [int(r.value.split(b":")[1]) for r in read_topic(cluster, topic, Read(partition=partition))]
 
 
 def log_starts(cluster: Handles, topic: Topic) -> list[int]:

@@ -14,8 +14,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -29,7 +27,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from l0gc.columns import scalar
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
 from l0gc.integrations.spark.options import ReadOptions
@@ -37,13 +34,12 @@ from l0gc.integrations.spark.plan import Planner, Slice, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.offset_reader import OffsetReader, Piece
+from l0gc.streamlog.offset_reader import OffsetReader, rows_of
 from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
 """How many objects a task fetches at once."""
-_TIME: Final = pa.timestamp("us", tz="UTC")
 _BATCH_ROWS: Final = 1 << 14
 """Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
 
@@ -68,7 +64,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
         )
         try:
             for piece in reader.read():
-                batch = _as_rows(wanted.topic.name, piece, columns)
+                batch = rows_of(wanted.topic, piece, columns)
                 for first in range(0, batch.num_rows, _BATCH_ROWS):
                     yield batch.slice(first, _BATCH_ROWS)
         except PartitionClosedError as e:
@@ -89,24 +85,6 @@ def _on_deleted(
     if fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{message}; with option failOnDataLoss=false they are left out")
     _log.warning("%s; they are left out", message, extra=event("data_loss"))
-
-
-def _as_rows(topic: str, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns that Spark wants, which may have those of their topic and partition, too."""
-    records, arrays = piece.batch.num_rows, []
-    for f in schema:
-        if f.name == "partition":
-            numbers = np.ascontiguousarray(np.broadcast_to(piece.partition, records), np.int32)
-            arrays.append(pa.Array.from_buffers(pa.int32(), records, [None, pa.py_buffer(numbers)]))
-        elif f.name == "topic":
-            arrays.append(pa.repeat(scalar(topic), records))
-        else:
-            arrays.append(piece.batch.column(f.name))
-        if f.name in {"timestamp", "create_time"}:
-            arrays[-1] = arrays[-1].cast(_TIME)
-        elif f.name == "headers":
-            arrays[-1] = arrays[-1].cast(f.type)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class BatchReader(DataSourceReader):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import AccessDeniedError, NotFoundError, PartialFailureError, SafetyError, StoreError
+from l0gc.operations import Read
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -280,7 +281,7 @@ def test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_
     result = delete_records(cluster, "events", before_offset=15)
     assert log_starts(cluster, topic) == [15, 0]
     assert (result.records, [e.split(":")[0] for e in result.errors]) == (15, ["partition events/1"])
-    first = next(read_topic(cluster, topic, [0])).timestamp_ms
+    first = next(read_topic(cluster, topic, Read(partition=0))).timestamp_ms
     result = delete_records(cluster, "events", before_time_ms=first + 3_600_000)
     assert log_starts(cluster, topic) == [20, 0]
     assert (result.records, [e.split(":")[0] for e in result.errors]) == (5, ["partition events/1"])

@@ -17,6 +17,7 @@ from l0gc.errors import (
     StoreError,
     UsageError,
 )
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
@@ -74,7 +75,7 @@ def record_of(cluster: Handles, key: str) -> GiveUpRecord:
 
 def read(cluster: Handles, partition: int = 0, **how: Any) -> list[Record]:
     topic = cluster.controller.snapshot().topic("events")
-    return list(read_topic(another_process(cluster), topic, [partition], **how))
+    return list(read_topic(another_process(cluster), topic, Read(partition=partition, **how)))
 
 
 def offsets_of(records: list[Record]) -> list[int]:
@@ -184,14 +185,14 @@ def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: bool) -> None
     if lifted:
         reconcile_run(cluster)
     topic = cluster.controller.snapshot().topic("events")
-    records = read_topic(cluster, topic, [0])
+    records = read_topic(cluster, topic, Read(partition=0))
     assert offsets_of([next(records) for _ in range(3)]) == [0, 1, 2]
     with pytest.raises(RecordsLostError, match=r"records 3 to 5 of partition events/0 were given up.*--skip-holes"):
         next(records)
     assert offsets_of(read(cluster, skip_holes=True)) == LEFT
-    assert offsets_of(list(read_topic(cluster, topic, [0], start=6))) == list(ALL)[6:]
+    assert offsets_of(read(cluster, start=6)) == list(ALL)[6:]
     with pytest.raises(RecordsLostError, match="records 4 to 5 "):
-        list(read_topic(cluster, topic, [0], start=4))
+        read(cluster, start=4)
 
 
 def test_a_reader_leaves_out_a_hole_at_the_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.inspect.verify.reading import l1_fault
+from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, Record
 from l0gc.streamlog.level_one import read, rewrite, write
@@ -35,7 +36,7 @@ def expected(values: Sequence[bytes]) -> list[tuple[bytes, int | None, Headers]]
 
 def content(cluster: Handles, partition: int = 0) -> list[tuple[bytes, int | None, Headers]]:
     topic = cluster.controller.snapshot().topic("events")
-    return [(r.value, r.create_time_ms, r.headers) for r in read_topic(cluster, topic, [partition])]
+    return [(r.value, r.create_time_ms, r.headers) for r in read_topic(cluster, topic, Read(partition=partition))]
 
 
 def l1_files(cluster: Handles, partition: int = 0) -> list[bytes]:

@@ -22,6 +22,7 @@ from l0gc.inspect.explain import explain_key
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.verify.run import verify
 from l0gc.keys import journal_log
+from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.give_up import give_up
@@ -128,9 +129,9 @@ def test_the_records_of_the_other_partitions_can_be_read(way: Way) -> None:
     way(cluster, keys[BAD])
     other = another_process(cluster)
     topic = other.controller.snapshot().topic("events")
-    assert [r.partition for p in (0, 1, 3) for r in read_topic(other, topic, [p])] == [0, 1, 3]
+    assert [r.partition for p in (0, 1, 3) for r in read_topic(other, topic, Read(partition=p))] == [0, 1, 3]
     with pytest.raises(CorruptObjectError):
-        list(read_topic(other, topic, [BAD]))
+        list(read_topic(other, topic, Read(partition=BAD)))
 
 
 def test_a_merge_leaves_the_partition_as_it_is(way: Way) -> None:

@@ -1,0 +1,206 @@
+"""`read_arrow`: the records as Arrow's batches, for pandas, Polars and DuckDB, with typed columns; few are held at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import re
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+
+import l0gc
+from l0gc.errors import NotFoundError, UsageError
+from l0gc.streamlog import reader
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.offset_reader import OffsetReader, Piece
+from l0gc.streamlog.reader import read_batches, read_topic, schema_of
+from tests.support.memory_store import store_of, topic_in_memory
+from tests.support.reconcile import put
+from tests.test_api import over
+
+ALL = ["offset", "timestamp", "key", "value", "epoch", "partition", "create_time", "headers"]
+SCHEMA = {"properties": {"n": {"type": "integer"}, "name": {"type": "string"}, "value": {"type": "number"}}}
+RECORDS = [
+    l0gc.Record(b'{"n": 1, "name": "a", "value": 0.5}', b"k", (("h", b"x"),), 1000, partition=0),
+    l0gc.Record(b'{"n": "one"}', partition=1),
+    l0gc.Record(b"\n\x00", partition=1),
+]
+
+
+@pytest.fixture(params=["L0", "L1", "both"])
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
+    """A topic without a schema and one with, which have the same records."""
+    handles = topic_in_memory(2)
+    with over(handles, monkeypatch) as opened:
+        opened.topics.create("typed", partitions=2, value_schema=SCHEMA)
+        for topic in ("events", "typed"):
+            opened.upload(topic, RECORDS[:2])
+        if request.param != "L0":
+            opened.reconcile()
+        store_of(handles).clock.ms += 1000
+        for topic in ("events", "typed"):
+            opened.upload(topic, RECORDS[2:])
+        if request.param == "L1":
+            opened.reconcile()
+        yield opened
+
+
+def test_the_batches_hold_what_the_records_are(cluster: l0gc.Cluster) -> None:
+    read, expected = cluster.read_arrow("events"), list(cluster.read("events"))
+    assert isinstance(read, pa.RecordBatchReader)
+    table = read.read_all()
+    assert table.schema == read.schema == schema_of(cluster.handles().controller.snapshot().topic("events"))
+    assert table.column_names == ALL
+    of_arrow = {n: table[n].to_pylist() for n in ("partition", "offset", "key", "value")}
+    assert of_arrow == {n: [getattr(r, n) for r in expected] for n in of_arrow}
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [r.timestamp_ms for r in expected]
+    assert table["create_time"].cast(pa.int64()).to_pylist() == [r.create_time_ms for r in expected]
+    headers = [tuple((h["key"], h["value"]) for h in of_record or ()) for of_record in table["headers"].to_pylist()]
+    assert headers == [r.headers for r in expected]
+
+
+def test_a_topic_with_a_schema_has_its_columns_wherever_the_records_are(cluster: l0gc.Cluster) -> None:
+    table = cluster.read_arrow("typed").read_all()
+    assert table.column_names == [*ALL, "n", "name", "value_value", "value_error"]
+    assert table.schema.types[-4:] == [pa.int64(), pa.string(), pa.float64(), pa.string()]
+    assert table.select(["n", "name", "value_value"]).to_pylist()[0] == {"n": 1, "name": "a", "value_value": 0.5}
+    errors = table["value_error"].to_pylist()
+    assert errors[0] is None
+    assert "$.n" in errors[1]
+    assert errors[2] is not None
+    assert table["value"].to_pylist() == [r.value for r in RECORDS]
+    only = cluster.read_arrow("typed", columns=["n", "partition"]).read_all()
+    assert only.to_pydict() == {"n": [1, None, None], "partition": [0, 1, 1]}
+
+
+def test_it_takes_what_read_takes(cluster: l0gc.Cluster) -> None:
+    def offsets(**how: Any) -> list[int]:
+        return [*map(int, cluster.read_arrow("events", **how).read_all()["offset"].to_pylist())]
+
+    at = [r.timestamp_ms for r in cluster.read("events", 1)]
+    assert offsets() == [0, 0, 1]
+    assert cluster.read_arrow("events", 1, 1).read_all()["offset"].to_pylist() == [1]
+    assert offsets(before_offset=1) == offsets(before_time_ms=at[1], pin=True) == [0, 0]
+    assert offsets(from_time_ms=at[1]) == [1]
+    assert offsets(partition=0, skip_holes=True) == [0]
+    assert cluster.pins.list() == []
+    with pytest.raises(NotFoundError):
+        cluster.read_arrow("event")
+    for columns, odd in ((["offset", "n"], "'n'"), ([], "''")):
+        with pytest.raises(
+            UsageError, match=f"topic 'events' has no column {odd}: name some of offset, timestamp, key, v"
+        ):
+            cluster.read_arrow("events", columns=columns)
+
+
+def test_a_reader_that_is_left_ends_its_pin(cluster: l0gc.Cluster) -> None:
+    read = cluster.read_arrow("events", pin=True)
+    read.read_next_batch()
+    assert len(cluster.pins.list()) == 1
+    del read
+    gc.collect()
+    assert cluster.pins.list() == []
+
+
+def test_polars_and_duckdb_take_it_and_it_can_be_uploaded(cluster: l0gc.Cluster) -> None:
+    frame = polars.from_arrow(cluster.read_arrow("typed"))
+    assert isinstance(frame, polars.DataFrame)
+    assert (frame.height, frame["n"].sum()) == (3, 1)
+    typed = cluster.read_arrow("typed")
+    assert duckdb.sql("SELECT count(*), sum(n), min(name), count(value_error) FROM typed").fetchall() == [
+        (3, 1, "a", 2)
+    ]
+    del typed
+    cluster.topics.create("copy", 2)
+    cluster.upload("copy", cluster.read_arrow("events"))
+    fields = ("partition", "key", "value", "headers", "create_time_ms")
+    copied, original = ([[getattr(r, f) for f in fields] for r in cluster.read(t)] for t in ("copy", "events"))
+    assert copied == original
+
+
+def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
+    section = (
+        (Path(__file__).parents[2] / "docs/library.md")
+        .read_text()
+        .partition("## Records as Arrow\n")[2]
+        .partition("\n## ")[0]
+    )
+    names: dict[str, Any] = {"cluster": cluster}
+    imports = "import asyncio, duckdb, polars\nfrom datetime import UTC, datetime, timedelta\n"
+    (first, of_asyncio) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    exec(
+        imports
+        + first.replace("readings", "events")
+        .replace("datetime.now(UTC)", "datetime.fromtimestamp(0, UTC)")
+        .replace(" - timedelta(hours=1)", ""),
+        names,
+    )
+    assert (names["frame"].shape, sorted(names["by_key"]["n"]), len(names["pandas_frame"])) == ((3, 2), [1, 2], 1)
+    exec(of_asyncio, names)
+
+    async def rows() -> int:
+        return sum([batch.num_rows async for batch in names["batches"](cluster.read_arrow("events"))])
+
+    assert asyncio.run(rows()) == 3
+
+
+def large(partitions: int = 1) -> Handles:
+    """A topic of 24 L0 objects."""
+    handles, chosen = topic_in_memory(partitions), random.Random(1)
+    for _ in range(24):
+        put(handles, "events", {p: [chosen.randbytes(500).hex().encode() for _ in range(4)] for p in range(partitions)})
+    return handles
+
+
+def test_a_partition_is_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large it is: of what was read, only the piece that is handed out is still there."""
+    held, most, came = list["weakref.ref[Any]"](), 0, 0
+    read = OffsetReader.read
+
+    def watched(self: OffsetReader) -> Iterator[Piece]:
+        for piece in read(self):
+            held.append(weakref.ref(piece.batch))
+            yield piece
+            del piece
+
+    monkeypatch.setattr(OffsetReader, "read", watched)
+    handles = large()
+    topic = handles.controller.snapshot().topic("events")
+    schema = schema_of(topic)
+    batches = pa.RecordBatchReader.from_batches(schema, read_batches(handles, topic, schema=schema))
+    for batch in batches:
+        came += batch.num_rows
+        del batch
+        most = max(most, sum(r() is not None for r in held))
+    assert (came, len(held)) == (96, 24)
+    assert most <= 2
+
+
+def test_many_partitions_are_held_together_up_to_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1_000_000)
+    handles = large(8)
+    topic = handles.controller.snapshot().topic("events")
+    schema = schema_of(topic)
+    batches = [*read_batches(handles, topic, schema=schema)]
+    assert max(b.nbytes for b in batches) < 1_000_000
+    assert 2 <= len(batches) <= 4
+    together = pa.Table.from_batches(batches)
+    assert together["value"].to_pylist() == [r.value for r in read_topic(handles, topic)]
+
+
+def test_only_offsets_are_read_without_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = large(2)
+    with over(handles, monkeypatch) as cluster:
+        cluster.epoch  # noqa: B018 - the logs are read
+        list(cluster.read_arrow("events", columns=["offset"]))
+        before = store_of(handles).requests["get"]
+        assert cluster.read_arrow("events", columns=["partition", "offset"]).read_all().num_rows == 192
+        assert store_of(handles).requests["get"] - before <= 2
