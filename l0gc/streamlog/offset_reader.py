@@ -68,7 +68,7 @@ class Piece(NamedTuple):
     batch: pa.RecordBatch
 
 
-def rows_of(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
+def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
     """Records with the columns that are wanted: those of L1, their topic's name, and those of its value schema, which are
     parsed from their values."""
     records, typed, arrays = piece.batch.num_rows, dict[str, pa.Array](), list[pa.Array]()

@@ -28,7 +28,7 @@ from l0gc.streamlog.journal.rows import RANGE, Rows, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
 from l0gc.streamlog.level_one.values import parser_of
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, rows_of
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
 
 WINDOW_BYTES: Final = 32 << 20
@@ -110,7 +110,7 @@ def read_batches(
     """The records of a topic with the columns of a schema, which `schema_of` gave. See `read_pieces`."""
     typed = {*schema.names} - {*L1_FILE.names}
     for piece in read_pieces(cluster, topic, wanted, names=[*schema.names, *(["value"] if typed else [])], pin=pin):
-        yield rows_of(topic, piece, schema)
+        yield as_rows(topic, piece, schema)
 
 
 def read_slices(

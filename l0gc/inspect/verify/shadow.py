@@ -72,7 +72,7 @@ class AccessLogs(NamedTuple):
     prefix: str
 
 
-class Read(NamedTuple):
+class LoggedRead(NamedTuple):
     """A successful request for an object's bytes."""
 
     key: str
@@ -88,7 +88,7 @@ class _Needs:
     limit: int
     waiting: dict[str, list[Suspect]] = field(default_factory=dict)
     landed: dict[str, list[tuple[int, Suspect]]] = field(default_factory=dict)
-    reads: dict[str, list[Read]] = field(default_factory=dict)
+    reads: dict[str, list[LoggedRead]] = field(default_factory=dict)
 
 
 def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyResult:
@@ -218,9 +218,9 @@ def _read_access_logs(cluster: Handles, basis: Basis, logs: AccessLogs, needs: _
     """Add who read an L0 object at or below the limit. Raises `UsageError`: a file has no line of such a log."""
     proof.log_lines = 0
 
-    def read(key: str) -> tuple[int, list[int], list[Read]]:
+    def read(key: str) -> tuple[int, list[int], list[LoggedRead]]:
         """Return how many lines a file has, the times of its first and last request, and the reads that matter."""
-        lines, times, reads = 0, list[int](), list[Read]()
+        lines, times, reads = 0, list[int](), list[LoggedRead]()
         for line in logs.source.get(key).body.decode(errors="replace").splitlines():
             m = _ACCESS.match(line)
             if m is None:
@@ -236,7 +236,7 @@ def _read_access_logs(cluster: Handles, basis: Basis, logs: AccessLogs, needs: _
             if parsed is not None and parsed.epoch <= needs.limit and wanted:
                 who = without_secrets(m["requester"])
                 text = f"{who} read it at {moment(ms)} ({m['operation']})"
-                reads.append(Read(name.removeprefix(logs.prefix), ms, text))
+                reads.append(LoggedRead(name.removeprefix(logs.prefix), ms, text))
         if not lines:
             raise UsageError(f"{logs.place}: {key or 'it'} has no line of an S3 server access log")
         return lines, times, reads

@@ -34,7 +34,7 @@ from l0gc.integrations.spark.plan import Planner, Slice, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.offset_reader import OffsetReader, rows_of
+from l0gc.streamlog.offset_reader import OffsetReader, as_rows
 from l0gc.streamlog.pins import pin_for_reader, while_pinned
 
 _log: Final = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
         )
         try:
             for piece in reader.read():
-                batch = rows_of(wanted.topic, piece, columns)
+                batch = as_rows(wanted.topic, piece, columns)
                 for first in range(0, batch.num_rows, _BATCH_ROWS):
                     yield batch.slice(first, _BATCH_ROWS)
         except PartitionClosedError as e:
