@@ -448,7 +448,7 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     text = (ROOT / "docs/library.md").read_text()
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     first = text.split("```python\n")[1].split("```")[0]
-    assert first in (ROOT / "examples/embed.py").read_text()
+    assert first in (ROOT / "examples/notebook.py").read_text()
 
 
 OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show": "log"}

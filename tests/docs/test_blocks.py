@@ -137,13 +137,15 @@ NOT_RUN: Final = {
 EXAMPLES: Final = {
     "airflow/*.py": "tests/examples/test_schedules.py",  # parsed: Airflow does not go with the other libraries
     "cron/*": "tests/examples/test_schedules.py",  # its command lines are parsed: the tests have no cron
-    "embed.py": "tests/examples/test_embed.py",
     "external_log/*.py": "tests/docs/test_blocks.py",
     "flights_to_ndjson.py": "tests/docs/test_blocks.py",
     "grafana/*": "tests/cli/test_observability_files.py",  # its queries name metrics that exist
     "iam/*.json": "tests/examples/test_iam.py",
+    "ingest_service.py": "tests/examples/test_programs.py",
     "kafka/*.py": "tests/integrations/test_kafka.py",  # mypy alone reads spark_kafka.py: its jar is not to be had
     "kubernetes/*.yaml": "tests/examples/test_schedules.py",  # parsed, like those of cron
+    "notebook.py": "tests/examples/test_programs.py",
+    "orchestrated_task.py": "tests/examples/test_programs.py",
     "prometheus/*": "tests/cli/test_observability_files.py",
     "spark_parquet.py": "tests/examples/test_spark_examples.py",
     "spark_submit/*.py": "tests/flows/test_spark_cluster.py",
