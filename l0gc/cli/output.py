@@ -391,7 +391,7 @@ def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     try:
         is_file = path.is_file() or not path.exists()  # of a directory, opening it says that it is one
         place = path.resolve() if is_file else path
-        part = place.with_name(f".{place.name}.{uuid.uuid4().hex}") if is_file else place
+        part = place.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else place  # as long as a name may be
         file = part.open("wb")
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e
