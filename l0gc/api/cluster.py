@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from l0gc.api.keywords import *
     from l0gc.api.results import *
     from l0gc.collect.scan import Deletable
-    from l0gc.inspect.log import Shown
+    from l0gc.inspect.log import LogLine
     from l0gc.streamlog.controller.state import Topic
 
 A = TypeVar("A")
@@ -790,7 +790,7 @@ class Cluster:
 
         return examine(self.handles(), self.store, progress)
 
-    def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
+    def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[LogLine]:
         """What a log holds, from offset `start` on: each has `data`, and `damaged` if it cannot be read. As `l0gc log show`.
 
         Args:

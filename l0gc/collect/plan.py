@@ -22,7 +22,7 @@ from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import SHADOW, KeyLayout
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
-from l0gc.watermark.publication import Judged, PublishedWatermark, refuse_if_set_back, watermark_at, watermark_of
+from l0gc.watermark.publication import LogCheck, PublishedWatermark, refuse_if_set_back, watermark_at, watermark_of
 from l0gc.watermark.source import ClusterHandle
 
 D = TypeVar("D", bound=Deletion)
@@ -161,7 +161,7 @@ def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Remo
 
 
 def _look(
-    cluster: ClusterHandle, options: D, name: str, judge: Callable[[], Judged]
+    cluster: ClusterHandle, options: D, name: str, judge: Callable[[], LogCheck]
 ) -> tuple[Removal[D], PublishedWatermark | None, Callable[[], str]]:
     """Return the plan without what depends on the kind of run, the published M, and a function that returns the
     versioning.

@@ -76,7 +76,7 @@ def _values(column: Sequence[Any] | Rows) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class LogLine:
     """One object to be written; `damaged` if it says what cannot be read.
 
     Attributes:
@@ -117,7 +117,7 @@ def _json(value: Any) -> Iterator[bytes]:
         yield msgspec.json.encode(value)
 
 
-def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[Shown]:
+def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[LogLine]:
     """Yield the entries of a log from offset `start` to its current end.
 
     Args:
@@ -136,11 +136,11 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
     if folder.checkpoints and (checkpoint or gone):
         yield from _checkpoint(cluster, log, journal, folder.checkpoints[-1], names)
 
-    def read(offset: int) -> Landed | Shown:
+    def read(offset: int) -> Landed | LogLine:
         try:
             return log.get(offset)
         except ObjectNotFoundError:
-            return Shown({"offset": offset, "truncated": True})  # since the listing
+            return LogLine({"offset": offset, "truncated": True})  # since the listing
         except CorruptObjectError as e:
             return _damaged({"offset": offset}, e)
 
@@ -154,7 +154,7 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
                 missing = f"the entries {expected} to {offset - 1} are missing, though a later one is there"
                 yield _damaged({"offset": expected}, CorruptObjectError(missing))
             expected = offset + 1
-            yield found if isinstance(found, Shown) else _entry(log, journal, found, names)
+            yield found if isinstance(found, LogLine) else _entry(log, journal, found, names)
 
 
 def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:
@@ -170,8 +170,8 @@ def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:
     return {}
 
 
-def _damaged(where: Mapping[str, Any], error: Exception) -> Shown:
-    return Shown({**where, "error": str(error)}, damaged=True)
+def _damaged(where: Mapping[str, Any], error: Exception) -> LogLine:
+    return LogLine({**where, "error": str(error)}, damaged=True)
 
 
 def _time(ms: int) -> str | int:
@@ -185,14 +185,14 @@ def _time(ms: int) -> str | int:
 # -- entries ------------------------------------------------------------------------------------------------------------
 
 
-def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[int, str]) -> Shown:
+def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[int, str]) -> LogLine:
     where = {"offset": landed.offset, "time": _time(landed.time_ms), "bytes": landed.weight}
     try:
         if journal is None:
             entry: msgspec.Struct = decode_controller_entry(landed.offset, landed.payload)
         else:
             entry = decode_journal_entry(landed.payload, log.entry_key(landed.offset))
-        return Shown({**where, **entry_tree(entry, names)})
+        return LogLine({**where, **entry_tree(entry, names)})
     except (L0gcError, ValueError) as e:
         return _damaged(where, e)
 
@@ -260,7 +260,7 @@ def _blocks(blocks: Rows, start: int) -> Table:
 
 def _checkpoint(
     cluster: Handles, log: SharedLog, journal: int | None, offset: int, names: Mapping[int, str]
-) -> Iterator[Shown]:
+) -> Iterator[LogLine]:
     key, where = log.checkpoint_key(offset), {"checkpoint": offset}
     try:
         kept = log.get_checkpoint(offset)
@@ -275,7 +275,7 @@ def _checkpoint(
         return
     parts = _controller_parts(state) if isinstance(state, ControllerState) else _journal_parts(state, names)
     for n, part in enumerate(parts):
-        yield Shown({**(where if n else head), **part})
+        yield LogLine({**(where if n else head), **part})
 
 
 def _controller_parts(state: ControllerState) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ _NAMED: Final = 3
 """So many logs are named in the sentence that says what went wrong."""
 
 
-class Broken(msgspec.Struct, frozen=True):
+class LogFailure(msgspec.Struct, frozen=True):
     """A log for which housekeeping failed, and why; `journal` is None for the controller's."""
 
     journal: int | None
@@ -69,7 +69,7 @@ class HousekeepResult(Outcome):
     closed: int = 0
     journals: int = 0
     partitions: int = 0
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[LogFailure] = field(default_factory=list)
 
     @property
     def problem(self) -> PartialFailureError | None:
@@ -143,7 +143,7 @@ def housekeep(cluster: Handles, *, barrier: bool = False) -> HousekeepResult:
         closed=sum(log.closed for log in logs),
         journals=len(in_use),
         partitions=state.partition_count,
-        broken=[Broken(log.journal, "; ".join(dict.fromkeys(log.errors))) for log in logs if log.errors],
+        broken=[LogFailure(log.journal, "; ".join(dict.fromkeys(log.errors))) for log in logs if log.errors],
     )
 
 

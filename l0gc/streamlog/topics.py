@@ -23,7 +23,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, evolved, fields_json, inferred
-from l0gc.streamlog.housekeep import Broken
+from l0gc.streamlog.housekeep import LogFailure
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
 class RemovedTopic(Topic, frozen=True, array_like=False):
     """The deleted topic; `broken` names the journals in which it could not be closed, for the error's message."""
 
-    broken: list[Broken] = msgspec.field(default_factory=list)
+    broken: list[LogFailure] = msgspec.field(default_factory=list)
     hidden: ClassVar[frozenset[str]] = Topic.hidden | {"broken"}
 
     @property
@@ -290,7 +290,7 @@ def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
     return InferredSchema(fields_json(evolved(None, columns).columns))
 
 
-def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:
+def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[LogFailure]]:
     """Delete the topic and close it in its journals; return those in which that failed, where housekeeping tries
     again.
 
@@ -301,11 +301,11 @@ def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[Broken]]:
     refuse_if_set_back(cluster)
     topic = cluster.controller.delete_topic(name)
 
-    def close(journal: int) -> Broken | None:
+    def close(journal: int) -> LogFailure | None:
         try:
             cluster.journal(journal).close(topic.revision, topic.topic_id)
         except (CorruptObjectError, StoreError, ProtocolError) as e:
-            return Broken(journal, str(e))
+            return LogFailure(journal, str(e))
         return None
 
     return topic, [b for b in cluster.parallel.map(close, topic.journals) if b is not None]

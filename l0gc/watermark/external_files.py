@@ -89,8 +89,8 @@ class ExternalFiles(SnapshotLimits):
         """
         finished = self.expect_partitions is None
         # The reports first: one that was made after the snapshot may be above its epoch.
-        reports = _Found(store, store_at, self.reports, finished=finished)
-        return _FoundFiles(self, reports, _Found(store, store_at, self.partitions, finished=finished), store_at)
+        reports = _FileSet(store, store_at, self.reports, finished=finished)
+        return _FoundFiles(self, reports, _FileSet(store, store_at, self.partitions, finished=finished), store_at)
 
 
 class _Part(NamedTuple):
@@ -106,7 +106,7 @@ class _Part(NamedTuple):
         return read_table(f"{self.place}/{self.key}", body, REPORTS if self.reports else PARTITIONS, folders)
 
 
-class _Found:
+class _FileSet:
     """A file, or all files of a folder, which has to stay finished while it is read.
 
     In a bucket, a name is a folder if there are keys below it.
@@ -148,7 +148,7 @@ class _Found:
 
 
 class _FoundFiles:
-    def __init__(self, wanted: ExternalFiles, reports: _Found, partitions: _Found, store_at: StoreAt) -> None:
+    def __init__(self, wanted: ExternalFiles, reports: _FileSet, partitions: _FileSet, store_at: StoreAt) -> None:
         self._wanted, self._folders, self._store_at = wanted, (reports, partitions), store_at
         self._parts = [_Part(*f, reports=found is reports) for found in self._folders for f in found.files]
         self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0

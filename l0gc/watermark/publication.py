@@ -232,7 +232,7 @@ def _end(end: tuple[int, int]) -> str:
     return f"{ends} after it was accepted {accepted} times" if accepted else ends
 
 
-class Judged(NamedTuple):
+class LogCheck(NamedTuple):
     """Confirms that no log went back. `unread` are the units that could not be checked because they are unreadable,
     and why.
     """
@@ -249,7 +249,7 @@ def refuse_if_set_back(
     keep: bool = True,
     by_m: bool = False,
     names: bool = False,
-) -> Judged:
+) -> LogCheck:
     """Refuse to delete, commit or advance anything if a log went back: the controller's, or a unit's.
 
     The caller must skip a unit that cannot be read, even if it becomes readable later: nothing is committed to it, and
@@ -279,7 +279,7 @@ def refuse_if_set_back(
         if by_m and unit.error and not unit.damaged:
             raise StoreError(f"whether {unit.unit} was set back is not known: {unit.error}; nothing was deleted")
         check_set_back(published, unit, by_m=by_m)
-    return Judged(identity, published, unread)
+    return LogCheck(identity, published, unread)
 
 
 def newest_ends(*readings: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

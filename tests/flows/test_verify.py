@@ -19,7 +19,7 @@ from l0gc.cli.output import Output, taking_results
 from l0gc.cli.status import verified
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError, StaleClusterEpochError
-from l0gc.inspect.verify.findings import Checked, Kind, Suspect, VerifyResult, finding_of
+from l0gc.inspect.verify.findings import Kind, ReadCounts, Suspect, VerifyResult, finding_of
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout, PartitionId, journal_log, level_one
 from l0gc.runtime import Runtime
 from l0gc.settings import Settings
@@ -475,7 +475,13 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
         Suspect(Kind.LOG_GAP, 2, key="l0gc/journal/0002/", detail="entry 3 is missing"),
     ]
     result = VerifyResult(
-        9, 4, True, [finding_of(s) for s in suspects], 3, {"l0_missing": 2, "log_gap": 1}, Checked(16, 4, 1, 2, 3, 0, 5)
+        9,
+        4,
+        True,
+        [finding_of(s) for s in suspects],
+        3,
+        {"l0_missing": 2, "log_gap": 1},
+        ReadCounts(16, 4, 1, 2, 3, 0, 5),
     )
     with pytest.raises(SafetyError, match=r"^3 findings; nothing was changed$"):
         Output(Settings()).finish(lambda: result, verified)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import NotFoundError, NotInitialisedError
-from l0gc.inspect.log import Shown, Table, show_log
+from l0gc.inspect.log import LogLine, Table, show_log
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -47,7 +47,7 @@ def shown(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: 
     return rows
 
 
-def read(s: Shown) -> Row:
+def read(s: LogLine) -> Row:
     """One line, as a reader has it."""
     line = b"".join(s.pieces())
     assert b"\n" not in line
@@ -167,7 +167,7 @@ def test_many_rows_are_written_in_pieces() -> None:
 @settings(max_examples=50)
 def test_what_is_written_in_pieces_is_what_is_written_at_once(value: Any) -> None:
     row = {"value": value, "empty": {}, "nested": {"list": [value, []]}}
-    assert json.loads(b"".join(Shown(row).pieces())) == json.loads(msgspec.json.encode(row))
+    assert json.loads(b"".join(LogLine(row).pieces())) == json.loads(msgspec.json.encode(row))
 
 
 # -- checkpoints --------------------------------------------------------------------------------------------------------
@@ -312,6 +312,6 @@ def test_looking_changes_nothing(busy: tuple[Handles, Topic]) -> None:
     cluster, _ = busy
     before = dict(store_of(cluster).objects)
     for journal in (None, 0):
-        lines: Iterator[Shown] = show_log(cluster, journal, checkpoint=True)
+        lines: Iterator[LogLine] = show_log(cluster, journal, checkpoint=True)
         assert sum(1 for _ in lines) > 0
     assert store_of(cluster).objects == before

@@ -123,7 +123,7 @@ class TrendPoint(msgspec.Struct, frozen=True):
     deleted_bytes: int = 0
 
 
-class Saved(msgspec.Struct, frozen=True):
+class Savings(msgspec.Struct, frozen=True):
     """What the runs since `since_ms` deleted, and what it would cost each month if it still existed.
 
     `at_most`: two runs overlapped, and a store also reports an already deleted object as deleted.
@@ -196,7 +196,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
     given_up: list[HoleFacts]
     epochs: list[EpochBar]
     trend: list[TrendPoint]
-    saved: Saved | None
+    saved: Savings | None
     forecast: Forecast | None
     deleted: list[DeletedBar]
     findings: VerifyResult | None
@@ -464,7 +464,7 @@ def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
     return [r.summary for r in runs if r.summary is not None and r.summary.objects]
 
 
-def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
+def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Savings | None:
     """Return what all of the runs deleted, L0 and other kinds; None if that is nothing."""
     deletions = sorted(_deletions(runs), key=lambda s: s.started_ms)
     if not deletions:
@@ -472,7 +472,7 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Saved | None:
     total = sum(s.bytes for s in deletions)
     cost = round(dollars_month(total, price_gb_month), 6)
     overlap = any(after.started_ms < before.ended_ms for before, after in pairwise(deletions))
-    return Saved(deletions[0].started_ms, len(deletions), sum(s.objects for s in deletions), total, cost, overlap)
+    return Savings(deletions[0].started_ms, len(deletions), sum(s.objects for s in deletions), total, cost, overlap)
 
 
 def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof | None:

@@ -153,7 +153,7 @@ def finding_of(s: Suspect) -> Finding:
     )
 
 
-class Checked(msgspec.Struct):
+class ReadCounts(msgspec.Struct):
     """How much was read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their contents.
 
     `holes` are ranges of records that were given up.
@@ -232,7 +232,7 @@ class VerifyResult(msgspec.Struct, Outcome):
     findings: list[Finding] = []
     total: int = 0
     counts: dict[str, int] = {}
-    checked: Checked = msgspec.field(default_factory=Checked)
+    checked: ReadCounts = msgspec.field(default_factory=ReadCounts)
     waiting_objects: int = 0
     waiting_bytes: int = 0
     eligible_objects: int = 0

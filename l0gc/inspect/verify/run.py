@@ -43,9 +43,9 @@ from l0gc.inspect.verify.findings import (
     FOREIGN,
     LATER,
     Basis,
-    Checked,
     JournalCopy,
     Kind,
+    ReadCounts,
     Suspect,
     VerifyResult,
     check_journal,
@@ -208,7 +208,7 @@ def result_of(basis: Basis, counts: Counter[Kind], listed: Iterable[Suspect], *,
         findings=[finding_of(s) for s in listed],
         total=counts.total(),
         counts={kind.value: n for kind, n in sorted(counts.items())},
-        checked=Checked(journals=state.journals, partitions=state.partition_count),
+        checked=ReadCounts(journals=state.journals, partitions=state.partition_count),
     )
 
 
@@ -326,7 +326,7 @@ def _read_journals(
                 yield from _l1_references(cut, cluster, journal, topic, state)
                 extents = sum(len(o.extents) for o in state.objects)
                 seen = Counter(extents=extents, index_objects=len(state.index), holes=state.totals().holes)
-                yield journal % cut.tasks, Seen(seen)
+                yield journal % cut.tasks, Observations(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
         if any(s.kind in DOUBTFUL for s in suspects):
             yield from ((task, journal) for task in range(cut.tasks))
@@ -371,7 +371,7 @@ def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[i
 
 
 @dataclass(slots=True)
-class Seen:
+class Observations:
     """What is as it should be, and L0 keys above the cluster epoch, of which a bucket may have many.
 
     `counts` are by the names of the result's fields. `ahead` has for each such epoch the number of objects, and their first
@@ -381,7 +381,7 @@ class Seen:
     counts: Counter[str] = field(default_factory=Counter)
     ahead: dict[int, tuple[int, str]] = field(default_factory=dict)
 
-    def add(self, other: Seen) -> None:
+    def add(self, other: Observations) -> None:
         self.counts.update(other.counts)
         for epoch, (objects, key) in other.ahead.items():
             self.add_ahead(epoch, objects, key)
@@ -393,7 +393,7 @@ class Seen:
 
 def _compare(
     basis: Basis, readers: int, deep: bool, cluster: Handles, sent: Iterable[Any]
-) -> Iterator[tuple[int, Suspect | Seen]]:
+) -> Iterator[tuple[int, Suspect | Observations]]:
     """List a task's share, and compare it with the references to it.
 
     Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect.
@@ -403,7 +403,7 @@ def _compare(
             that may have lost entries (what it does not name, it may have named), and what else was seen of the journals.
     """
 
-    def addressed(item: Suspect | Seen) -> tuple[int, Suspect | Seen]:
+    def addressed(item: Suspect | Observations) -> tuple[int, Suspect | Observations]:
         return item.journal % readers if isinstance(item, Suspect) else 0, item
 
     references: list[References] = []
@@ -466,15 +466,15 @@ class _Comparison:
             for n in self._take(key):
                 yield self._suspect(n, Kind.L1_MISSING if self._places["l1"][n] else Kind.L0_MISSING)
 
-    def read(self, part: FolderRange) -> tuple[list[Suspect], Seen]:
+    def read(self, part: FolderRange) -> tuple[list[Suspect], Observations]:
         """List a range. Several may be read at once, since no key is in two of them."""
-        suspects, seen = list[Suspect](), Seen()
+        suspects, seen = list[Suspect](), Observations()
         look = self._l0 if part.folder == self._layout.data_prefix else self._l1
         for page in RangeReader(self._cluster.store, self._layout, part.keys, folder=part.folder).read():
             look(page, suspects, seen)
         return suspects, seen
 
-    def _l0(self, page: ListedPage, suspects: list[Suspect], seen: Seen) -> None:
+    def _l0(self, page: ListedPage, suspects: list[Suspect], seen: Observations) -> None:
         basis, counts, expected = self._basis, seen.counts, self._expected
         for key, size, epoch in zip(page.keys, page.sizes, self._layout.epochs(page.keys), strict=True):
             refs = self._take(key)
@@ -492,7 +492,7 @@ class _Comparison:
                 counts[f"{kind}_bytes"] += size
             counts["l0_objects"] += 1
 
-    def _l1(self, page: ListedPage, suspects: list[Suspect], seen: Seen) -> None:
+    def _l1(self, page: ListedPage, suspects: list[Suspect], seen: Observations) -> None:
         counts, expected = seen.counts, self._expected
         for key, size, modified_ms in zip(page.keys, page.sizes, page.modified_ms, strict=True):
             refs = self._take(key)
@@ -513,12 +513,12 @@ class _Comparison:
                 suspects.append(Suspect(Kind.L1_ORPHAN, journal, p.topic, p.revision, p.partition, key))
             counts["l1_objects"] += max(1, len(refs))
 
-    def contents(self) -> Iterator[Suspect | Seen]:
+    def contents(self) -> Iterator[Suspect | Observations]:
         """Read what the journals refer to, several objects at a time."""
         for chunk in in_chunks(range(len(self._keys)), _CONTENTS_AT_ONCE):
             read = self._cluster.parallel.map(self._check, chunk)
             yield from (s for s, _ in read if s is not None)
-            yield Seen(Counter(bytes_read=sum(size for _, size in read)))
+            yield Observations(Counter(bytes_read=sum(size for _, size in read)))
 
     def _check(self, n: int) -> tuple[Suspect | None, int]:
         """Return what is wrong with the contents of an object, and how many bytes were read; none if its size is the
@@ -543,10 +543,10 @@ class _Comparison:
 
 
 def _read_again(
-    basis: Basis, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Seen]
+    basis: Basis, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Observations]
 ) -> Iterator[tuple[Counter[str], Counter[Kind], list[Suspect]]]:
     """Yield what a task saw, and its findings: all by their kind, and the first of them."""
-    suspects, seen = list[Suspect](), Seen()
+    suspects, seen = list[Suspect](), Observations()
     for item in sent:
         if isinstance(item, Suspect):
             suspects.append(item)

@@ -175,7 +175,7 @@ class Lists(NamedTuple):
         return Lists(*(in_order(np.concatenate(both)) for both in zip(self, other, strict=True)))
 
 
-class _Changed(NamedTuple):
+class _ListChange(NamedTuple):
     """Lists after a change, and what left them: L1 objects, and index objects with all that they list."""
 
     after: Lists
@@ -183,7 +183,7 @@ class _Changed(NamedTuple):
     trees: Rows
 
 
-def _changed(lists: Lists, change: Change) -> _Changed:
+def _changed(lists: Lists, change: Change) -> _ListChange:
     """Return the result of a change for its partitions' lists; meaningless if it does not fit."""
     partitions = change.partitions
     below = change.starts["offset"] if len(change.starts) else np.zeros(len(partitions), np.int64)
@@ -196,7 +196,7 @@ def _changed(lists: Lists, change: Change) -> _Changed:
     listed_up_to[np.searchsorted(partitions, indexes["partition"])] = indexes["last"]  # of several the last one's stays
     newest = in_order(np.concatenate([rows[~gone], change.added]))
     newest = newest[newest["last"] > listed_up_to[np.searchsorted(partitions, newest["partition"])]]
-    return _Changed(Lists(indexes, newest), np.concatenate([change.removed, rows[gone]]), index[expired])
+    return _ListChange(Lists(indexes, newest), np.concatenate([change.removed, rows[gone]]), index[expired])
 
 
 def _firsts(lists: Lists, partitions: Rows, empty: Rows) -> Rows:

@@ -107,7 +107,7 @@ def write_l1(
     held_bytes: int = HELD_BYTES,
 ) -> WrittenL1:
     """Write the records that `read_rows` gave for this writer, of all readers, as L1 objects. Raises `StoreError`."""
-    with temporary_folder("l1") as directory, _Held(directory, held_bytes) as held:
+    with temporary_folder("l1") as directory, _BatchStore(directory, held_bytes) as held:
         faults: list[Fault] = []
         pieces: list[Rows] = []
         for found in arriving:
@@ -220,7 +220,7 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return table.select(with_optional(L1_SCHEMA, table.drop_columns(empty).schema).names)
 
 
-class _Held:
+class _BatchStore:
     """Batches of `ROWS`, by number: the first ones in memory, the others in files that are mapped, one for each schema."""
 
     def __init__(self, directory: Path, limit: int) -> None:
@@ -232,7 +232,7 @@ class _Held:
         self._counts: Counter[str] = Counter()
         self._stack = ExitStack()
 
-    def __enter__(self) -> _Held:
+    def __enter__(self) -> _BatchStore:
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -28,7 +28,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import JournalTask
 from l0gc.watermark.compute import Watermark, check_epochs
 from l0gc.watermark.publication import (
-    Judged,
+    LogCheck,
     PublishedWatermark,
     encode_published,
     read_published,
@@ -52,7 +52,7 @@ _snapshot = Controller.snapshot
 _bounds = JournalState.bounds
 _tasks_of = l0gc.streamlog.journal.summary.tasks_of
 _propose = Controller._propose
-_find_files = l0gc.watermark.external_files._Found.__init__
+_find_files = l0gc.watermark.external_files._FileSet.__init__
 _refuse_if_set_back = l0gc.watermark.publication.refuse_if_set_back
 _BETWEEN_S = 60.0
 """So long a mutant takes between two steps that the guard makes one, so that others come between them."""
@@ -113,7 +113,7 @@ def untouched_left_out(self: JournalState, revision: int, first: int, count: int
     "l0gc/watermark/external_files.py::ExternalFiles",
     "a list of another system's partitions is read before its writer has finished it",
     "tests/watermark/test_external_files.py::test_a_folder_that_is_not_finished_is_refused",
-    place="l0gc/watermark/external_files.py::_Found.__init__",
+    place="l0gc/watermark/external_files.py::_FileSet.__init__",
 )
 def unfinished_list(*args: Any, finished: bool) -> None:
     _find_files(*args, finished=False)
@@ -197,7 +197,7 @@ def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True
 )
 def revisions_given_twice(
     cluster: ClusterHandle, units: Collection[int] | None = None, *, names: bool = False, **options: bool
-) -> Judged:
+) -> LogCheck:
     return _refuse_if_set_back(cluster, units, **options)
 
 
