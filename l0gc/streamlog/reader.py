@@ -8,11 +8,15 @@ alone, and its records are handed out as they come.
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise, repeat
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +24,7 @@ import pyarrow as pa
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError, UsageError
 from l0gc.operations import Read
+from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
@@ -42,6 +47,11 @@ _EXPANSION: Final = 8
 _PARTITION_BYTES: Final = 512
 """What a partition takes however little is in it."""
 _ALL: Final = Read()
+_EXIT_S: Final = 10.0
+"""How long Python's exit waits for a batch that is being read."""
+_under_way: Final = WeakKeyDictionary[threading.Lock, int]()
+"""A lock for each reader of batches, held while it reads one, and the process that has made it."""
+_exiting: Final = threading.Event()
 
 
 class RecordSlice(NamedTuple):
@@ -107,10 +117,31 @@ def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
 def read_batches(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a topic with the columns of a schema, which `schema_of` gave. See `read_pieces`."""
+    """Yield the records of a topic with the columns of a schema, which `schema_of` gave. See `read_pieces`.
+
+    Arrow's C++ code asks for each batch. A daemon thread that is below it when Python ends would abort the process, so
+    Python's exit waits for the batch, and the next one is refused.
+    """
     typed = {*schema.names} - {*L1_FILE.names}
-    for piece in read_pieces(cluster, topic, wanted, names=[*schema.names, *(["value"] if typed else [])], pin=pin):
+    pieces = read_pieces(cluster, topic, wanted, names=[*schema.names, *(["value"] if typed else [])], pin=pin)
+    lock = threading.Lock()
+    _under_way[lock] = os.getpid()
+    while True:
+        with lock:
+            if _exiting.is_set():
+                raise UsageError(CLOSED)
+            piece = next(pieces, None)
+        if piece is None:
+            return
         yield as_rows(topic, piece, schema)
+
+
+@atexit.register
+def _await_batches() -> None:
+    _exiting.set()
+    for lock, process in list(_under_way.items()):
+        if process == os.getpid() and lock.acquire(timeout=_EXIT_S):
+            lock.release()
 
 
 def read_slices(
