@@ -353,7 +353,7 @@ class Read(Operation, frozen=True, kw_only=True):
         from_time_ms: Begin at the first record that landed at this time or later.
         before_time_ms: End before the first record that landed at this time or later.
         skip_holes: Leave out records that were given up, with a warning; without it, they end the reading.
-        pin: Have a pin keep what there is until it is read, for a day at most, also from retention and the topic's deletion.
+        pin: Have a pin keep what there is until it is read, also from retention and the topic's deletion.
     """
 
     partition: int | None = None

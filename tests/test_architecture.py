@@ -148,7 +148,6 @@ DELETING = {
 }
 """What deletes: the methods of `ObjectStore`, and what these call themselves."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
-    "api/cluster.py": (["self.pins.delete", "self.pins.delete"], "the pin of a `with` block: an entry of the log"),
     "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
     "collect/deleter.py": (
         ["self._store.delete_versions", "self._store.delete_once"],

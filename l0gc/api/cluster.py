@@ -24,7 +24,7 @@ from l0gc.collect.attempts import read_attempts, recorded_attempt
 from l0gc.collect.plan import ONE_PROCESS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.epoch import MAX_EPOCH
-from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, StoppedError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, StoppedError, UsageError
 from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE, count, size
 from l0gc.operations import (
@@ -48,7 +48,7 @@ from l0gc.storage.parallel import CLOSED
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles, open_cluster
-from l0gc.streamlog.pins import PIN_TTL_S, PinView
+from l0gc.streamlog.pins import LEASE_S, PinView, renewed
 from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
@@ -267,24 +267,23 @@ class Cluster:
         self,
         name: str,
         *,
-        ttl_s: float | timedelta = PIN_TTL_S,
+        ttl_s: float | timedelta = LEASE_S,
         topic: str | None = None,
         level_one: bool = False,
         why: str = "",
     ) -> Iterator[PinView]:
-        """A pin for a `with` block, which is deleted at its end; see `Pins.create` for the arguments.
+        """A pin for a `with` block, which is renewed in the block and deleted at its end; see `Pins.create`.
+
+        Args:
+            ttl_s: how long it lives after this process has died, in seconds, or a `timedelta`.
 
         Raises:
             NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
         """
         pin = self.pins.create(name, ttl_s=ttl_s, topic=topic, level_one=level_one, why=why)
-        try:
+        with renewed(self.handles, name, pin.epoch, pin.expires_ms - pin.created_ms):
             yield pin
-        except BaseException:
-            with suppress(L0gcError):
-                self.pins.delete(name, epoch=pin.epoch)
-            raise
-        self.pins.delete(name, epoch=pin.epoch)
+            self.handles().controller.snapshot().pin(name, pin.epoch)
 
     def housekeep(self, **options: Unpack[HousekeepKeywords]) -> HousekeepResult:
         """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`."""
@@ -817,17 +816,11 @@ class Cluster:
 
     def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
         """Read as of a pin, which is created first. Raises `NotFoundError`: it ended before the reading did."""
-        from l0gc.streamlog.pins import pin_for_reader, while_pinned
+        from l0gc.streamlog.pins import leased_for_reader, while_pinned
 
         cluster = self.handles()
-        pin = pin_for_reader(cluster, f"topic {topic.name}")
-        try:
-            with while_pinned(cluster, pin.name, "read again"):
-                yield from read(cluster, topic, wanted, pin=pin)
-        finally:
-            with suppress(L0gcError):  # it ends by itself
-                self.handles()  # a forked child leaves it to its parent
-                cluster.controller.delete_pin(pin.name, pin.revision)
+        with leased_for_reader(self.handles, f"topic {topic.name}") as pin, while_pinned(cluster, pin, "read again"):
+            yield from read(cluster, topic, wanted, pin=pin)
 
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress

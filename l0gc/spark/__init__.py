@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["own_errors", "register"]
+__all__ = ["own_errors", "pinned", "register"]
 
 
 def register(spark: SparkSession, *, profile: str | None = None, send_credentials: bool | None = None) -> None:
@@ -53,6 +53,24 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
         # Known once executors are there, or by what may be there.
         spark.sparkContext.environment[CORES] = str(cores_of(spark.sparkContext))
     spark.dataSource.register(L0gcDataSource)
+
+
+def pinned(**options: object) -> AbstractContextManager[dict[str, str]]:
+    """Keep what a batch reads for a `with` block, which gets the options to load it with: those that are given, and `pin`.
+
+    This process creates the pin, of L1 only if nothing else is read, renews it during the block, and deletes it at the end.
+    If it dies, the pin ends after some minutes. With Spark Connect the client needs access to the bucket for that.
+
+    Args:
+        options: as those of `spark.read.format("l0gc")`.
+
+    Raises:
+        UsageError, NotFoundError, OffsetOutOfRangeError: as `load()` and its first action.
+        AccessDeniedError: the credentials may only read.
+    """
+    from l0gc.integrations.spark.readers import with_pin
+
+    return with_pin(options)
 
 
 def own_errors() -> AbstractContextManager[None]:

@@ -18,8 +18,10 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
+from l0gc.storage.replica import Replica
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.store_time import StoreTime
+from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.watermark.publication import refuse_if_behind, refuse_if_not_above
@@ -106,6 +108,10 @@ class Handles:
     def journal_as_of(self, number: int, offset: int) -> JournalHandle:
         """Return a journal as it was after an entry, for reading only; a pin has to keep that state."""
         return self._new_handle(number, offset)
+
+    def controller_as_of(self, offset: int) -> ControllerState:
+        """The cluster as it was after an entry of the controller's log: a pin has to keep that state."""
+        return Replica(self._log(CONTROLLER_LOG), ControllerMachine(), self.runtime, as_of=offset).catch_up()
 
     def _new_handle(self, number: int, as_of: int | None = None) -> JournalHandle:
         from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without

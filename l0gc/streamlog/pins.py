@@ -13,26 +13,40 @@ the pin lives; if the pin is of one topic, what is named of that. The order of t
 5. A second entry records that the pin has taken effect, with this M and the end of each journal.
 
 A pin that stopped in between has promised nothing, and holds all from its first entry on until it ends.
+
+A reader's pin is a lease of some minutes, which its process renews (`renewed`): if that dies, what the pin held may go soon.
+An entry renews a pin only while no entry has ended it, so a pin never comes back (`RenewPin`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, UsageError
+from l0gc.events import event
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
+from l0gc.storage.parallel import check_process
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ALL_TOPICS, Pin
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
 
 PIN_TTL_S: Final = 86_400
 """How long a pin lives by default: longer than a backup takes."""
+LEASE_S: Final = 600
+"""How long a pin lives after it was last renewed, if a process renews it."""
+_RENEWALS: Final = 3
+"""In the time that a lease takes, so that some may fail."""
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +117,78 @@ def create_pin(
         UsageError, NotFoundError: see `CreatePin.check`.
         SafetyError: a log was set back, or a journal is damaged.
         StoreError: a journal cannot be read.
+        AccessDeniedError: the credentials may only read.
         NotFoundError: it ended before it took effect.
     """
     refuse_if_set_back(cluster, by_m=not level_one)
-    pin = cluster.controller.create_pin(name, ttl_ms, level_one=level_one, why=why, topic=topic)
     try:
-        return _take_effect(cluster, pin)
-    except BaseException:
-        with suppress(L0gcError):
-            cluster.controller.delete_pin(name, pin.revision)
-        raise
-
-
-def pin_for_reader(cluster: Handles, what: str, ttl_ms: int = PIN_TTL_S * 1000) -> Pin:
-    """A pin under a new name, for somebody who reads; `what` they read is its reason.
-
-    Raises as `create_pin`, and:
-        AccessDeniedError: the credentials may only read.
-    """
-    try:
-        return create_pin(
-            cluster, f"read-{cluster.runtime.new_id()[:8]}", ttl_ms, why=f"{user_at_host()} reads {what}"[:200]
-        )
+        pin = cluster.controller.create_pin(name, ttl_ms, level_one=level_one, why=why, topic=topic)
+        try:
+            return _take_effect(cluster, pin)
+        except BaseException:
+            with suppress(L0gcError):
+                cluster.controller.delete_pin(name, pin.revision)
+            raise
     except AccessDeniedError as e:
         raise AccessDeniedError(
-            "a reader that pins appends to the logs, and these credentials may not: read without a pin, or with a pinner's "
-            f"permissions ({e})"
+            f"pin {name!r} cannot be created, since a pin appends to the logs and these credentials may not: read without a "
+            f"pin, or use a pinner's permissions ({e})"
         ) from e
 
 
 @contextmanager
-def while_pinned(cluster: Handles, name: str, remedy: str) -> Iterator[None]:
+def renewed(handles: Callable[[], Handles], name: str, revision: int, ttl_ms: int) -> Iterator[None]:
+    """Renew a pin during a `with` block, by a thread, and delete it at the end.
+
+    Args:
+        handles: gives the cluster; raises `UsageError` once that is closed: the pin is then left to its end.
+        ttl_ms: how long the pin lives after a renewal.
+    """
+    over, opened = threading.Event(), os.getpid()
+
+    def controller() -> Controller:
+        check_process(opened)  # a forked child leaves the pin to its parent
+        return handles().controller
+
+    def renew() -> None:
+        while not over.wait(ttl_ms / 1000 / _RENEWALS):
+            try:
+                controller().renew_pin(name, revision, ttl_ms)
+            except (NotFoundError, UsageError):
+                return
+            except L0gcError as e:
+                _log.warning("pin %r was not renewed: %s", name, e, extra=event("pin_not_renewed"))
+
+    threading.Thread(target=renew, name="l0gc-lease", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        with suppress(L0gcError):
+            controller().delete_pin(name, revision)
+
+
+@contextmanager
+def leased_for_reader(
+    handles: Callable[[], Handles], what: str, topic: int = ALL_TOPICS, *, level_one: bool = False
+) -> Iterator[Pin]:
+    """A pin under a new name for a `with` block, with `what` is read as its reason. Raises as `create_pin`."""
+    cluster, ttl_ms, why = handles(), LEASE_S * 1000, f"{user_at_host()} reads {what}"[:200]
+    pin = create_pin(cluster, f"read-{cluster.runtime.new_id()[:8]}", ttl_ms, level_one=level_one, why=why, topic=topic)
+    with renewed(handles, pin.name, pin.revision, ttl_ms):
+        yield pin
+
+
+@contextmanager
+def while_pinned(cluster: Handles, pin: Pin, remedy: str) -> Iterator[None]:
     """Take what goes wrong inside for the end of the pin, if that has ended. Raises `NotFoundError`, with the remedy."""
     try:
         yield
     except L0gcError as e:
-        if isinstance(e, UsageError) or name in cluster.controller.snapshot().pins:
+        known = cluster.controller.snapshot().pins.get(pin.name)
+        if isinstance(e, UsageError) or (known is not None and known.revision == pin.revision):
             raise
-        raise NotFoundError(f"pin {name!r}, as of which records are read, has ended: {remedy}") from e
+        raise NotFoundError(f"pin {pin.name!r}, as of which records are read, has ended: {remedy}") from e
 
 
 def _take_effect(cluster: Handles, pin: Pin) -> Pin:

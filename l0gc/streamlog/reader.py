@@ -187,11 +187,9 @@ def count_records(cluster: Handles, topic: Topic, wanted: Read = _ALL) -> int:
 
 
 def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = None) -> list[_RunReader]:
-    ends = dict(pin.ends or ()) if pin is not None else None
-
     def caught_up(run: JournalRun) -> JournalHandle:
         number = run.journal
-        journal = cluster.journal(number) if ends is None else cluster.journal_as_of(number, ends.get(number, -1))
+        journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))
         journal.catch_up()
         return journal
 

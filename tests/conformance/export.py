@@ -111,6 +111,14 @@ class Recorder:
         several = Objects([extents_of(5, {0: 2, 1: 3}, key=key_of(5, 1)), extents_of(6, {0: 4}, key=key_of(6, 2))])
         logs: list[tuple[str, list[Any]]] = [
             ("controller", [FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, 0)])]),
+            (
+                "controller",
+                [
+                    *(FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, 0)])),
+                    controller.RenewPin("backup", 2, 60_000),
+                ],
+            ),
+            ("controller", [FOUNDED, created("t"), pin, controller.RenewPin("backup", 2, 60_000)]),
             ("controller", [FOUNDED, created("t"), pin, controller.DeletePin("backup", 2)]),
             ("controller", [FOUNDED, created("t"), controller.CreateTable("t", 1, "lake", "l0gc.t")]),
             (

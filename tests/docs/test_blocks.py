@@ -75,6 +75,8 @@ ELSEWHERE: Final = {
     ("docs/spark.md", "def enrich"):
         "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new",
     ("docs/spark.md", "CREATE TEMPORARY VIEW"): "tests/flows/test_spark_sql.py::test_the_documents_sql_reads_topics",
+    ("docs/spark.md", "with l0gc.spark.pinned"):
+        "tests/flows/test_spark_sql.py::test_the_documents_pinned_data_frame_outlives_its_topic",
     ("docs/spark.md", "with l0gc.spark.own_errors"):
         "tests/flows/test_spark_sql.py::test_the_error_of_a_stream_ends_with_l0gcs_sentence",
     ("examples/kafka/README.md", "l0gc topic create clicks"):

@@ -32,6 +32,7 @@ from l0gc.streamlog import epoch_source, garbage, pins
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
+from l0gc.streamlog.controller.state import Pin as PinState
 from l0gc.watermark import publication
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import PublishedWatermark, decode_published
@@ -258,6 +259,37 @@ class Unpin(Actor):
             yield "deletes the pin", w.appended(entries.DeletePin(self.name, pin.revision)), ENDED
 
 
+class Renewer(Actor):
+    """Renews a pin that it has seen in effect.
+
+    Args:
+        brings_back: whether it renews also a pin that has ended, which it must not.
+    """
+
+    def __init__(self, name: str, *, brings_back: bool = False) -> None:
+        super().__init__(name)
+        self._brings_back = brings_back
+
+    def act(self, w: World, at: Node) -> Iterator[After]:
+        if at.step == 0:
+            if (pin := w.state.pins.get(self.name)) is not None and pin.in_effect:
+                (promise,) = (p for p in w.promises if p.revision == pin.revision)
+                yield "sees the pin", w, Node(1, (msgspec.msgpack.encode(pin), promise))
+            return
+        pin = msgspec.msgpack.decode(at.read[0], type=PinState)
+        entry = entries.RenewPin(pin.name, pin.revision, 4 * TTL_MS)
+        try:
+            entry.check(w.state)
+        except NotFoundError:
+            if self._brings_back:
+                state = w.state.copy()
+                state.pins[pin.name] = msgspec.structs.replace(pin, end_ms=w.now_ms + TTL_MS)
+                after = w._replace(controller=MACHINE.encode(state), promises=(*w.promises, at.read[1]))
+                yield "brings the pin back", after, ENDED
+        else:
+            yield "renews the pin", w.appended(entry), ENDED
+
+
 class Computer(Actor):
     """Computes M and publishes it, as the pipeline does.
 
@@ -477,6 +509,11 @@ PIN_SCOPES: Final = (
     PinScope("two-pins", (Pin("p"), Pin("q"), A, Lifter("reconciler"))),
     PinScope("pinned-and-unpinned", (Pin("p"), Pin("p"), Unpin("p"), A, Lifter("reconciler")), 0),
     PinScope("pinned-and-ended", (Pin("p"), A, Lifter("reconciler"), Mover("housekeeper")), ends=True),
+    PinScope("renewed-and-computed", (Pin("p"), Renewer("p"), A, Lifter("reconciler")), ends=True),
+    PinScope(
+        "renewed-and-vacuumed",
+        (Pin("p", level_one=True), Renewer("p"), Dropper("merge"), Vacuum("vacuum")), 4, ends=True, lifted=(1,),
+    ),
     PinScope("pinned-and-vacuumed", (Pin("p", level_one=True), Dropper("merge"), Vacuum("vacuum")), 4, lifted=(1,)),
     PinScope(
         "pinned-twice-and-vacuumed",

@@ -11,11 +11,11 @@ import pytest
 
 from l0gc.storage.log import Folder
 from tests.exhaustive.__main__ import summary
-from tests.exhaustive.pin_search import PIN_WHOLE, Keeper, Lifter, Pin, PinScope, PinSearch
+from tests.exhaustive.pin_search import PIN_WHOLE, Keeper, Lifter, Pin, PinScope, PinSearch, Renewer
 from tests.simulation.mutants import of_pins
 from tests.simulation.mutants.tools import everywhere, method
 
-QUICK = ["pinned-lifted-and-uploaded", "pinned-and-vacuumed", "ended-and-vacuumed"]
+QUICK = ["pinned-lifted-and-uploaded", "pinned-and-vacuumed", "ended-and-vacuumed", "renewed-and-computed"]
 
 
 def _nothing_wrong(scope: PinScope) -> None:
@@ -51,6 +51,9 @@ OF_ANOTHER, TWICE = (
     for pin in (Pin("p", topic=1, held_of=2), Pin("p", topic=1, twice=True))
 )
 
+RENEWED = PIN_WHOLE["renewed-and-computed"]
+BROUGHT_BACK = replace(RENEWED, actors=(RENEWED.actors[0], Renewer("p", brings_back=True), *RENEWED.actors[2:]))
+
 
 def not_raised() -> AbstractContextManager[Any]:
     """A pin takes effect though a computation that has not seen it may still publish."""
@@ -75,6 +78,7 @@ CASES: list[tuple[str, Mutant, PinScope, str]] = [
     ("pins-read-too-early", nullcontext, EARLY, "no replay"),
     ("pin-holds-for-another-topic", nullcontext, OF_ANOTHER, "which the pin of epoch"),
     ("pin-reads-twice", nullcontext, TWICE, "which the pin of epoch"),
+    ("pin-brought-back", nullcontext, BROUGHT_BACK, "which the pin of epoch"),
 ]
 
 

@@ -14,7 +14,7 @@ from l0gc.errors import NotFoundError
 from l0gc.storage.config import StoreConfig
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
@@ -42,6 +42,32 @@ def test_the_documents_sql_reads_topics(spark: SparkSession, bucket: StoreConfig
         spark.sql("DROP TABLE IF EXISTS l0gc")
         spark.sql("DROP VIEW IF EXISTS flights")
     assert [[tuple(row) for row in rows] for rows in found if rows] == [[(0, 1), (0, 0)], [(2,)]]
+
+
+def test_the_documents_pinned_data_frame_outlives_its_topic(
+    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster
+) -> None:
+    """It is read from L0, whose sweep waits for the pin; and its driver leaves no pin."""
+    (block,) = re.findall(r"```python\n(with l0gc\.spark\.pinned.*?)```", DOCUMENT.read_text(), re.DOTALL)
+
+    def report(flights: DataFrame) -> None:
+        assert [(p.level_one, p.in_effect) for p in topics.pins.list()] == [(False, True)]
+        topics.topics.delete("flights")
+        for _ in range(3):
+            topics.advance_epoch()
+            topics.housekeep(barrier=True)
+        topics.compute_watermark()
+        assert topics.sweep().deleted == 0
+        topics.vacuum(l1_grace_s=0, orphan_age_s=0)
+        for _ in range(2):
+            assert sorted(bytes(row.value) for row in flights.select("value").collect()) == [b"a", b"b"]
+
+    place = f"url={bucket.url!r}, endpointUrl={bucket.endpoint_url!r}"
+    exec(block.replace("url=URL", place), {"l0gc": l0gc, "spark": spark, "report": report})
+    assert topics.pins.list() == []
+    topics.advance_epoch()
+    topics.compute_watermark()
+    assert topics.sweep().deleted == 1
 
 
 def test_a_table_with_options_is_refused_and_what_saved_one_can_be_read_as_the_topic_it_is(

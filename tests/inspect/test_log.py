@@ -96,6 +96,7 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     cluster.controller.alter_defaults(RetentionSettings(bytes=7))
     pin = cluster.controller.create_pin("backup", 3_600_000)
     cluster.controller.pin_took_effect(pin, 0, [(0, 1)])
+    cluster.controller.renew_pin("backup", pin.revision, 3_600_000)
     cluster.controller.delete_pin("backup")
     table = TopicTable("events", topic.revision, "lake", "l0gc.events")
     cluster.controller.create_table(table)

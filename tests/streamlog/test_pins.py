@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from l0gc.epoch import NO_WATERMARK
@@ -18,14 +21,16 @@ from l0gc.errors import (
 )
 from l0gc.inspect.reading import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
+from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.epoch_source import JournalSource, journal_totals
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.level_one.merge_plan import MergeRule
-from l0gc.streamlog.pins import create_pin
+from l0gc.streamlog.pins import create_pin, renewed
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import read_published, require_seen, watermark_of
@@ -309,6 +314,91 @@ def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Handles) -> N
     assert cluster.controller.delete_pin("backup") == other
     with pytest.raises(NotFoundError, match="pin 'backup' does not exist, or has ended; l0gc pin list shows"):
         cluster.controller.delete_pin("backup")
+
+
+# -- leases ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_that_is_renewed_holds_m_past_its_first_end(cluster: Handles) -> None:
+    lifted(cluster)
+    pin = create_pin(cluster, "reader", HOUR_MS)
+    lifted(cluster, 3)
+    store_of(cluster).clock.ms = pin.end_ms + 1  # no entry has ended it
+    cluster.controller.renew_pin(pin.name, pin.revision, HOUR_MS)
+    renewed_until = cluster.controller.snapshot().pin(pin.name)
+    assert renewed_until == msgspec.structs.replace(pin, end_ms=pin.end_ms + 1 + HOUR_MS)
+    lifted(cluster)
+    assert compute(another_process(cluster)).watermark == pin.watermark
+    end(cluster, renewed_until)
+    assert compute(cluster).watermark > pin.watermark
+
+
+def test_a_pin_that_has_ended_is_not_renewed_and_neither_is_another_of_its_name(cluster: Handles) -> None:
+    pin = create_pin(cluster, "reader", HOUR_MS)
+    end(cluster, pin)
+    with pytest.raises(NotFoundError, match="has ended"):
+        cluster.controller.renew_pin(pin.name, pin.revision, HOUR_MS)
+    another = create_pin(cluster, "reader", HOUR_MS)
+    store_of(cluster).clock.ms += 60_000
+    with pytest.raises(NotFoundError, match="was left as it is"):
+        cluster.controller.renew_pin(pin.name, pin.revision, HOUR_MS)
+    assert cluster.controller.snapshot().pin("reader") == another
+
+
+def test_a_renewal_never_shortens_a_pins_life_and_every_pin_ends(cluster: Handles) -> None:
+    pin = create_pin(cluster, "reader", HOUR_MS)
+    cluster.controller.renew_pin(pin.name, pin.revision, 1000)
+    assert cluster.controller.snapshot().pin("reader").end_ms == pin.end_ms
+    store_of(cluster).clock.ms += 60_000
+    cluster.controller.renew_pin(pin.name, pin.revision, MAX_PIN_MS)
+    assert cluster.controller.snapshot().pin("reader").end_ms == pin.created_ms + MAX_PIN_MS
+
+
+def leases() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "l0gc-lease"]
+
+
+@pytest.mark.timeout(60)
+def test_a_lease_is_renewed_for_a_block_also_if_the_store_fails_once_and_ends_with_it(
+    cluster: Handles, caplog: pytest.LogCaptureFixture
+) -> None:
+    pin = create_pin(cluster, "reader", 60)
+    failed = list[Call]()
+
+    def fault(call: Call) -> None:
+        if call.kind.startswith("put") and not failed:
+            failed.append(call)
+            raise StoreError("no")
+
+    store_of(cluster).fault = fault
+    with renewed(lambda: cluster, pin.name, pin.revision, 60):
+        store_of(cluster).clock.ms += 30
+        while cluster.controller.snapshot().pin("reader").end_ms == pin.end_ms:
+            time.sleep(0.005)
+    assert "pin 'reader' was not renewed: no" in caplog.text
+    assert not cluster.controller.snapshot().pins
+    while leases():
+        time.sleep(0.005)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_lease_is_renewed_no_more_once_its_pin_was_deleted_or_its_cluster_closed(
+    cluster: Handles, *, closed: bool
+) -> None:
+    pin = create_pin(cluster, "reader", HOUR_MS)
+
+    def handles() -> Handles:
+        if closed:
+            raise UsageError(CLOSED)
+        return cluster
+
+    with renewed(handles, pin.name, pin.revision, 30):
+        if not closed:
+            cluster.controller.delete_pin("reader")
+        while leases():
+            time.sleep(0.005)
+    assert ("reader" in cluster.controller.snapshot().pins) == closed
 
 
 def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Handles) -> None:

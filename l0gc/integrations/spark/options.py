@@ -24,7 +24,6 @@ from l0gc.errors import UsageError
 from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.pins import PIN_TTL_S
 
 _PLACE: Final = ("url", "endpointUrl", "region", "profile", "clusterId")
 _TOPICS: Final = ("topic", "subscribe", "subscribePattern", "assign")
@@ -132,7 +131,7 @@ class ReadOptions:
         assigned: of some topics the only partitions that are read.
         cores: of the executors, as far as this process was told (`handles.CORES`).
         include_headers: whether the columns are there, by default, that only some records have.
-        pin_ms: how long the pin lives that keeps what a batch reads; without it, nothing keeps that.
+        pin: the name of the pin as of which a batch reads, and which keeps what it reads.
         min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
     """
 
@@ -150,7 +149,7 @@ class ReadOptions:
     max_offsets: int | None
     max_bytes: int | None
     trigger_delay_ms: int
-    pin_ms: int | None
+    pin: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +245,6 @@ class _Options:
         region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
         config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=profile)
         return ClusterAddress(_settled(config, frozenset(os.environ.items())), self.text("clusterId"))
-
-    def pin_ms(self) -> int | None:
-        """How long a pin lives that keeps what is read; None without one."""
-        wanted = (self.text("pin") or "false").lower()
-        if wanted in ("true", "false"):
-            return PIN_TTL_S * 1000 if wanted == "true" else None
-        return self.milliseconds("pin", 0)
 
     def bound(self, end: str, default: int, wrong: int | None) -> Bound:
         """Where reading begins (`starting`) or ends (`ending`).
@@ -384,9 +376,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         o.number("maxOffsetsPerTrigger", 1),
         o.number("maxBytesPerTrigger", 1),
         o.milliseconds("maxTriggerDelay", _TRIGGER_DELAY_MS),
-        o.pin_ms(),
+        o.text("pin"),
     )
-    if streaming and options.pin_ms is not None:
+    if streaming and options.pin is not None:
         raise UsageError("a stream reads what is there when it reads: option pin is a batch's")
     least, most = options.min_offsets, options.max_offsets
     if least is not None and most is not None and least > most:

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import InputPartition
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import ALL_TOPICS, JournalRun, Pin, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
@@ -43,14 +43,13 @@ _ROOM: Final = 1.1
 class Slice(InputPartition):
     """What a task reads: of some partitions of a topic in one journal a range each, packed as rows of `RANGE`.
 
-    With the name of a `pin` it reads the journal as it was after the entry `as_of`.
+    With a `pin` it reads the journal as of it.
     """
 
     topic: Topic
     journal: int
     rows: bytes
-    pin: str = ""
-    as_of: int = -1
+    pin: Pin | None = None
 
     def ranges(self) -> Rows:
         return unpack(self.rows, RANGE)
@@ -75,6 +74,7 @@ class Part:
 
     Attributes:
         bytes: by partition, as they are stored.
+        reads_l0: whether some of the records are not in L1.
         cuts: of large partitions where their L1 objects end, as (offset after it, bytes up to there).
     """
 
@@ -83,6 +83,7 @@ class Part:
     starts: Rows
     ends: Rows
     bytes: Rows
+    reads_l0: bool
     cuts: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     @property
@@ -132,13 +133,17 @@ class Planner:
 
     Args:
         journal: gives the handle on a journal.
+        pin: plan as of it.
     """
 
-    def __init__(self, cluster: Handles, options: ReadOptions, journal: Callable[[int], JournalHandle]) -> None:
-        self._cluster, self._options, self._journal = cluster, options, journal
+    def __init__(
+        self, cluster: Handles, options: ReadOptions, journal: Callable[[int], JournalHandle], pin: Pin | None = None
+    ) -> None:
+        self._cluster, self._options, self._pin = cluster, options, pin
+        self._journal = journal if pin is None else lambda number: cluster.journal_as_of(number, pin.end(number))
 
     def topics(self, *, goes_on: bool = False) -> list[Topic]:
-        """The topics as they are now.
+        """The topics as they are now, or were as of the pin.
 
         Args:
             goes_on: what a query that goes on still finds: without those that are gone, if their loss is accepted.
@@ -147,7 +152,8 @@ class Planner:
             NotFoundError: one does not exist.
             UsageError: an option names a partition that its topic does not have, or a topic that is not read.
         """
-        o, state = self._options, self._cluster.controller.snapshot()
+        o, pin = self._options, self._pin
+        state = self._cluster.controller.snapshot() if pin is None else self._cluster.controller_as_of(pin.offset)
         if o.pattern is None:
             may_miss = goes_on and not o.fail_on_data_loss
             topics = {name: state.topic(name) for name in o.topics if name in state.topics or not may_miss}
@@ -233,9 +239,26 @@ class Planner:
             )
 
 
+def check_kept(pin: Pin, parts: Iterable[Part]) -> None:
+    """Raise `UsageError` unless a pin keeps these parts, as of it."""
+    if not pin.in_effect:
+        raise UsageError(f"pin {pin.name!r} has not taken effect, so it keeps nothing: create another one")
+    for p in parts:
+        if pin.topic not in {ALL_TOPICS, p.topic.revision}:
+            raise UsageError(
+                f"pin {pin.name!r} is of another topic than {p.topic.name!r}: use one of this topic, or of all"
+            )
+        if pin.level_one and p.reads_l0:
+            raise UsageError(
+                f"pin {pin.name!r} keeps L1 only, and some records of topic {p.topic.name!r} were not in L1 when it was "
+                "created: use a pin without --level-one, or end the read before them"
+            )
+
+
 def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     """These ranges, a row for each partition of the view, and what they weigh."""
-    part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends))
+    reads_l0 = bool(((starts < ends) & (ends - 1 > view.reconciled)).any())
+    part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends), reads_l0)
     for n in np.flatnonzero((starts < ends) & (starts <= view.reconciled)).tolist():
         start, end, cuts, total = int(starts[n]), int(ends[n]), [], 0.0
         for f in view.files(view.run.first + n, start):

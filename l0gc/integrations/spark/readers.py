@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Final
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -29,13 +30,14 @@ from pyspark.sql.types import StructType
 
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
 from l0gc.events import event
-from l0gc.integrations.spark.options import ReadOptions
-from l0gc.integrations.spark.plan import Planner, Slice, split
+from l0gc.integrations.spark.options import ReadOptions, read_options
+from l0gc.integrations.spark.plan import Planner, Slice, check_kept, split
 from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.storage.parallel import Parallel
+from l0gc.streamlog.controller.state import ALL_TOPICS
 from l0gc.streamlog.offset_reader import OffsetReader, as_rows
-from l0gc.streamlog.pins import pin_for_reader, while_pinned
+from l0gc.streamlog.pins import leased_for_reader, while_pinned
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
@@ -48,9 +50,10 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
     if not isinstance(wanted, Slice):
         return  # the task that Spark makes of a plan without slices
     cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
-    journal = cluster.journal_as_of(wanted.journal, wanted.as_of) if wanted.pin else cluster.journal(wanted.journal)
-    pinned = while_pinned(cluster, wanted.pin, "call load() again") if wanted.pin else nullcontext()
-    with pinned, Parallel(_THREADS, "fetch", cores=1) as parallel:
+    pin, number = wanted.pin, wanted.journal
+    journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))
+    kept = nullcontext() if pin is None else while_pinned(cluster, pin, "pin again, and load")
+    with kept, Parallel(_THREADS, "fetch", cores=1) as parallel:
         journal.catch_up()
         reader = OffsetReader(
             cluster,
@@ -96,19 +99,34 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
         cluster = cluster_at(o.place)
-        if o.pin_ms is None:
-            parts = Planner(cluster, o, cluster.passing_journal).batch()
-            if CORES in os.environ:  # a process of Spark's, which plans again
-                leave_out_of_collections()
-            return split(parts, o.min_partitions, o.cores)
-        pin = pin_for_reader(cluster, f"{', '.join(o.topics) or o.pattern} on Spark", o.pin_ms)
-        ends = dict(pin.ends or ())
-        planner = Planner(cluster, o, lambda journal: cluster.journal_as_of(journal, ends.get(journal, -1)))
-        slices = split(planner.batch(), o.min_partitions, o.cores)
-        return [replace(s, pin=pin.name, as_of=ends.get(s.journal, -1)) for s in slices]
+        pin = None if o.pin is None else cluster.controller.snapshot().pin(o.pin)
+        parts = Planner(cluster, o, cluster.passing_journal, pin).batch()
+        if CORES in os.environ:  # a process of Spark's, which plans again
+            leave_out_of_collections()
+        slices = split(parts, o.min_partitions, o.cores)
+        if pin is None:
+            return slices
+        check_kept(pin, parts)
+        ends = {s.journal: [(s.journal, pin.end(s.journal))] for s in slices}
+        return [replace(s, pin=msgspec.structs.replace(pin, ends=ends[s.journal])) for s in slices]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_slice(self._options, self._schema, partition)
+
+
+@contextmanager
+def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
+    """Lease a pin for what a batch with these options reads, of L1 only where that suffices; give the options with it."""
+    named = {name: str(value) for name, value in given.items()}
+    o = read_options(named, streaming=False)
+    cluster, what = cluster_at(o.place), f"{', '.join(o.topics) or o.pattern} on Spark"
+    topic = cluster.controller.snapshot().topic(o.topics[0]).revision if len(o.topics) == 1 else ALL_TOPICS
+    with ExitStack() as pins:
+        pin = pins.enter_context(leased_for_reader(lambda: cluster, what, topic, level_one=True))
+        if any(part.reads_l0 for part in Planner(cluster, o, cluster.passing_journal, pin).batch()):
+            pins.close()
+            pin = pins.enter_context(leased_for_reader(lambda: cluster, what, topic))
+        yield {**named, "pin": pin.name}
 
 
 class RefusingStreamReader(DataSourceStreamReader):

@@ -301,6 +301,28 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
         state.pins[self.name] = msgspec.structs.replace(state.pins[self.name], watermark=self.watermark, ends=self.ends)
 
 
+class RenewPin(msgspec.Struct, frozen=True, array_like=True, tag="k"):
+    """Moves the end of a pin that is in effect to `ttl_ms` after the log's time at this entry, never to an earlier time.
+
+    A pin that has ended stays ended, since what it held may be gone (hazard 36). Until an entry ends it, everybody respects
+    it: so this entry renews it even at or after its end. Renewed or not, it ends `MAX_PIN_MS` after its creation.
+    """
+
+    name: str
+    revision: int
+    ttl_ms: int
+
+    def check(self, state: ControllerState) -> None:
+        check_pin(self.name, self.ttl_ms)
+        if not state.pin(self.name, self.revision).in_effect:
+            raise UsageError(f"pin {self.name!r} has not taken effect, so it cannot be renewed")
+
+    def take(self, state: ControllerState, at: LogPlace) -> None:
+        pin = state.pins[self.name]
+        end_ms = min(max(pin.end_ms, at.now_ms + self.ttl_ms), pin.created_ms + MAX_PIN_MS)
+        state.pins[self.name] = msgspec.structs.replace(pin, end_ms=end_ms)
+
+
 class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
     name: str
     revision: int
@@ -361,6 +383,7 @@ ControllerEntry = (
     | InitProducer
     | CreatePin
     | PinTookEffect
+    | RenewPin
     | DeletePin
     | CreateTable
     | DropTable
@@ -484,7 +507,7 @@ def check_producer(name: str, producer_id: int, run: str) -> None:
         raise UsageError(f"the id of producer {name!r}, {producer_id}, must be from 0 to {MAX_PRODUCER_ID - 1}")
 
 
-def check_pin(name: str, ttl_ms: int, why: str) -> None:
+def check_pin(name: str, ttl_ms: int, why: str = "") -> None:
     check_line("a pin name", name)
     if not 0 < ttl_ms <= MAX_PIN_MS:
         raise UsageError(

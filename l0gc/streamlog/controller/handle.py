@@ -280,6 +280,10 @@ class Controller:
             self._propose(lambda s: entries.PinTookEffect(pin.name, pin.revision, watermark, list(ends)))
             return self.replica.state.pin(pin.name)
 
+    def renew_pin(self, name: str, revision: int, ttl_ms: int) -> None:
+        """Move a pin's end on. Raises `NotFoundError`: it has ended."""
+        self._propose(lambda s: entries.RenewPin(name, revision, ttl_ms))
+
     def delete_pin(self, name: str, revision: int | None = None) -> Pin:
         """Delete a pin, and return it as it was.
 

@@ -191,6 +191,10 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
     def in_effect(self) -> bool:
         return self.ends is not None
 
+    def end(self, journal: int) -> int:
+        """The offset as of which it promises a replay of a journal; -1 if the journal was not in use."""
+        return dict(self.ends or ()).get(journal, -1)
+
 
 TABLE_PINS: Final = "table-"
 """What the names of tables' pins begin with, and of no others: a sync deletes those that its table does not need."""
@@ -341,7 +345,7 @@ class ControllerState(msgspec.Struct, array_like=True):
 
         -1 if all of the log may be needed: the pin has not taken effect, or the journal was not in use then.
         """
-        ends = (p.offset if journal is None else dict(p.ends or ()).get(journal, -1) for p in self.pins.values())
+        ends = (p.offset if journal is None else p.end(journal) for p in self.pins.values())
         return frozenset(ends)
 
     # -- topics and their journals ------------------------------------------------------------------------------------

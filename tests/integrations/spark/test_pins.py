@@ -1,18 +1,23 @@
-"""Option `pin`: a data frame reads the same records until its pin ends, whatever is deleted or truncated."""
+"""Pinned data frames: each reads the same records until its pin ends, whatever is deleted or truncated."""
 
 from __future__ import annotations
 
 import pytest
 
-from l0gc.errors import AccessDeniedError, NotFoundError, UsageError
+from l0gc.errors import AccessDeniedError, NotFoundError, OffsetOutOfRangeError, UsageError
+from l0gc.integrations.spark.readers import with_pin
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.pins import LEASE_S, create_pin
 from l0gc.streamlog.topics import delete_topic
+from l0gc.watermark.pipeline import run_pipeline
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
-from tests.support.spark_source import batch_reader, on, read, rows_of, stream_reader, table
+from tests.support.spark_source import URL, Row, batch_reader, on, read, rows_of, stream_reader, table
 from tests.support.vacuum import tick, vacuum
+from tests.support.wrong_dates import DAY_MS
 
 
 @pytest.fixture
@@ -42,42 +47,90 @@ def goes_away(cluster: Handles) -> None:
     vacuum(other)
 
 
-def test_a_pinned_frame_reads_the_same_until_its_pin_ends(cluster: Handles) -> None:
+def watermark(cluster: Handles) -> int:
+    return run_pipeline(cluster, JournalSource(cluster)).watermark
+
+
+def later(cluster: Handles) -> None:
+    """The logs are truncated and what was dropped is purged, if nothing keeps it."""
+    other = another_process(cluster, seed=9)
+    for _ in range(4):
+        store_of(cluster).clock.ms += 20 * 60_000
+        tick(other, 3)
+        housekeep(another_process(cluster, seed=10))
+    vacuum(other)
+
+
+def test_a_pinned_frame_reads_the_same_until_its_pin_ends_whatever_goes_before_its_first_action(
+    cluster: Handles,
+) -> None:
+    """Also its topic: what is read is planned as of the pin, however late."""
+    pin = create_pin(cluster, "audit", 7 * DAY_MS)
     with on(cluster):
-        reader = batch_reader(topic="events", pin="7d")
-        slices = reader.partitions()
         goes_away(cluster)
-        assert rows_of(table(reader, slices)) == ROWS
-        (pin,) = cluster.controller.snapshot().pins.values()
-        assert "reads events on Spark" in pin.why
-        assert pin.end_ms - pin.created_ms == 7 * 86_400_000
+        reader = batch_reader(subscribePattern="e.*", pin="audit")
+        slices = reader.partitions()
+        assert rows_of(table(reader, slices)) == read(cluster, topic="events", pin="audit") == ROWS
         cluster.controller.delete_pin(pin.name)
-        goes = another_process(cluster, seed=9)
-        for _ in range(3):
-            store_of(cluster).clock.ms += 20 * 60_000
-            tick(goes, 3)
-            housekeep(another_process(cluster, seed=10))
-        vacuum(goes)
-        with pytest.raises(
-            NotFoundError, match=f"pin '{pin.name}', as of which records are read, has ended: call load"
-        ):
+        create_pin(another_process(cluster, seed=11), "audit", DAY_MS)
+        later(cluster)
+        with pytest.raises(NotFoundError, match="pin 'audit', as of which records are read, has ended: pin again"):
             table(reader, slices)
         with pytest.raises(NotFoundError, match="topic"):
             read(cluster, topic="events")
 
 
-def test_what_is_uploaded_after_the_pin_is_not_read(cluster: Handles) -> None:
+def test_a_frame_is_pinned_for_a_block_and_reads_the_same_in_it(cluster: Handles) -> None:
     with on(cluster):
-        reader = batch_reader(topic="events", pin="true")
-        slices = reader.partitions()
-        put(another_process(cluster), "events", {0: [b"later"]})
-        assert rows_of(table(reader, slices)) == ROWS
+        with with_pin({"url": URL, "topic": "events", "minPartitions": 1}) as options:
+            put(another_process(cluster), "events", {0: [b"later"]})
+            (pin,) = cluster.controller.snapshot().pins.values()
+            assert "reads events on Spark" in pin.why
+            assert pin.end_ms - pin.created_ms == 1000 * LEASE_S
+            assert options == {"url": URL, "topic": "events", "minPartitions": "1", "pin": pin.name}
+            assert read(cluster, **options) == ROWS
+        assert not cluster.controller.snapshot().pins
 
 
-@pytest.mark.parametrize("pin", ["soon", "-1d", "0s", "400d"])
-def test_a_pin_that_cannot_be_is_refused(cluster: Handles, pin: str) -> None:
-    with on(cluster), pytest.raises(UsageError):
-        batch_reader(topic="events", pin=pin).partitions()
+@pytest.mark.parametrize(
+    ("options", "rows"), [({}, ROWS), ({"endingOffsets": '{"events":{"0":1,"1":1}}'}, [ROWS[0], ROWS[2]])]
+)
+def test_a_pin_holds_m_only_for_a_frame_that_reads_l0(
+    cluster: Handles, options: dict[str, str], rows: list[Row]
+) -> None:
+    before = watermark(cluster)
+    with on(cluster), with_pin({"url": URL, "topic": "events", **options}) as of_pin:
+        (pin,) = cluster.controller.snapshot().pins.values()
+        assert pin.level_one == (rows != ROWS)
+        assert pin.topic == cluster.controller.snapshot().topic("events").revision
+        reconcile(another_process(cluster))
+        tick(cluster, 3)
+        housekeep(cluster, barrier=True)
+        assert (watermark(cluster) > before) == pin.level_one
+        assert read(cluster, **of_pin) == rows
+
+
+def test_a_frame_that_cannot_be_planned_leaves_no_pin(cluster: Handles) -> None:
+    given = {"url": URL, "topic": "events", "endingOffsets": '{"events":{"0":9}}'}
+    with on(cluster), pytest.raises(OffsetOutOfRangeError, match="asks for record 9"), with_pin(given):
+        pass
+    assert not cluster.controller.snapshot().pins
+
+
+def test_a_pin_that_does_not_keep_what_a_frame_reads_is_refused(cluster: Handles) -> None:
+    other, _ = cluster.controller.create_topic("other", 1)
+    create_pin(cluster, "level-one", DAY_MS, level_one=True)
+    create_pin(cluster, "of-another", DAY_MS, topic=other.revision)
+    cluster.controller.create_pin("begun", DAY_MS)
+    for name, sentence in (
+        ("level-one", "keeps L1 only, and some records of topic 'events' were not in L1"),
+        ("of-another", "is of another topic than 'events'"),
+        ("begun", "has not taken effect"),
+    ):
+        with pytest.raises(UsageError, match=f"pin '{name}' {sentence}"):
+            read(cluster, topic="events", pin=name)
+    with pytest.raises(NotFoundError, match="pin 'true' does not exist, or has ended"):
+        read(cluster, topic="events", pin="true")
 
 
 def test_a_stream_has_no_pin(cluster: Handles) -> None:
@@ -93,7 +146,8 @@ def test_credentials_that_may_only_read_are_told_so(cluster: Handles) -> None:
     store_of(cluster).fault = read_only
     with on(cluster):
         assert read(cluster, topic="events") == ROWS
-        with pytest.raises(
-            AccessDeniedError, match="a reader that pins appends to the logs, and these credentials may not"
+        with (
+            pytest.raises(AccessDeniedError, match="a pin appends to the logs and these credentials may not"),
+            with_pin({"url": URL, "topic": "events"}),
         ):
-            read(cluster, topic="events", pin="true")
+            pass

@@ -17,7 +17,7 @@ TOPIC: Topic = topic_in_memory(8).controller.snapshot().topic("events")
 def part(ranges: list[tuple[int, int, float]], cuts: dict[int, list[tuple[int, float]]] | None = None) -> Part:
     """Of partition after partition where its range begins and ends, and what it weighs."""
     starts, ends, weights = (np.array(c) for c in zip(*ranges, strict=True))
-    return Part(TOPIC, JournalRun(2, 5, len(ranges)), starts, ends, weights.astype(float), cuts or {})
+    return Part(TOPIC, JournalRun(2, 5, len(ranges)), starts, ends, weights.astype(float), False, cuts or {})
 
 
 def read_by(slices: list[Slice]) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ def test_importing_l0gc_spark_imports_nothing_heavy() -> None:
     code = "import sys, l0gc.spark; print([m for m in ('pyspark', 'numpy', 'pyarrow', 'boto3') if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
-    assert l0gc.spark.__all__ == ["own_errors", "register"]
+    assert l0gc.spark.__all__ == ["own_errors", "pinned", "register"]
 
 
 def test_a_client_of_spark_connect_registers_the_format_and_sends_nothing() -> None:

@@ -14,6 +14,7 @@ from l0gc.storage.log import Folder
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.entries import RenewPin
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.streamlog.epoch_source import JournalTotals, journal_totals
 from l0gc.streamlog.journal.summary import JournalTask, tasks_of
@@ -154,6 +155,17 @@ def pins_read_too_early() -> AbstractContextManager[Any]:
 )
 def pin_ended_early() -> AbstractContextManager[Any]:
     return method(StoreTime, "settle", lambda self, date_ms: date_ms)
+
+
+@instead(
+    36,
+    "l0gc/streamlog/controller/entries.py::RenewPin.check",
+    "a renewal is taken for a pin that has ended, or for another one of its name",
+    f"{_TEST}::test_a_pin_that_has_ended_is_not_renewed_and_neither_is_another_of_its_name",
+    simulated=False,
+)
+def renewed_by_name(self: RenewPin, state: ControllerState) -> None:
+    pass
 
 
 @instead(

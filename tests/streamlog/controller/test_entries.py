@@ -28,6 +28,7 @@ from l0gc.streamlog.controller.entries import (
     ForgetTopics,
     InitProducer,
     PinTookEffect,
+    RenewPin,
     Tick,
 )
 from tests.support.controller import FOUNDED, MACHINE, P0, created, landed, state_of
@@ -120,6 +121,10 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (PinTookEffect("new", 10, -1, [(1, 0), (1, 0)]), "names ends of journals"),
     (PinTookEffect("new", 10, -1, [(4, 0)]), "names ends of journals"),
     (PinTookEffect("new", 10, -1, [(0, -1)]), "names ends of journals"),
+    (RenewPin("v", 8, 5), "pin 'v' does not exist, or has ended"),
+    (RenewPin("backup", 7, 5), "of epoch 7 has ended; that of epoch 8 was left as it is"),
+    (RenewPin("backup", 8, 0), "at most"),
+    (RenewPin("new", 10, 5), "has not taken effect"),
     (DeletePin("v", 8), "pin 'v' does not exist, or has ended"),
     (DeletePin("backup", 7), "of epoch 7 has ended; that of epoch 8 was left as it is"),
     (
@@ -165,6 +170,7 @@ ACCEPTED: list[ControllerEntry] = [
     ForgetTopics([6]),
     CreatePin("v", MAX_PIN_MS, level_one=True, topic=1),
     PinTookEffect("new", 10, -1, [(0, 0), (3, 9)]),
+    RenewPin("backup", 8, MAX_PIN_MS),
     DeletePin("backup", 8),
     CreateTable("u", 12, "lake", "l0gc.u"),
     DropTable("t", 1),
