@@ -206,7 +206,7 @@ def test_a_refused_store_leaves_the_form_as_it_was() -> None:
         (DoesNotDeleteVersions, "does not delete what the probe wrote: l0gc/probe/.*: NotImplemented"),
         (ListsTheDeleted, r"still lists objects below l0gc/probe/.* just deleted"),
         (IgnoresRanges, "does not serve a part of an object"),
-        (CutsRangesAtTheirEnd, "serves other bytes than the Range"),
+        (CutsRangesAtTheirEnd, "serves other bytes than the requested Range"),
     ],
 )
 def test_a_store_that_commands_cannot_work_with_is_refused(store: type[MemoryStore], message: str) -> None:
