@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -71,13 +72,17 @@ class _Handler(WSGIRequestHandler):
 
 @contextmanager
 def quirky_s3(quirk: Quirk) -> Iterator[str]:
-    """A server inside this process; gives its address."""
+    """A server inside this process; gives its address. It serves one request at a time, since moto compares an ETag and
+    writes without a lock, so that two conditional requests at once may both succeed.
+    """
     moto = DomainDispatcherApplication(create_backend_app)
+    turn = threading.Lock()
 
     def app(environ: Environ, start_response: Any) -> Iterable[bytes]:
         status = quirk(environ)
         if status is None:
-            return moto(environ, start_response)  # type: ignore[no-any-return]
+            with turn:
+                return moto(environ, start_response)  # type: ignore[no-any-return]
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         body = f"<Error><Code>{_CODES.get(status, status)}</Code><Message>-</Message></Error>".encode()
         start_response(f"{status} -", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
