@@ -32,10 +32,10 @@ check: generate ## Within a minute: write what is generated, check style and typ
 	@$(MAKE) --no-print-directory -j2 --output-sync=target style contracts
 
 generate: | $(BIN)/l0gc
-	$(BIN)/python docs/commands.py
-	$(BIN)/python docs/library.py
-	$(BIN)/python docs/metrics.py
-	$(BIN)/python docs/alerts.py
+	$(BIN)/python -m docs.commands
+	$(BIN)/python -m docs.library
+	$(BIN)/python -m docs.alerts
+	$(BIN)/python -m docs.tables
 	$(BIN)/python -m tests.examples.iam
 	$(BIN)/python -m tests.scaling.paper --write
 

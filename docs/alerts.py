@@ -1,7 +1,8 @@
-"""Write what follows from the table of what can go wrong: the alert rules, the dashboard, the table in docs/metrics.md.
+"""Write what follows from the table of what can go wrong: the alert rules and the dashboard.
 
-`.venv/bin/python docs/alerts.py`. The cluster is described by whichever run looked at it last: several jobs export the same
-gauges, each as of its own last run, and an old one must neither hide a fault nor keep one. `newest` takes the last one's.
+`.venv/bin/python -m docs.alerts`; docs/tables.py writes the table in docs/metrics.md. Several jobs export the same gauges,
+each as of its own last run, and an old one must neither hide a fault nor keep one: `newest` takes those of the run that
+looked last.
 """
 
 from __future__ import annotations
@@ -25,10 +26,8 @@ from l0gc.inspect.causes import (
 )
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/metrics.md"
 RULES = ROOT / "examples/prometheus/alerts.yml"
 DASHBOARD = ROOT / "examples/grafana/l0gc.json"
-ROWS = re.compile(r"(?<=\| alert \| severity \| when \| what to do \|\n\| --- \| --- \| --- \| --- \|\n)(?:\|.*\n)+")
 LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 
 PAGES = "page"
@@ -81,19 +80,19 @@ ALERTS = (
         "L0gcObjectLost", PAGES, cause(DAMAGED_OBJECT), "0m",
         "An L0 object is missing or damaged that holds records which are not in L1",
         "`l0gc status` names the object and [both ways "
-        "out](operations.md#an-l0-object-does-not-match-its-checksum-or-is-missing): restore it, or "
+        "out](operate-lost.md#a-lost-l0-object): restore it, or "
         "give up its records. It holds M for the whole cluster until then.",
     ),
     Alert(
         "L0gcLogSetBack", PAGES, cause(SET_BACK_JOURNAL, OLD_CONTROLLER), "0m",
         "A log went back, as from a backup, and has forgotten what was written since",
-        "Nothing is written or deleted meanwhile. [Put the newest log back](operations.md#recovery); status names it.",
+        "Nothing is written or deleted meanwhile. [Put the newest log back](operate-logs.md); status names it.",
         "cause",
     ),
     Alert(
         "L0gcLogUnreadable", PAGES, cause(DAMAGED_JOURNAL, UNREADABLE_JOURNAL), "15m",
         "A journal cannot be read, which holds M for the whole cluster",
-        "[Restore](operations.md#a-log-entry-or-a-checkpoint-is-damaged-or-missing) what `l0gc status` names.",
+        "[Restore](operate-logs.md#a-log-entry-or-a-checkpoint-is-damaged-or-missing) what `l0gc status` names.",
         "cause",
     ),
     Alert(
@@ -111,7 +110,7 @@ ALERTS = (
         "L0gcRefusedForSafety", PAGES,
         f'max by (url) (l0gc_exit_code{{step!="verify"}} == 4) {UNPAUSED}', "0m",
         "A step's last run was refused for safety (exit code 4), and not by a pause",
-        "Nothing was deleted by it. Read its message before anything else runs by hand; [recovery](operations.md#recovery).",
+        "Nothing was deleted by it. Read its message before anything else runs by hand; [recovery](operations.md).",
     ),
     Alert(
         "L0gcStoreUnfit", PAGES, "max by (url) (l0gc_exit_code == 6)", "0m",
@@ -180,12 +179,12 @@ ALERTS = (
     Alert(
         "L0gcLaggards", TICKET, f"{newest('l0gc_laggard_garbage_bytes')} > 1e10", "36h",
         "Lagging partitions have kept 10 GB of other partitions' garbage for 36 hours",
-        "[What laggards keep](operations.md#what-laggards-keep): `l0gc status` says who, and what lifting it releases.",
+        "[What laggards keep](operate-m.md#what-laggards-keep): `l0gc status` says who, and what lifting it releases.",
     ),
     Alert(
         "L0gcPinKeepsMuch", TICKET, f"{newest('l0gc_pinned_bytes')} > 1e10", "36h",
         "A pin has kept 10 GB of garbage for 36 hours",
-        "`l0gc status` names it with its reason; [delete it](operations.md#pins) if nobody needs it. Those of a "
+        "`l0gc status` names it with its reason; [delete it](operate-stop.md#pins) if nobody needs it. Those of a "
         "[table](tables.md) end with `l0gc table sync`; `--keep-snapshots` says how much it keeps.",
     ),
     Alert(
@@ -196,7 +195,7 @@ ALERTS = (
     Alert(
         "L0gcRecordsGivenUp", TICKET, "max by (url) (l0gc_holes - min_over_time(l0gc_holes[1d])) > 0", "0m",
         "Records have been given up within a day; the value is the number of new holes",
-        "`l0gc report` lists the ranges; [tell their readers](operations.md#records-were-given-up).",
+        "`l0gc report` lists the ranges; [tell their readers](operate-lost.md#records-were-given-up).",
     ),
     Alert(
         "L0gcDeadL1", TICKET, f"{newest('l0gc_l1_oldest_dropped_age_seconds')} > 86400", "1h",
@@ -255,16 +254,6 @@ def rules() -> str:
 
 def _beside(link: re.Match[str]) -> str:
     return f"{link[1]} (docs/{link[2]})"
-
-
-def page(text: str) -> str:
-    """Return docs/metrics.md with the alerts that there are."""
-    rows = "".join(f"| {a.name} | {a.severity} | {a.when}{_for(a)}. | {a.remedy} |\n" for a in ALERTS)
-    return ROWS.sub(lambda _: rows, text)
-
-
-def _for(a: Alert) -> str:
-    return "" if a.lasts == "0m" else f" (for {a.lasts})"
 
 
 # -- the dashboard ------------------------------------------------------------------------------------------------------
@@ -376,4 +365,3 @@ def dashboard() -> str:
 if __name__ == "__main__":
     RULES.write_text(rules())
     DASHBOARD.write_text(dashboard())
-    PAGE.write_text(page(PAGE.read_text()))

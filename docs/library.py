@@ -1,4 +1,4 @@
-"""Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python docs/library.py`.
+"""Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python -m docs.library`.
 
 That is the reference in docs/library.md, from the docstrings; and l0gc/api/keywords.py, which has the options as keywords: a
 type checker knows those from a `TypedDict` alone.

@@ -44,7 +44,10 @@ class L0gcError(Exception):
 
 
 class UsageError(L0gcError):
-    """An argument, an option or an input record is invalid."""
+    """An argument, an option or an input record is invalid.
+
+    Remedy: Correct what the message names.
+    """
 
     exit_code = 2
 
@@ -53,7 +56,10 @@ class UsageError(L0gcError):
 
 
 class PartialFailureError(L0gcError):
-    """Some objects failed and the rest is done; running the command again is safe."""
+    """Some objects failed and the rest is done; running the command again is safe.
+
+    Remedy: Run the command again; if the same objects fail, the message says why.
+    """
 
     exit_code = 3
 
@@ -73,66 +79,108 @@ class PartialFailureError(L0gcError):
 
 
 class SafetyError(L0gcError):
-    """Continuing could delete or hide a live object, so nothing was done."""
+    """Continuing could delete or hide a live object, so nothing was done.
+
+    Remedy: Follow the message; no other run deletes either until that is done.
+    """
 
     exit_code = 4
 
 
 class CorruptObjectError(SafetyError):
-    """An object in the bucket does not hold what l0gc wrote there. Whatever depends on it stays unchanged."""
+    """An object in the bucket does not hold what l0gc wrote there. Whatever depends on it stays unchanged.
+
+    Remedy: Restore the object from a version or a backup.
+    """
 
 
 class ClusterMismatchError(SafetyError):
-    """The bucket, a watermark or a report belongs to another cluster (hazard 11)."""
+    """The bucket, a watermark or a report belongs to another cluster (hazard 11).
+
+    Remedy: Correct the URL, or remove what was copied here from another cluster.
+    """
 
 
 class EpochRegressionError(SafetyError):
-    """The bucket contains epochs that the controller has not reached: its log is older than the data (hazard 10)."""
+    """The bucket contains epochs that the controller has not reached: its log is older than the data (hazard 10).
+
+    Remedy: Restore the newest controller log, or jump above the highest epoch (`l0gc epoch advance --above`).
+    """
 
 
 class SetBackError(SafetyError):
-    """A writer's log is older than when it was last read: it was restored from an older copy (hazard 38)."""
+    """A writer's log is older than when it was last read: it was restored from an older copy (hazard 38).
+
+    Remedy: Put the newest log back, or accept the older one (`l0gc housekeep --accept-set-back`).
+    """
 
 
 class PinnedSinceError(SafetyError):
-    """A pin was created after a computation of M had read the pins (hazard 36)."""
+    """A pin was created after a computation of M had read the pins (hazard 36).
+
+    Remedy: Compute M again.
+    """
 
 
 class PausedError(SafetyError):
-    """An operator has paused sweeps; the message names who, why and since when."""
+    """An operator has paused sweeps; the message names who, why and since when.
+
+    Remedy: Wait until the reason is gone, then run `l0gc resume`.
+    """
 
 
 # -- 5: not initialised, not found ------------------------------------------------------------------------------------
 
 
 class NotFoundError(L0gcError):
-    """The named thing does not exist."""
+    """The named thing does not exist.
+
+    Remedy: Correct the name, or create what it names.
+    """
 
     exit_code = 5
 
 
 class NotInitialisedError(NotFoundError):
-    """This URL does not hold an l0gc cluster."""
+    """This URL does not hold an l0gc cluster.
+
+    Remedy: Correct the URL, or run `l0gc init`.
+    """
 
 
 class BucketNotFoundError(NotFoundError):
-    """The bucket does not exist."""
+    """The bucket does not exist.
+
+    Remedy: Correct the URL, or run `l0gc init --create-bucket`.
+    """
 
 
 class PartitionClosedError(NotFoundError):
-    """The partition's topic was deleted; its log accepts no more entries."""
+    """The partition's topic was deleted; its log accepts no more entries.
+
+    Remedy: Stop the writer, or create the topic again.
+    """
 
 
 class OffsetOutOfRangeError(NotFoundError):
-    """Records below the log start offset were requested; retention or `delete-records` has moved it."""
+    """Records below the log start offset were requested; retention or `delete-records` has moved it.
+
+    Remedy: Read from the log start offset, which the message names.
+    """
 
 
 class RecordsLostError(NotFoundError):
-    """The requested records were given up because they could not be read; their offsets are a hole."""
+    """The requested records were given up because they could not be read; their offsets are a hole.
+
+    Remedy: Skip the hole (`--skip-holes`).
+    """
 
 
 class ObjectNotFoundError(NotFoundError):
-    """The object does not exist; `date_ms` is the store's clock in that answer, if it sent one."""
+    """The object does not exist; `date_ms` is the store's clock in that answer, if it sent one.
+
+    Remedy: Restore the object if a journal names it; `l0gc runs find KEY` shows who deleted it.
+    """
 
     date_ms: int | None = None
 
@@ -141,44 +189,71 @@ class ObjectNotFoundError(NotFoundError):
 
 
 class StoreUnfitError(L0gcError):
-    """The store lacks something that l0gc needs to be safe."""
+    """The store lacks something that l0gc needs to be safe.
+
+    Remedy: Run `l0gc doctor`, and use a store that passes.
+    """
 
     exit_code = 6
 
 
 class UnsupportedFormatError(StoreUnfitError):
-    """This l0gc does not support the bucket's layout; it has read and written nothing there."""
+    """This l0gc does not support the bucket's layout; it has read and written nothing there.
+
+    Remedy: Upgrade l0gc, or restore `l0gc/format.json`.
+    """
 
 
 # -- 1: the store failed, or did not let us ---------------------------------------------------------------------------
 
 
 class StoreError(L0gcError):
-    """The object store answered with an error, or did not answer."""
+    """The object store answered with an error, or did not answer.
+
+    Remedy: Run the command again once the store answers.
+    """
 
 
 class StoreUnreachableError(StoreError):
-    """The endpoint could not be reached."""
+    """The endpoint could not be reached.
+
+    Remedy: Correct `--endpoint-url`, or start the server.
+    """
 
 
 class AccessDeniedError(StoreError):
-    """The store refused the credentials, or they lack a permission."""
+    """The store refused the credentials, or they lack a permission.
+
+    Remedy: Grant the permission that the message names.
+    """
 
 
 class AmbiguousWriteError(StoreError):
-    """A write may or may not have landed: timeout, lost connection, or a server error."""
+    """A write may or may not have landed: timeout, lost connection, or a server error.
+
+    Remedy: Run the command again.
+    """
 
 
 class PreconditionFailedError(StoreError):
-    """A conditional write found the object in another state than expected (412 or 409) and did not land."""
+    """A conditional write found the object in another state than expected (412 or 409) and did not land.
+
+    Remedy: Run the command again.
+    """
 
 
 class ThrottledError(StoreError):
-    """The store asks for fewer requests (503 SlowDown)."""
+    """The store asks for fewer requests (503 SlowDown).
+
+    Remedy: Run the command again, later or with a lower `--max-rate`.
+    """
 
 
 class StoreTimeoutError(StoreError):
-    """The store did not answer in time; like `ThrottledError`, a reason to send fewer requests."""
+    """The store did not answer in time; like `ThrottledError`, a reason to send fewer requests.
+
+    Remedy: Run the command again.
+    """
 
 
 class RefusedObjectError(CorruptObjectError, StoreError):
@@ -186,18 +261,26 @@ class RefusedObjectError(CorruptObjectError, StoreError):
 
     Code that continues past a damaged object continues past this one too. The object may be intact, so it is never
     reported as lost.
+
+    Remedy: Make the object readable, or give up its records (`l0gc give-up --force-readable`).
     """
 
 
 class OutputFailedError(L0gcError):
-    """Stdout or the output file cannot be written: its disk is full, or it is closed. The work may be done."""
+    """Stdout or the output file cannot be written: its disk is full, or it is closed. The work may be done.
+
+    Remedy: Free the disk, or name another file.
+    """
 
 
 # -- a separate exit code ----------------------------------------------------------------------------------------------
 
 
 class EndedError(L0gcError):
-    """Ends a command whose exit code depends on what happened."""
+    """Ends a command whose exit code depends on what happened.
+
+    Remedy: Follow the message.
+    """
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -205,18 +288,27 @@ class EndedError(L0gcError):
 
 
 class StoppedError(EndedError):
-    """The user stopped the run. Work in progress was finished and reported; another run does the rest."""
+    """The user stopped the run. Work in progress was finished and reported; another run does the rest.
+
+    Remedy: Run the command again.
+    """
 
 
 # -- 1: the protocol says no ------------------------------------------------------------------------------------------
 
 
 class ProtocolError(L0gcError):
-    """The shared log, a partition or the controller refused a proposed entry."""
+    """The shared log, a partition or the controller refused a proposed entry.
+
+    Remedy: Run the command again.
+    """
 
 
 class LogConflictError(ProtocolError):
-    """Another writer owns the log offset; replay, then decide again."""
+    """Another writer owns the log offset; replay, then decide again.
+
+    Remedy: Run the command again.
+    """
 
 
 class LogOvertakenError(LogConflictError):
@@ -224,11 +316,17 @@ class LogOvertakenError(LogConflictError):
 
 
 class AppendOutcomeUnknownError(ProtocolError):
-    """It is unknown whether an append landed. It is not reported as landed, and not repeated at another offset."""
+    """It is unknown whether an append landed. It is not reported as landed, and not repeated at another offset.
+
+    Remedy: Run the command again, an upload with its `--producer`.
+    """
 
 
 class StaleClusterEpochError(ProtocolError):
-    """The epoch lies below a partition's window: stamp the data with a fresh epoch and upload it again."""
+    """The epoch lies below a partition's window: stamp the data with a fresh epoch and upload it again.
+
+    Remedy: Upload the data again.
+    """
 
     def __init__(self, message: str, *, epoch: int, window: tuple[int, int]) -> None:
         super().__init__(message)
@@ -237,15 +335,24 @@ class StaleClusterEpochError(ProtocolError):
 
 
 class InvalidProducerEpochError(ProtocolError):
-    """A newer instance of the producer exists; this one is fenced permanently (KIP-360)."""
+    """A newer instance of the producer exists; this one is fenced permanently (KIP-360).
+
+    Remedy: Stop this instance, or begin a new run of the producer.
+    """
 
 
 class UnknownProducerError(ProtocolError):
-    """The journal has no state that the producer's sequence could continue; the only remedy is a bumped epoch (KIP-360)."""
+    """The journal has no state that the producer's sequence could continue; the only remedy is a bumped epoch (KIP-360).
+
+    Remedy: Begin a new run of the producer.
+    """
 
 
 class InputPositionMovedError(ProtocolError):
-    """Another run of the same upload job has landed more of this input; continue after `landed` records."""
+    """Another run of the same upload job has landed more of this input; continue after `landed` records.
+
+    Remedy: Repeat the upload under the same `--producer`.
+    """
 
     def __init__(self, message: str, *, landed: int) -> None:
         super().__init__(message)
@@ -253,4 +360,7 @@ class InputPositionMovedError(ProtocolError):
 
 
 class BatchMismatchError(ProtocolError):
-    """A sink's batch number has landed with other rows, or a later batch has landed (hazard 30)."""
+    """A sink's batch number has landed with other rows, or a later batch has landed (hazard 30).
+
+    Remedy: Restore the query's newest checkpoint.
+    """

@@ -522,7 +522,7 @@ def test_the_library_takes_what_the_commands_take() -> None:
 
 _SECTION: Final = re.compile(r"^#{2,3} l0gc (.+)$(?s:(.*?))(?=^#{2,3} l0gc |\Z)", re.MULTILINE)
 _FIELD: Final = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
-_FIELDS_OF: Final = "<!-- fields of "
+_FIELDS_OF: Final = "<!-- generated: fields of "
 
 
 def result_of(command: str) -> Any:
@@ -534,7 +534,7 @@ def result_of(command: str) -> Any:
 def test_results_have_as_attributes_what_the_contract_promises() -> None:
     """Each field in a command's table, of what its method returns; the lines of a log are `data`."""
     promised, methods = dict[str, list[str]](), _commands().keys() - {"epoch show", "log show"}
-    for section in _SECTION.finditer((ROOT / "docs/commands.md").read_text()):
+    for section in _SECTION.finditer((ROOT / "docs/json.md").read_text()):
         if _FIELDS_OF in section[2] and section[1] in methods:
             table = section[2].partition(_FIELDS_OF)[2].split("\n\n")[1]
             promised[section[1]] = _FIELD.findall(table)

@@ -3,13 +3,13 @@
 Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or what a person has to do before the
 commands. `watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a
 healthy cluster M is two epochs behind, since each window spans two. Anything that holds M further back is a cause.
-docs/operations.md has a row for each code.
+`CAUSES` has a row for each code, which docs/operate-m.md shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from l0gc.collect.pause import describe_pause
 from l0gc.formatting import count, span
@@ -52,13 +52,6 @@ UNCLOSED_TOPIC: Final = "unclosed_topic"
 OVERDUE_TABLE: Final = "overdue_table"
 BROUGHT_BACK: Final = "brought_back"
 
-CODES: Final = (
-    FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY, DAMAGED_JOURNAL,
-    UNREADABLE_JOURNAL, DAMAGED_OBJECT, STORE_CLOCK, HOUSEKEEP_FAILED, HOUSEKEEP_OVERDUE, RECONCILE_FAILED,
-    UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, COMPUTE_FAILED, NOT_COMPUTED, PAUSED, SWEEP_FAILED, LOCAL_CLOCK,
-    DAMAGED_RECORD, UNCLOSED_TOPIC, OVERDUE_TABLE, BROUGHT_BACK,
-)  # fmt: skip
-
 M_REFUSED: Final = frozenset({FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY})
 """The causes that keep M from being published."""
 UNSAFE: Final = M_REFUSED | {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT}
@@ -71,7 +64,7 @@ BARRIER: Final = "l0gc housekeep --barrier"
 SWEEP: Final = "l0gc sweep"
 RESUME: Final = "wait until its reason is gone, then l0gc resume"
 UNPIN: Final = f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
-PUT_BACK: Final = f"put the newest log of that journal back (docs/operations.md), then {COMPUTE}"
+PUT_BACK: Final = f"put the newest log of that journal back (docs/operate-logs.md), then {COMPUTE}"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --housekeep-barrier"
 NOTHING: Final = "nothing"
@@ -84,6 +77,95 @@ WAITS_FOR: Final = {
     PAUSED: "l0gc resume",
 }
 """The causes that the next runs end, and which run ends each; any other cause needs a person."""
+
+
+class CauseRow(NamedTuple):
+    """What a code means, and its remedy, for the documents."""
+
+    meaning: str
+    remedy: str
+
+
+_FIRST: Final = "Fix the error that it names, then"
+CAUSES: Final = {
+    FOREIGN_WATERMARK: CauseRow(
+        "`published.json` belongs to another cluster.", f"Find out who copied it here; remove it, then `{COMPUTE}`."
+    ),
+    DAMAGED_WATERMARK: CauseRow(
+        "`published.json` cannot be read.", f"Restore it, or remove it if you have no copy, then `{COMPUTE}`."
+    ),
+    OLD_CONTROLLER: CauseRow(
+        "What is published, or a journal, is ahead of the controller log, which went back.",
+        f"Restore the newest one, then `{COMPUTE}`.",
+    ),
+    SET_BACK_JOURNAL: CauseRow(
+        "A journal's log ends before what was read of it earlier, or may need what M has released: it was set back.",
+        f"Put the newest log back, then `{COMPUTE}`.",
+    ),
+    POISONED_KEY: CauseRow(
+        "An object's key claims an epoch that the cluster has not reached, so M was refused.",
+        f"Remove the object if it is not l0gc's, then `{COMPUTE}`.",
+    ),
+    DAMAGED_JOURNAL: CauseRow(
+        "An object of a journal is damaged.", f"Restore that object, then `{HOUSEKEEP} && {COMPUTE}`."
+    ),
+    UNREADABLE_JOURNAL: CauseRow("The store did not let a journal be read.", f"{_FIRST} `{HOUSEKEEP} && {COMPUTE}`."),
+    DAMAGED_OBJECT: CauseRow(
+        "The L0 object that holds M is missing or damaged, so reconcile leaves its records out.",
+        f"Restore it, or give up its records, then `{RECONCILE} && {COMPUTE}`.",
+    ),
+    STORE_CLOCK: CauseRow(
+        "The controller log's last entry is more than a minute ahead of the store's clock, so no tick is due.",
+        f"Set the store's clock. `{BARRIER} && {COMPUTE}` ticks in any case.",
+    ),
+    HOUSEKEEP_OVERDUE: CauseRow(
+        "The epoch has not advanced for three times `--epoch-interval`.",
+        f"`{HOUSEKEEP} && {COMPUTE}`; find out why the job does not run.",
+    ),
+    HOUSEKEEP_FAILED: CauseRow("The last housekeep failed.", f"{_FIRST} `{HOUSEKEEP}`."),
+    UNRECONCILED_DATA: CauseRow(
+        "Records that are not in L1 hold M.",
+        f"`{RECONCILE} && {COMPUTE}`; if it stays, reconcile is too slow or does not run.",
+    ),
+    RECONCILE_FAILED: CauseRow("The last reconcile failed.", f"{_FIRST} `{RECONCILE} && {COMPUTE}`."),
+    IDLE_WINDOW: CauseRow(
+        "A journal's window is far behind: nothing was uploaded, and housekeeping has not advanced it.",
+        f"`{HOUSEKEEP} && {COMPUTE}`, or with `--barrier` if the window would not move at once.",
+    ),
+    PINNED_M: CauseRow(
+        "A pin keeps M from moving.",
+        f"Wait until it ends, or, if nobody needs it, `l0gc pin delete NAME && {COMPUTE}`.",
+    ),
+    NOT_COMPUTED: CauseRow(
+        "The journals allow a higher M than is published.", f"`{COMPUTE}`; find out why the job does not run."
+    ),
+    COMPUTE_FAILED: CauseRow("The last compute-watermark failed.", f"{_FIRST} `{HOUSEKEEP} && {COMPUTE}`."),
+    PAUSED: CauseRow("Sweeps are paused. M still moves.", "Wait until the reason is gone, then `l0gc resume`."),
+    SWEEP_FAILED: CauseRow("The last sweep failed. M still moves.", f"{_FIRST} `{SWEEP}`."),
+    DAMAGED_RECORD: CauseRow(
+        "A warning: the record of a past sweep cannot be read, so no past sweep is shown.",
+        "Remove that `run.json`, or restore it.",
+    ),
+    UNCLOSED_TOPIC: CauseRow(
+        "A warning: a journal has not closed a topic that was deleted more than a day ago. The topic's L1 objects stay.",
+        f"`{HOUSEKEEP}` closes it, or prints why it cannot.",
+    ),
+    OVERDUE_TABLE: CauseRow(
+        "A warning: a table was not synced when it was due, or its topic was deleted. Once its pins end, its readers may "
+        "miss objects.",
+        "`l0gc table sync`, or `l0gc table drop` if its topic was deleted.",
+    ),
+    BROUGHT_BACK: CauseRow(
+        "A warning: `l0gc undelete` has brought objects back, and the next run of that kind deletes them again.",
+        "Copy them first, or `l0gc pause --why TEXT`.",
+    ),
+    LOCAL_CLOCK: CauseRow(
+        "A warning: this machine's clock is more than a minute off. Ticks and ages use the store's.",
+        "Set it (NTP): S3 refuses requests from a clock that is 15 minutes off.",
+    ),
+}
+"""Every code, in the order of docs/operate-m.md, where this is a table."""
+CODES: Final = tuple(CAUSES)
 
 
 _LATER: Final = {HOUSEKEEP_OVERDUE, UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, NOT_COMPUTED}
@@ -206,7 +288,7 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
         return
     evidence = ahead_text(where, highest, o.cluster_epoch) if highest > o.cluster_epoch else o.forgotten
     detail = f"{evidence}: the controller log went back, as from a backup"
-    yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operations.md), then {COMPUTE}")
+    yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operate-logs.md), then {COMPUTE}")
 
 
 def _of_the_bucket(o: Overview) -> Iterator[Cause]:
@@ -223,8 +305,8 @@ def _of_the_bucket(o: Overview) -> Iterator[Cause]:
         remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
         yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)
     if o.damaged:
-        ways = f"restore that object from a version or a backup, or give up its records: {o.giving_up} (docs/operations.md)"
-        yield Cause(DAMAGED_OBJECT, o.damaged, f"{ways}; then {RECONCILE} && {COMPUTE}")
+        ways = f"restore that object from a version or a backup, or give up its records: {o.giving_up}"
+        yield Cause(DAMAGED_OBJECT, o.damaged, f"{ways} (docs/operate-lost.md); then {RECONCILE} && {COMPUTE}")
 
 
 def _first(errors: Sequence[str]) -> str:

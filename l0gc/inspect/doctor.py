@@ -164,7 +164,7 @@ def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -
         ("permissions", lambda: permissions(store, handles.runtime), "check the credentials' policy"),
         ("settings", lambda: settings(store), "ask the owner of the bucket"),
         ("store", lambda: promises(store, handles.runtime), "see what the store says above"),
-        ("cluster", lambda: cluster(handles), "see docs/operations.md, recovery"),
+        ("cluster", lambda: cluster(handles), "see docs/operations.md"),
     ]
     checks: list[Check] = []
     for name, check, remedy in parts:

@@ -45,17 +45,28 @@ HISTORY_STEP_MS: Final = 600_000
 _TRIES: Final = 20
 _SET_BACK: Final = (
     "it was set back to an older copy, and has forgotten what it named since; nothing was written or deleted. Put its "
-    'newest log back, or see "A journal was set back" in docs/operations.md'
+    'newest log back, or see "A journal was set back" in docs/operate-logs.md'
 )
 
 
 class PublishedWatermark(msgspec.Struct, frozen=True):
-    """What is published. `published_at_ms` is the store's clock; the counts are -1 where nothing was counted.
+    """What is published.
 
-    `history` has, oldest first, each older M with a time at which it was published; see `watermark_at`.
-    `ends` has for each unit how often it was set back and accepted as it was, and the offset of the last entry read from its
-    log. Compared in this order, the pair never decreases. `pinned` is the epoch of the newest pin that holds M; a publisher
-    must have read the pins at that epoch or later.
+    Attributes:
+        cluster_id: The cluster.
+        watermark: M. Never decreases.
+        cluster_epoch: The cluster epoch, read after everything that M was computed from. Never decreases.
+        published_at_ms: When M was published, by the store's clock.
+        eligible_objects: The eligible objects in the listing; -1 if none was read.
+        eligible_bytes: Their size.
+        listed_objects: All objects in the listing.
+        partitions: The number of partitions that M was computed from; -1 if unknown.
+        ends: For each unit by its name (`journal 3`), `[accepted, offset]`: how often its log was set back and accepted, and
+            the offset of the last entry read. Compared in this order, the pair never decreases.
+        pinned: The epoch of the newest pin that holds M, -1 without one. A publisher must have read the pins at that epoch
+            or later. Never decreases.
+        history: Older Ms, oldest first, each as `[M, when it was first published]`; fewer of them the older they are.
+            `sweep --grace` reads it.
     """
 
     cluster_id: str
@@ -165,7 +176,7 @@ def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
     if highest > epoch + 1:
         raise EpochRegressionError(
             f"--above {epoch} is not far enough: {PUBLISHED_WATERMARK} knows epoch {highest}, and up to there all is "
-            "refused. Nothing was written; give the highest epoch that the bucket knows (docs/operations.md says where)"
+            "refused. Nothing was written; give the highest epoch that the bucket knows (docs/operate-logs.md says where)"
         )
 
 

@@ -44,10 +44,12 @@ class ScanRow(msgspec.Struct, frozen=True):
     """What the bucket holds at one epoch.
 
     Attributes:
-        epoch: None for keys that are not L0 keys.
-        oldest_ms: when the oldest of the objects was written, by the store's clock.
-        held_by: the partition with the lowest M(p), as `topic/partition`, if it still may need this epoch; else empty.
-        holders: how many partitions still may need it. With 0, the epoch is eligible, or newer than the run's snapshot.
+        epoch: The epoch; null for keys that are not L0 keys.
+        objects: The objects at that epoch.
+        bytes: Their size.
+        oldest_ms: When the oldest of them was written, by the store's clock.
+        held_by: The partition with the lowest M(p) that may still need the epoch, as `topic/partition`; empty if none does.
+        holders: How many partitions may still need it. With 0, the epoch is eligible, or newer than the run's snapshot.
     """
 
     epoch: int | None

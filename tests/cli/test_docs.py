@@ -6,7 +6,6 @@ import ast
 import functools
 import json
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from docs import commands, tables
 from l0gc import errors
 from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.options import common_options
@@ -81,12 +81,12 @@ COMMON_OPTIONS = {
 }
 
 
-def _sections() -> dict[str, str]:
-    """The sections of docs/commands.md by their heading, without `l0gc` and in small letters."""
+def _sections(document: str) -> dict[str, str]:
+    """The sections of a page by their heading, without `l0gc` and in small letters."""
     sections: dict[str, str] = {}
     heading = ""
     fenced = False
-    for line in (ROOT / "docs/commands.md").read_text().splitlines(keepends=True):
+    for line in (ROOT / document).read_text().splitlines(keepends=True):
         fenced ^= line.startswith("```")
         if line.startswith("#") and not fenced:
             heading = line.strip("#` \n").removeprefix("l0gc ").lower()
@@ -96,7 +96,8 @@ def _sections() -> dict[str, str]:
     return sections
 
 
-SECTIONS = _sections()
+SECTIONS = _sections("docs/commands.md")
+JSON = _sections("docs/json.md")
 
 
 # -- commands and their help --------------------------------------------------------------------------------------------
@@ -106,13 +107,29 @@ def test_every_command_and_nothing_else_has_a_section() -> None:
     groups = {name.split(" ")[0] for name in LEAVES if " " in name}
     about = {"commands", COMMON, "options for spark", "the log", "metrics", "exit codes", "what is printed where"}
     assert set(SECTIONS) - {""} - about == set(LEAVES) | groups
+    assert set(JSON) - {"json"} == set(LEAVES)
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
     """If this fails, run docs/commands.py."""
-    page = runpy.run_path(str(ROOT / "docs/commands.py"))["page"]
     text = (ROOT / "docs/commands.md").read_text()
-    assert page(text) == text
+    assert tables.page(commands.page(text)) == text
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=_name)
+def test_the_tables_of_a_page_are_up_to_date(document: Path) -> None:
+    """If this fails, run docs/tables.py."""
+    text = document.read_text()
+    assert tables.page(text) == text
+
+
+def test_every_error_is_explained_with_a_remedy() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\d+) \| .* \| (.*) \| (.*) \|$", (ROOT / "docs/errors.md").read_text(), re.MULTILINE
+    )
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.L0gcError)]
+    assert sorted(row[0] for row in rows) == sorted(k.__name__ for k in kinds if k is not errors.L0gcError)
+    assert [row[0] for row in rows if not row[2] or not row[3]] == []
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -122,9 +139,9 @@ def test_every_command_takes_the_common_options(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_a_section_shows_real_json_and_explains_each_of_its_fields(name: str) -> None:
-    examples = [json.loads(block) for block in JSON_BLOCK.findall(SECTIONS[name])]
+    examples = [json.loads(block) for block in JSON_BLOCK.findall(JSON[name])]
     assert examples, "an example of what --json prints belongs here"
-    fields = {f for table in FIELD_TABLE.findall(SECTIONS[name]) for f in FIELD_ROW.findall(table)}
+    fields = {f for table in FIELD_TABLE.findall(JSON[name]) for f in FIELD_ROW.findall(table)}
     assert fields == {key for example in examples for key in example}
 
 
@@ -293,8 +310,9 @@ def test_the_group_itself_has_help() -> None:
     assert "Example:" in cli.help
 
 
-def test_every_document_is_linked_from_the_readme() -> None:
+def test_every_document_is_linked_from_the_readme_or_by_the_table_of_tasks() -> None:
     linked = set(LINK.findall((ROOT / "README.md").read_text()))
+    linked |= {f"docs/{target}" for target in LINK.findall((ROOT / "docs/operations.md").read_text())}
     names = {_name(d) for d in DOCUMENTS}
     assert {n for n in names if not n.startswith("examples/")} - {"README.md"} <= linked
 

@@ -251,7 +251,7 @@ def test_where_journals_were_set_back_what_changes_anything_is_refused_and_leave
     for name, ended in place.runs({k: v for k, v in REFUSED.items() if k not in OF_THE_CONTROLLER}):
         assert ended.code == 4, (name, ended.stderr)
         assert "journal 0 ended at offset" in ended.stderr, name
-        assert "docs/operations.md" in ended.stderr, name
+        assert "docs/operate-logs.md" in ended.stderr, name
         assert place.objects("") == before, name
     for name, ended in place.runs(READ_ONLY):
         assert ended.code == (5 if name.startswith(("runs show", "runs find")) else 0), (name, ended.stderr)

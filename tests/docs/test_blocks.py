@@ -50,7 +50,8 @@ def _blocks() -> list[Block]:
 BLOCKS: Final = _blocks()
 
 WHOLE_DOCUMENTS: Final = {
-    "docs/commands.md": "tests/cli/test_docs.py::test_a_section_shows_real_json_and_explains_each_of_its_fields",
+    "docs/commands.md": "tests/cli/test_docs.py::test_the_page_of_commands_is_up_to_date",
+    "docs/json.md": "tests/cli/test_docs.py::test_a_section_shows_real_json_and_explains_each_of_its_fields",
     "docs/library.md": "tests/test_api.py::test_the_page_has_the_docstrings_and_the_example",
 }
 """Documents that a program writes, and the test that compares them with what it writes now."""
@@ -81,16 +82,16 @@ ELSEWHERE: Final = {
         "tests/flows/test_spark_sql.py::test_the_error_of_a_stream_ends_with_l0gcs_sentence",
     ("examples/kafka/README.md", "l0gc topic create clicks"):
         "tests/integrations/test_kafka.py::test_a_bridge_that_is_killed_and_started_again_lands_each_record_once",
-    ("docs/operations.md", "spark-submit --master"):
+    ("docs/operate-spark.md", "spark-submit --master"):
         "tests/flows/test_spark_cluster.py::test_spark_submit_ends_with_the_commands_exit_code",
-    ("docs/operations.md", '[{"Effect": "Allow"'):
+    ("docs/operate-permissions.md", '[{"Effect": "Allow"'):
         "tests/examples/test_iam.py::test_each_role_does_its_work_and_nobody_elses",
-    ("docs/operations.md", "l0gc pin create backup --ttl 2d"): _BACKUP,
-    ("docs/operations.md", "rclone copy --size-only --fast-list $BUCKET/level_one"): _BACKUP,
-    ("docs/operations.md", "rclone copy --fast-list $COPY $RESTORED"): _BACKUP,
-    ("docs/operations.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
-    ("docs/operations.md", 'l0gc pause --why "restoring'): _BACKUP,
-    ("docs/operations.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
+    ("docs/operate-backup.md", "l0gc pin create backup --ttl 2d"): _BACKUP,
+    ("docs/operate-backup.md", "rclone copy --size-only --fast-list $BUCKET/level_one"): _BACKUP,
+    ("docs/operate-backup.md", "rclone copy --fast-list $COPY $RESTORED"): _BACKUP,
+    ("docs/operate-backup.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
+    ("docs/operate-backup.md", 'l0gc pause --why "restoring'): _BACKUP,
+    ("docs/operate-backup.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
     ("docs/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
     ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): _REST,
     ("docs/tables.md", "from pyiceberg"): _ENGINES,
@@ -125,7 +126,10 @@ NOT_RUN: Final = {
     ("docs/external-log.md", "func key"): "it needs Go",
     ("docs/external-log.md", "fn key"): "it needs a crate of uuids",
     ("docs/external-log.md", "BEGIN ISOLATION"): "it needs Postgres",
-    ("docs/operations.md", "python -m venv l0gc-env"): "it downloads 300 MB, and venv-pack, which nothing else needs",
+    (
+        "docs/operate-spark.md",
+        "python -m venv l0gc-env",
+    ): "it downloads 300 MB, and venv-pack, which nothing else needs",
     ("docs/tables.md", "pip install"): "it downloads; its commands run in tests/integrations/iceberg/test_engines.py",
     ("docs/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
     ("docs/tables.md", "SELECT json_extract"): "it needs Trino",
@@ -183,10 +187,10 @@ NO_SHARD = here("docs/external-log.md", "l0gc init --external-log --shards 1 --k
 EXTERNAL_SESSION = here("examples/external_log/README.md", "$ export")
 FORMAT_FILE = here("docs/format.md", '{"version"')
 SEALED = here("docs/format.md", '{"boundary"')
-INVENTORY = here("docs/operations.md", "SELECT")
-ON_A_CLUSTER = here("docs/operations.md", "l0gc compute-watermark --master")
+INVENTORY = here("docs/operate-schedule.md", "SELECT")
+ON_A_CLUSTER = here("docs/operate-spark.md", "l0gc compute-watermark --master")
 METRICS = here("docs/metrics.md", "l0gc gc")
-PIN = here("docs/operations.md", "with cluster.pin(")
+PIN = here("docs/operate-stop.md", "with cluster.pin(")
 DOCTOR = here("docs/stores.md", "$ l0gc doctor")
 FLIGHTS = here("examples/README.md", "$ python examples/flights")
 SPARK = [
@@ -328,7 +332,7 @@ def test_the_pin_of_a_program_ends_with_its_block(bucket: StoreConfig) -> None:
         cluster.topics.create("events", partitions=1)
         cluster.upload("events", io.BytesIO(b"1\n2\n"))
         names: dict[str, Any] = {"cluster": cluster}
-        exec(compile(PIN.replace("...", "pinned = cluster.pins.list()"), "operations.md", "exec"), names)
+        exec(compile(PIN.replace("...", "pinned = cluster.pins.list()"), "operate-stop.md", "exec"), names)
         assert [p.name for p in names["pinned"]] == ["export"]
         assert cluster.pins.list() == []
 

@@ -1,4 +1,4 @@
-"""The policies of docs/operations.md as JSON. `python -m tests.examples.iam` writes them to examples/iam.
+"""The policies of docs/operate-permissions.md as JSON. `python -m tests.examples.iam` writes them to examples/iam.
 
 A role's commands, in the table there, are those that have it in their row of `COMMANDS`.
 """
@@ -20,24 +20,22 @@ BUCKET = "arn:aws:s3:::BUCKET"
 _CODE = re.compile(r"`([^`]+)`")
 _CALLS = re.compile(r"`\w+\..*")
 _ROLE = re.compile(r"^(\| (\w+)[^|]*\| )([^|]*) \|", re.MULTILINE)
-OPERATIONS = ROOT / "docs/operations.md"
+PAGE = ROOT / "docs/operate-permissions.md"
 
 
 def page(text: str) -> str:
-    """docs/operations.md, with each role's commands; the calls of Spark's that stand behind them are written by hand."""
+    """docs/operate-permissions.md, with each role's commands; the calls of Spark's behind them are written by hand."""
 
     def row(m: re.Match[str]) -> str:
         own = [f"`{name}`" for name, (_, role) in acts().items() if role == m[2]]
         return f"{m[1]}{', '.join([*own, *_CALLS.findall(m[3])])} |" if own else m[0]
 
-    before, heading, rest = text.partition("## Permissions\n")
-    section, following, after = rest.partition("\n## ")
-    return before + heading + _ROLE.sub(row, section) + following + after
+    return _ROLE.sub(row, text)
 
 
 def policies() -> dict[str, dict[str, Any]]:
     """A policy for each row of the table, by the name of its file."""
-    text = OPERATIONS.read_text().split("## Permissions")[1].split("\n## ")[0]
+    text = PAGE.read_text().split("\n## ")[0]
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     header, rows = rows[0], rows[2:]
     actions = [_CODE.findall(cell)[0] for cell in header[2:5]]
@@ -77,7 +75,7 @@ def written(policy: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    OPERATIONS.write_text(page(OPERATIONS.read_text()))
+    PAGE.write_text(page(PAGE.read_text()))
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, policy in policies().items():
         (FOLDER / f"{name}.json").write_text(written(policy))

@@ -1,4 +1,4 @@
-"""The policies in examples/iam are the table of docs/operations.md, and enough and no more for what each role does.
+"""The policies in examples/iam are the table of docs/operate-permissions.md, and enough and no more for what each role does.
 
 moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 judges a DeleteObjects
 request by each of its keys, moto by the bucket; HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not
@@ -52,7 +52,7 @@ from l0gc.keys import (
     level_one,
     level_one_index,
 )
-from tests.examples.iam import FOLDER, OPERATIONS, page, policies, written
+from tests.examples.iam import FOLDER, PAGE, page, policies, written
 from tests.flows.test_secrets import IN_ONE
 from tests.support.cli import Ended, ended_here, l0gc_process
 
@@ -217,7 +217,7 @@ def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> Non
 
 
 def test_the_files_are_the_table_and_its_commands_are_those_of_the_role() -> None:
-    text = OPERATIONS.read_text()
+    text = PAGE.read_text()
     assert page(text) == text, "run: python -m tests.examples.iam"
     assert {role for _, role in acts().values()} - {""} <= set(POLICIES)
     expected = {name: written(policy) for name, policy in POLICIES.items()}

@@ -253,11 +253,11 @@ def test_the_dags_run_commands_that_l0gc_takes_one_after_the_other(dags: dict[st
 # -- how often ----------------------------------------------------------------------------------------------------------
 
 TEN_MINUTES = "*/10 * * * *"
-OPERATIONS = (EXAMPLES.parent / "docs/operations.md").read_text()
+SCHEDULE = (EXAMPLES.parent / "docs/operate-schedule.md").read_text()
 
 
 def _period(line: str) -> str:
-    """How often a line of a crontab runs, as operations.md writes it."""
+    """How often a line of a crontab runs, as operate-schedule.md writes it."""
     minute, hour = line.split()[:2]
     if found := re.fullmatch(r"(?:\*|\d+-59)/(\d+)", minute):
         return f"every {found[1]} minutes"
@@ -267,14 +267,14 @@ def _period(line: str) -> str:
 def test_gc_has_one_period_wherever_it_is_scheduled_and_that_is_the_ticks(dags: dict[str, _Dag]) -> None:
     """Ticked less often, M would follow later than the documents say; more often, most runs would find nothing due."""
     (cron,) = [line.split()[:5] for line in CRON_LINES if " job gc " in line]
-    said = re.search(r"^\| `l0gc gc` \| every (\d+) minutes \|", OPERATIONS, re.MULTILINE)
+    said = re.search(r"^\| `l0gc gc` \| every (\d+) minutes \|", SCHEDULE, re.MULTILINE)
     assert said is not None
     periods = {
         "crontab": " ".join(cron),
         "systemd": _directives((EXAMPLES / "systemd/l0gc-gc.timer").read_text())["OnCalendar"],
         "Kubernetes": CRON_JOBS["l0gc-gc"]["schedule"],
         "Airflow": dags["l0gc"].given["schedule"],
-        "operations.md": f"*/{said[1]} * * * *",
+        "operate-schedule.md": f"*/{said[1]} * * * *",
         "the epoch interval": f"*/{int(EPOCH_INTERVAL_S) // 60} * * * *",
     }
     assert periods == {**dict.fromkeys(periods, TEN_MINUTES), "systemd": "*:0/10"}
@@ -282,9 +282,9 @@ def test_gc_has_one_period_wherever_it_is_scheduled_and_that_is_the_ticks(dags: 
         assert "every ten minutes" in (EXAMPLES / text).read_text()
 
 
-def test_a_job_for_each_step_runs_as_often_as_operations_says() -> None:
+def test_a_job_for_each_step_runs_as_often_as_its_page_says() -> None:
     for line in CRON_LINES:
-        assert f"| `l0gc {line.split()[7]}` | {_period(line)}" in OPERATIONS
+        assert f"| `l0gc {line.split()[7]}` | {_period(line)}" in SCHEDULE
 
 
 # -- containers ---------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ index objects, L1 and L0 objects, the controller log. Each command is tried in a
 
 - a log that went back stays as it is, and nothing goes that the newest logs need;
 - with the newest put back, all is there, and the cluster works as ever;
-- where the newest is gone for good, an operator does what docs/operations.md says. Then nothing goes that the lost part may
-  have named, what the copy had is there, and the cluster works as ever;
+- where the newest is gone for good, an operator follows docs/operate-logs.md. Then nothing goes that the lost part may have
+  named, what the copy had is there, and the cluster works as ever;
 - where `published.json` went back with a log, nobody can notice that. What the remaining logs name stays.
 
 Nothing but the seed decides what happens. The seeds are others than those of `simulate`, and shift none of them.
@@ -262,7 +262,7 @@ def _logs(world: World, restore: Restore | None) -> dict[str, bytes]:
 
 
 def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
-    """What docs/operations.md says where the newest logs are gone for good."""
+    """What docs/operate-logs.md says where the newest logs are gone for good."""
     cluster, watch, accepted = world.cluster(), world.watch, set[int]()
     for journal in sorted(restore.journals):
         copy.put_boundary_back(world, journal)

@@ -52,7 +52,7 @@ def refused(place: Place, names: set[str], match: str) -> None:
         with pytest.raises(SetBackError, match=match) as e:
             CHANGES[name](place)
         assert e.value.exit_code == 4
-        assert "docs/operations.md" in str(e.value)
+        assert "docs/operate-logs.md" in str(e.value)
         assert place.objects() == before, name
 
 

@@ -103,7 +103,7 @@ def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: Topic
         if offset > offsets.get(journal, -1):
             raise SafetyError(
                 f"table {table.table} has what journal {journal} said at offset {offset}, and that log ends at "
-                f"{offsets.get(journal, -1)}: it was set back; see docs/operations.md"
+                f"{offsets.get(journal, -1)}: it was set back; see docs/operate-logs.md"
             )
 
 

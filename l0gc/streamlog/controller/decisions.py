@@ -222,7 +222,7 @@ def decide_init_producer(
         if above > state.epoch:
             raise EpochRegressionError(
                 f"a journal has seen epoch {above} of producer {name!r}, and the controller log is only at epoch "
-                f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see docs/operations.md"
+                f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see docs/operate-logs.md"
             )
         return entries.InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
     producer_id, epoch, run = instance

@@ -88,7 +88,7 @@ class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 
 class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """Creates a topic in so many `journals`; which ones they are is decided where the entry lands.
+    """Creates a topic in that many `journals`; applying the entry chooses them.
 
     `topic_id` is random. It distinguishes the topic from another one of the same name and revision, which a controller log
     that was restored from a backup can create.
@@ -121,7 +121,7 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 
 class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """Gives a topic these settings, see `state.Topic`; without a value schema, the topic keeps what it has."""
+    """Gives a topic these settings; without a value schema, the topic keeps its own."""
 
     name: str
     revision: int
@@ -157,6 +157,8 @@ class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 
 
 class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    """Deletes a topic; its journals close it later."""
+
     name: str
     revision: int
 
@@ -168,7 +170,7 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 
 
 class ForgetTopics(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """Deleted topics, by revision, of which nothing is left anywhere."""
+    """Forgets deleted topics, by revision, once nothing is left of them."""
 
     revisions: list[int]
 
@@ -182,9 +184,9 @@ class ForgetTopics(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """Advances the epoch by one, or to `to`, where that is not -1.
+    """Advances the epoch by one, or to `to` unless that is -1.
 
-    `expected` and `caller` make a retry recognisable; -1 and '' where nobody expects anything.
+    `expected` and `caller` make a retry recognisable; they are -1 and '' if nobody expects anything.
     """
 
     expected: int = -1
@@ -207,7 +209,7 @@ class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
 
 
 class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
-    """Gives `name` a new producer epoch, or makes it a producer, with a `producer_id` that nobody has.
+    """Gives the producer `name` a new epoch, or creates it with a new `producer_id`.
 
     `last_epoch` is the epoch that an instance bumped its own from, -1 if the instance is new. `run` is random: a log that
     was restored from a backup gives out the same producer epoch again, but never the same run.
@@ -246,7 +248,7 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 
 
 class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
-    """Creates a pin that ends automatically, so many milliseconds after the log's time at this entry.
+    """Creates a pin, which ends `ttl_ms` after the log's time at this entry.
 
     `level_one`: it keeps what is in L1, and lets M move. If `topic` is a topic's revision, it keeps what this topic needs.
     """
@@ -281,9 +283,9 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
 
 
 class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
-    """The pin that the epoch `revision` created has taken effect: see `state.Pin`.
+    """Records that the pin of that `revision` has taken effect, at which M, and where each journal in use ended.
 
-    `ends` has for each journal in use, by its number, the offset of its log's last entry then.
+    `ends` has for each of these journals, by its number, the offset of its log's last entry then.
     """
 
     name: str
@@ -324,6 +326,8 @@ class RenewPin(msgspec.Struct, frozen=True, array_like=True, tag="k"):
 
 
 class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
+    """Ends a pin before its time."""
+
     name: str
     revision: int
 
@@ -335,8 +339,7 @@ class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
 
 
 class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
-    """The topic that the epoch `revision` created has an Iceberg table from now on, in PyIceberg's catalog of that name; its
-    catalog created it at `location`."""
+    """Gives the topic of that `revision` an Iceberg table, which PyIceberg's catalog `catalog` created at `location`."""
 
     topic: str
     revision: int
@@ -359,7 +362,7 @@ class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
 
 
 class DropTable(msgspec.Struct, frozen=True, array_like=True, tag="j"):
-    """The topic `topic`, of that revision, has no table any more."""
+    """Ends the table of the topic of that revision."""
 
     topic: str
     revision: int

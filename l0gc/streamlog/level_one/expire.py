@@ -251,7 +251,7 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
 def left_out(p: PartitionId, error: L0gcError) -> str:
     return (
         f"partition {p}: {error}; its records stay until that object is restored from a version or a backup, or they are "
-        "given up (docs/operations.md)"
+        "given up (docs/operate-lost.md)"
     )
 
 
