@@ -289,13 +289,13 @@ def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
         ]
         if begun:
             assert all(next(some) for some in left)
-            sender.send([api.NewRecord(0, b"c")], {0: 1})
+            sender.send([api.Record(b"c", partition=0)], {0: 1})
     there = copy_of(store_of(handles))
     for some in left:
         with pytest.raises(errors.UsageError, match="is closed"):
             list(some)
     with pytest.raises(errors.UsageError, match="is closed"):
-        sender.send([api.NewRecord(0, b"d")], {0: 2})
+        sender.send([api.Record(b"d", partition=0)], {0: 2})
     assert copy_of(store_of(handles)) == there
 
 

@@ -314,7 +314,7 @@ class Producers(Group):
         """Begin a run of a producer that sends records of another system, each once, in a `with` block.
 
         The other system numbers the records of each partition, and can be read from any number on. `positions` of the sender
-        has, by partition, where to begin; `send(records, positions)` lands records (`NewRecord`) with the positions after
+        has, by partition, where to begin; `send(records, positions)` lands records (`Record`) with the positions after
         them. A run that begins fences the one before; begin one at least every 14 days, since a name is kept for so long.
         """
         from l0gc.streamlog.ingest.sender import open_sender

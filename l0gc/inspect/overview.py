@@ -29,7 +29,8 @@ from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.rows import is_hole
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import summary_of
-from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject
+from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file
+from l0gc.streamlog.level_one.index import Hole
 from l0gc.watermark.compute import Watermark, compute
 from l0gc.watermark.publication import PublishedWatermark, check_set_back
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals
@@ -189,13 +190,12 @@ class Journals:
         records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
         return records, unreconciled, lost, holes
 
-    def given_up(self, limit: int) -> list[HoleFacts]:
+    def given_up(self, limit: int) -> list[Hole]:
         """Return the first holes, by topic, partition and offset, that no index object lists."""
         holes = []
         for topic, _, state in self.topics():
-            rows = state.l1[is_hole(state.l1)][:limit]
-            columns = (rows[column].tolist() for column in ("partition", "base", "last"))
-            holes += [HoleFacts(topic.name, *numbers) for numbers in zip(*columns, strict=True)]
+            files = map(l1_file, state.l1[is_hole(state.l1)][:limit])
+            holes += [Hole.of(topic.id(file.partition), file) for file in files]
         return sorted(holes, key=lambda h: (h.topic, h.partition, h.first_offset))[:limit]
 
     # -- what no sound cluster holds
@@ -287,19 +287,6 @@ class Cause(msgspec.Struct, frozen=True):
     remedy: str
 
 
-class HoleFacts(msgspec.Struct, frozen=True):
-    """A range of a partition's records that were given up, both ends included."""
-
-    topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
-
-    @property
-    def records(self) -> int:
-        return self.last_offset + 1 - self.first_offset
-
-
 class DatedHolder(Holder, frozen=True):
     """A partition that M cannot pass. `oldest_ms` is when the L0 object that holds it was written; -1 without one."""
 
@@ -371,49 +358,8 @@ class TableState(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-class _Evidence(msgspec.Struct, kw_only=True):
-    """The evidence for causes, which is not in the JSON.
-
-    Attributes:
-        logs: the journals as they were read; none if the log is another system's.
-        scan: the newest scan snapshot that can be read.
-        runs_total: how many runs are on record; -1 where only the newest were looked for.
-        interval_ms: how often the cluster epoch should move.
-        local_ms: this machine's clock at `as_of_ms`.
-        watermark_error: the code of the cause if what is published cannot be used, with the sentence.
-        highest: the highest epoch in the published M or a journal, and in which of them.
-        forgotten: what a journal holds and the controller's log does not, as a sentence.
-        set_back: which journal was set back, and how that shows, as a sentence.
-        windows: those of the journals in which M would still stand there if all were reconciled.
-        damaged_journals: those of `Overview.errors` that come from what a journal holds, and not from the store.
-        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
-        giving_up: the command that gives up its records in the first partition that it holds.
-        damaged_record: why the record of a run cannot be read.
-        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
-        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
-    """
-
-    logs: Journals = msgspec.field(default_factory=lambda: Journals(ControllerState()))
-    scan: ScanSnapshot | None = None
-    runs_total: int = -1
-    layout: KeyLayout = KeyLayout()
-    local_ms: int = 0
-    interval_ms: int = 0
-    watermark_error: tuple[str, str] | None = None
-    highest: tuple[int, str] = (-1, "")
-    forgotten: str = ""
-    set_back: str = ""
-    windows: Sequence[EpochWindow] = []
-    damaged_journals: Sequence[str] = []
-    damaged: str = ""
-    giving_up: str = ""
-    damaged_record: str = ""
-    unclosed: Sequence[str] = []
-    held_objects: dict[int, int] = {}
-
-
-class Overview(_Evidence, Outcome, kw_only=True):
-    """The cluster as it is at `as_of_ms`.
+class Overview(msgspec.Struct, Outcome, kw_only=True):
+    """The cluster as it is at `as_of_ms`, and the evidence for the causes, which is not in the JSON.
 
     Attributes:
         cluster_id: The cluster's id.
@@ -470,9 +416,30 @@ class Overview(_Evidence, Outcome, kw_only=True):
             if nothing is wrong.
         warnings: What is wrong and holds nothing, likewise.
         next: What to do next: commands, or what has to be done before them; `nothing`.
+        logs: the journals as they were read; none if the log is another system's.
+        scan: the newest scan snapshot that can be read.
+        runs_total: how many runs are on record; -1 where only the newest were looked for.
+        interval_ms: how often the cluster epoch should move.
+        local_ms: this machine's clock at `as_of_ms`.
+        watermark_error: the code of the cause if what is published cannot be used, with the sentence.
+        highest: the highest epoch in the published M or a journal, and in which of them.
+        forgotten: what a journal holds and the controller's log does not, as a sentence.
+        set_back: which journal was set back, and how that shows, as a sentence.
+        windows: those of the journals in which M would still stand there if all were reconciled.
+        damaged_journals: those of `Overview.errors` that come from what a journal holds, and not from the store.
+        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
+        giving_up: the command that gives up its records in the first partition that it holds.
+        damaged_record: why the record of a run cannot be read.
+        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
+        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
     """
 
-    hidden: ClassVar[frozenset[str]] = frozenset(_Evidence.__struct_fields__)
+    hidden: ClassVar[frozenset[str]] = frozenset(
+        (
+            "logs scan runs_total layout local_ms interval_ms watermark_error highest forgotten set_back windows "
+            "damaged_journals damaged giving_up damaged_record unclosed held_objects"
+        ).split()
+    )
 
     cluster_id: str
     external_log: bool
@@ -508,6 +475,23 @@ class Overview(_Evidence, Outcome, kw_only=True):
     causes: list[Cause] = []
     warnings: list[Cause] = []
     next: str = ""
+    logs: Journals = msgspec.field(default_factory=lambda: Journals(ControllerState()))
+    scan: ScanSnapshot | None = None
+    runs_total: int = -1
+    layout: KeyLayout = KeyLayout()
+    local_ms: int = 0
+    interval_ms: int = 0
+    watermark_error: tuple[str, str] | None = None
+    highest: tuple[int, str] = (-1, "")
+    forgotten: str = ""
+    set_back: str = ""
+    windows: Sequence[EpochWindow] = []
+    damaged_journals: Sequence[str] = []
+    damaged: str = ""
+    giving_up: str = ""
+    damaged_record: str = ""
+    unclosed: Sequence[str] = []
+    held_objects: dict[int, int] = {}
 
     @property
     def lag_epochs(self) -> int:

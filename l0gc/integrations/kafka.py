@@ -37,7 +37,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 import l0gc
-from l0gc.api import NewRecord, Record
+from l0gc.api import Record
 from l0gc.errors import L0gcError, NotFoundError, SafetyError
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 
@@ -165,7 +165,7 @@ def _why(consumer: Consumer, failed: Any, positions: Mapping[int, int]) -> Excep
     )
 
 
-def _record_of(message: Any) -> NewRecord:
+def _record_of(message: Any) -> Record:
     kind, create_time = message.timestamp()
     value = message.value()
     headers = [(f"={k}" if _OURS.fullmatch(k) else k, v) for k, v in message.headers() or ()]
@@ -176,7 +176,7 @@ def _record_of(message: Any) -> NewRecord:
     elif not 0 <= create_time <= MAX_TIME_MS:
         headers.append((TIME, b"%d" % create_time))
         create_time = None
-    return NewRecord(message.partition(), value or b"", message.key(), tuple(headers), create_time)
+    return Record(value or b"", message.key(), tuple(headers), create_time, partition=message.partition())
 
 
 def in_kafka(record: Record) -> tuple[bytes | None, list[tuple[str, str | bytes | None]], int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import l0gc as library
-from l0gc.api import NewRecord
+from l0gc.api import Record
 from l0gc.errors import UsageError
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, founded, l0gc, printed
@@ -62,7 +62,9 @@ def test_read_as_json_has_create_times_and_headers_of_the_records_that_have_them
     l0gc("upload", "events", str(plain))
     with library.open(bucket.url) as cluster, cluster.producers.sender("events", "bridge") as sender:
         headers = (("a", b"1"), ("a", None), ("b", b"\xff"))
-        sender.send([NewRecord(0, b"both", b"k", headers, 9), NewRecord(0, b"headed", headers=headers)], {0: 2})
+        sender.send(
+            [Record(b"both", b"k", headers, 9, partition=0), Record(b"headed", headers=headers, partition=0)], {0: 2}
+        )
     shown = [{"key": "a", "value": "1"}, {"key": "a", "value": None}, {"key": "b", "value_base64": "/w=="}]
     more: list[dict[str, Any]] = [{"create_time_ms": 7}, {"create_time_ms": 1704067200000}, {}]
     more += [{"create_time_ms": 9, "headers": shown}, {"headers": shown}]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from l0gc.embedded import sample
-from l0gc.errors import UsageError
+from l0gc.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,5 +100,5 @@ def test_an_impossible_split_is_refused(tmp_path: Path, files: int, limit: int |
 @pytest.mark.parametrize("spec", [None, ModuleSpec(sample.PACKAGE, None)])
 def test_a_missing_package_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None) -> None:
     monkeypatch.setattr(sample, "find_spec", lambda _name: spec)
-    with pytest.raises(sample.SampleDataMissingError, match=r"pip install 'l0gc\[server\]'"):
+    with pytest.raises(NotFoundError, match=r"pip install 'l0gc\[server\]'"):
         next(iter(sample.flights()))

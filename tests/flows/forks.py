@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 import l0gc
-from l0gc.api.results import NewRecord
+from l0gc.api.results import Record
 from l0gc.errors import L0gcError
 
 PATIENCE_S = 60
@@ -73,13 +73,13 @@ def program(seed: int) -> None:
         else:
             cluster.close()
     refused(lambda: list(records))
-    refused(lambda: sender.send([NewRecord(0, b"")], {0: 1 << 40}))
+    refused(lambda: sender.send([Record(b"", partition=0)], {0: 1 << 40}))
     refused(cluster.status)
 
 
 def child(cluster: l0gc.Cluster, records: Any, sender: Any) -> int:
     """What was opened before the fork is refused, and a cluster that is opened here works."""
-    for call in (cluster.status, lambda: next(records), lambda: sender.send([NewRecord(0, b"")], {0: 1 << 40})):
+    for call in (cluster.status, lambda: next(records), lambda: sender.send([Record(b"", partition=0)], {0: 1 << 40})):
         try:
             call()
         except l0gc.errors.UsageError as e:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import l0gc
-from l0gc.api import NewRecord
+from l0gc.api import Record
 from l0gc.errors import NotFoundError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -65,7 +65,7 @@ def test_two_tasks_that_write_the_same_part_of_a_batch_land_it_once(
 def put(cluster: l0gc.Cluster, topic: str, first: int, end: int) -> None:
     """Records with these numbers, in turn in two partitions: most with headers, every other one with a create time."""
     with cluster.producers.sender(topic, "numbers") as sender:
-        numbered = [NewRecord(n % 2, *written(topic, n)) for n in range(first, end)]
+        numbered = [Record(*written(topic, n), partition=n % 2) for n in range(first, end)]
         sender.send(numbered, {p: sender.positions.get(p, 0) + (end - first) // 2 for p in range(2)})
 
 

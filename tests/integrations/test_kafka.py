@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it is there
 
 import l0gc
-from l0gc.api import NewRecord
+from l0gc.api import Record
 from l0gc.errors import NotFoundError, SafetyError
 from l0gc.integrations import kafka as bridge
 from l0gc.storage.config import StoreConfig
@@ -181,7 +181,7 @@ def test_a_create_time_of_0_and_headers_that_no_bridge_wrote_are_no_tombstone_an
     _, servers = kafka
     with l0gc.open(url) as cluster, cluster.producers.sender("events", "else") as sender:
         headers = (("kafka.null", None), ("kafka.timestamp", b"noon"))
-        sender.send([NewRecord(0, b"a", None, headers, 0)], {0: 1})
+        sender.send([Record(b"a", None, headers, 0, partition=0)], {0: 1})
     bridge.to_kafka(servers, "copy", url, "events")
     assert in_kafka(servers, "copy", 1)[0] == [(b"a", None, list(headers), 1)]
 

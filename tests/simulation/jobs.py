@@ -23,7 +23,7 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
-from l0gc.streamlog.level_one.reconcile import Committed, commit_round, gathered, reconcile
+from l0gc.streamlog.level_one.reconcile import ReconcileResult, commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
 from l0gc.watermark.histogram import read_listing
@@ -51,25 +51,25 @@ class _Repeating(LocalWorkers[Handles]):
         self._cluster, self._world, self._rounds = cluster, world, rounds
         self.done: list[Round] = []
 
-    def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Committed]:
+    def flow(self, parts: Sequence[Any], *stages: Stage) -> list[ReconcileResult]:
         found = super().flow(parts, *stages[:-1])
         r, written = stages[0].work.__self__.round, gathered(what for _, what in found)  # type: ignore[attr-defined]
         self._rounds.append((r, written))
         self.done.append(r)
-        done = list(commit_round(self._cluster, r, written))
+        done = commit_round(self._cluster, r, written)
         if self._world.random.random() < 0.3:
             self._world.sleep(self._world.random.choice([1.0, 10.0, 60.0]))
             done = commit_again(self._world, self._cluster, r, written)
-        return done
+        return list(done.values())
 
 
-def commit_again(world: World, cluster: Handles, r: Round, written: WrittenL1) -> list[Committed]:
+def commit_again(world: World, cluster: Handles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
     """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
     before = _what_landed(world, r, written)
-    done = list(commit_round(cluster, r, written))
+    done = commit_round(cluster, r, written)
     after = _what_landed(world, r, written)
-    counted = {(c.journal, revision, p) for c in done for revision, rows in c.partitions.items() for p in rows.tolist()}
-    unsure = {c.journal for c in done if c.errors}
+    counted = {(j, revision, p) for j, c in done.items() for revision, rows in c.lifted.items() for p in rows.tolist()}
+    unsure = {journal for journal, c in done.items() if c.errors}
     shown = {place for place in before if after[place] and place[0] not in unsure}
     world.happened["commits done again"] += 1
     world.happened["partitions of these that had landed before"] += len(before)

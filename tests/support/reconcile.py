@@ -25,7 +25,6 @@ from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round, plan_journal, windows_of
 from l0gc.streamlog.level_one.read import Row, read_rows
-from l0gc.streamlog.level_one.reconcile import Committed
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.blocks import Chunk, pack
 
@@ -120,8 +119,9 @@ class Begun:
     round: Round
     written: WrittenL1
 
-    def commit(self) -> list[Committed]:
-        return list(runs.commit_round(self.cluster, self.round, self.written))
+    def commit(self) -> list[runs.ReconcileResult]:
+        """What it did in each journal."""
+        return list(runs.commit_round(self.cluster, self.round, self.written).values())
 
     @property
     def keys(self) -> set[str]:

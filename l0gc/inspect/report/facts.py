@@ -24,10 +24,11 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars_month, size, span
 from l0gc.inspect.causes import PAUSED, WAITS_FOR
-from l0gc.inspect.overview import Cause, HoleFacts, Journals, Overview
+from l0gc.inspect.overview import Cause, Journals, Overview
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.level_one.index import Hole
 from l0gc.watermark.scans import ScanRow, ScanTotals, read_trend
 from l0gc.watermark.source import HELD_BACK_SHOWN, Holder, UnitSummary
 
@@ -158,7 +159,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
         url: Where it is.
         endpoint_url: The S3 server that was named for it; null for none.
         given_up: The first 50 ranges of records that were [given up](#l0gc-give-up), each with `topic`, `partition`,
-            `first_offset` and `last_offset`.
+            `first_offset`, `last_offset`, and the `key` of the L1 object without rows.
         behind: The 10 partitions with the most lag, each as in `held_back_by`, without `oldest_ms`.
         others_behind: How many partitions there are besides.
         others_lag: The most lag of those, in epochs.
@@ -193,7 +194,7 @@ class Report(msgspec.Struct, Outcome, kw_only=True):
     others_behind: int
     others_lag: int
     by_topic: list[TopicFacts]
-    given_up: list[HoleFacts]
+    given_up: list[Hole]
     epochs: list[EpochBar]
     trend: list[TrendPoint]
     saved: Savings | None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import NoneType
 from typing import Final
 
@@ -25,7 +24,7 @@ from l0gc.operations import checked_value
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Records, pack_records
-from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_TIME, Headers, header_bytes, headers_column
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_TIME, Record, header_bytes, headers_column
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.landing import Landing, RunAppender, write_object
 from l0gc.streamlog.ingest.result import UploadResult
@@ -33,18 +32,6 @@ from l0gc.streamlog.ingest.uploader import target_of
 from l0gc.streamlog.journal.producers import INPUTS_KEPT, InputSpan, Int62, ProducerState, landed_of, progress_of
 from l0gc.streamlog.journal.rows import NUMBER
 from l0gc.streamlog.producers import begin_run, is_due
-
-
-@dataclass(frozen=True, slots=True)
-class NewRecord:
-    """A record to send; see `Record`. Its value may be any bytes."""
-
-    partition: int
-    value: bytes
-    key: bytes | None = None
-    headers: Headers = ()
-    create_time_ms: int | None = None
-
 
 _KINDS: Final[dict[str, set[type]]] = {
     "partition": {int},
@@ -105,7 +92,7 @@ class Sender:
         """Return what has landed so far."""
         return self._landing.result
 
-    def send(self, records: Iterable[NewRecord], positions: Mapping[int, int]) -> None:
+    def send(self, records: Iterable[Record], positions: Mapping[int, int]) -> None:
         """Land records, those of each partition in their order, and the producer's new positions with them. If there are
         none for days, call it without any at least once a week, so that the run stays the producer's newest.
 
@@ -122,11 +109,11 @@ class Sender:
         if self._error is not None:
             raise self._error
         some = list(records)
-        if not all(isinstance(r, NewRecord) for r in some):
-            raise UsageError("a record is not an l0gc.api.NewRecord")
+        if not all(isinstance(r, Record) for r in some):
+            raise UsageError("a record is not an l0gc.api.Record")
         for name, kinds in _KINDS.items():
             for kind in {type(getattr(r, name)) for r in some} - kinds:
-                raise UsageError(f"a record's {name} cannot be of type {kind.__name__}, see NewRecord")
+                raise UsageError(f"a record's {name} cannot be of type {kind.__name__}, see Record")
         positions = checked_value("positions", positions, dict[int, Int62])
         spans = self._spans(some, positions)
         packed = pack_records(self._topic, _columns(some)) if some else None
@@ -151,7 +138,7 @@ class Sender:
             )
             self._appender.begin(self._run)
 
-    def _spans(self, records: Sequence[NewRecord], positions: Mapping[int, int]) -> dict[int, list[InputSpan]]:
+    def _spans(self, records: Sequence[Record], positions: Mapping[int, int]) -> dict[int, list[InputSpan]]:
         named = {r.partition for r in records}
         if named != set(positions):
             raise UsageError(f"records are for the partitions {sorted(named)}, and positions for {sorted(positions)}")
@@ -169,7 +156,7 @@ class Sender:
         return spans
 
 
-def _columns(records: Sequence[NewRecord]) -> Records:
+def _columns(records: Sequence[Record]) -> Records:
     """Return the records as columns. Raises `UsageError` if one of them cannot be stored."""
     in_order = sorted(records, key=lambda r: r.partition)
     sizes = np.array([len(r.value) for r in in_order], np.int64)

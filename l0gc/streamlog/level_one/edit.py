@@ -27,24 +27,26 @@ T = TypeVar("T")
 
 
 class Editor:
-    """Edits the lists of some topics in one journal.
+    """Edits the lists of some topics in one journal; a kind adds what it selects, writes and counts.
 
     Attributes:
-        errors: what went wrong with the journal, which ends its part of the run and no other.
+        errors: those of the kind's result. What goes wrong with the journal ends its part of the run and no other.
         unreadable: objects that could not be read, with their partitions, which are left as they are.
     """
 
-    def __init__(self, handle: JournalHandle, topics: Mapping[int, Topic]) -> None:
-        self.handle, self.topics = handle, topics
-        self.errors: list[str] = []
+    def __init__(self, handle: JournalHandle, topics: Mapping[int, Topic], errors: list[str]) -> None:
+        self.handle, self.topics, self.errors = handle, topics, errors
         self.unreadable: list[tuple[PartitionId, L0gcError]] = []
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Record what goes wrong with the journal among the errors. Raises `StoreError`."""
+    def alone(self, *also: type[L0gcError]) -> Iterator[None]:
+        """Record what goes wrong with the journal among the errors. Raises `StoreError`, unless it is recorded also."""
+        recorded: tuple[type[L0gcError], ...] = (
+            CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError, *also,
+        )  # fmt: skip
         try:
             yield
-        except (CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError) as e:
+        except recorded as e:
             self.errors.append(f"journal {self.handle.journal}: {e}")
 
     def states(self) -> dict[int, TopicState]:

@@ -233,13 +233,9 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
     result = ExpireResult(dry_run=dry_run)
 
     def one(part: tuple[int, list[Topic]]) -> ExpireResult:
-        run = _JournalRun(cluster, *part, wanted, dry_run, shown)
-        try:
-            with run.editor.alone():
-                run.run()
-        except StoreError as e:
-            run.editor.errors.append(f"journal {part[0]}: {e}")
-        run.result.errors += run.editor.errors
+        run = _Expiry(cluster, *part, wanted, dry_run, shown)
+        with run.alone(StoreError):
+            run.run()
         return run.result
 
     for done in cluster.parallel.map(one, by_journal(topics).items()):
@@ -255,25 +251,27 @@ def left_out(p: PartitionId, error: L0gcError) -> str:
     )
 
 
-class _JournalRun:
+class _Expiry(Editor):
+    """The new starts in one journal."""
+
     def __init__(
         self, cluster: Handles, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
     ) -> None:
         self._cluster, self._wanted, self._dry_run, self._shown = cluster, wanted, dry_run, shown
-        self.editor = Editor(cluster.journal(journal), {t.revision: t for t in topics})
         self.result = ExpireResult()
+        super().__init__(cluster.journal(journal), {t.revision: t for t in topics}, self.result.errors)
 
     def run(self) -> None:
         """Move the starts; a partition that has changed by the time its edit lands is read again."""
         for _ in range(_TRIES):
             self.result.lost = 0
-            self.editor.unreadable.clear()
+            self.unreadable.clear()
             epoch = self._cluster.controller.epoch()
-            states = self.editor.states()
+            states = self.states()
             changes = {
                 r: change for r, known in states.items() if len((change := self._change(known, epoch))["starts"])
             }
-            landed = self.editor.land(EXPIRE, epoch, changes.items(), dry_run=self._dry_run)
+            landed = self.land(EXPIRE, epoch, changes.items(), dry_run=self._dry_run)
             for revision, change in changes.items():
                 self._count(states[revision], change["starts"], landed.has(revision, change["starts"]["partition"]))
             for kind, objects, size in ((L1_OBJECT, None, "bytes"), (INDEX_TREE, "rows", "row_bytes")):
@@ -281,10 +279,10 @@ class _JournalRun:
                 self.result.l1_objects += len(gone) if objects is None else int(gone[objects].sum())
                 self.result.bytes += int(gone[size].sum())
             # An index object that is gone may have been replaced, and vacuumed, since the state was read.
-            gone_index = any(isinstance(e, ObjectNotFoundError) for _, e in self.editor.unreadable)
+            gone_index = any(isinstance(e, ObjectNotFoundError) for _, e in self.unreadable)
             if self._dry_run or not (self.result.lost or gone_index):
                 break
-        self.result.errors += [left_out(p, e) for p, e in sorted(self.editor.unreadable, key=lambda item: item[0].path)]
+        self.result.errors += [left_out(p, e) for p, e in sorted(self.unreadable, key=lambda item: item[0].path)]
 
     def _change(self, known: TopicState, epoch: int) -> dict[str, Rows]:
         """Return the columns of the change that moves the starts of a topic's partitions.
@@ -292,12 +290,12 @@ class _JournalRun:
         It cuts index objects, and names the L1 objects that these no longer list. It omits a partition with an object
         that cannot be read.
         """
-        topic, editor = self.editor.topics[known.revision], self.editor
+        topic = self.topics[known.revision]
         store, runtime = self._cluster.store, self._cluster.runtime
 
         def listed(partition: int, index: Rows) -> Rows | None:
             p = topic.id(partition)
-            return editor.attempt(p, lambda: read_index(store, p, index))
+            return self.attempt(p, lambda: read_index(store, p, index))
 
         partitions, starts = self._wanted(topic, known, listed)
         if not len(partitions):
@@ -308,10 +306,10 @@ class _JournalRun:
         def cut(row: Rows) -> tuple[IndexChange, Rows] | None:
             p, index = topic.id(int(row["partition"])), np.array([row])
             begin = int(starts[np.searchsorted(partitions, row["partition"])])
-            return editor.attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=self._dry_run))
+            return self.attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=self._dry_run))
 
         done = [found for found in self._cluster.parallel.map(cut, list(rows)) if found is not None]
-        readable = ~np.isin(partitions, [p.partition for p, _ in editor.unreadable if p.revision == topic.revision])
+        readable = ~np.isin(partitions, [p.partition for p, _ in self.unreadable if p.revision == topic.revision])
         new = np.empty(int(readable.sum()), START)
         new["partition"], new["offset"] = partitions[readable], starts[readable]
         removed = np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])
@@ -319,8 +317,8 @@ class _JournalRun:
 
     def _count(self, before: TopicState, starts: Rows, moved: Rows) -> None:
         """Count the partitions that now begin at `starts`, and those that begin before."""
-        with self.editor.handle.replica.lock:
-            topic = self.editor.handle.state.topic(before.revision)
+        with self.handle.replica.lock:
+            topic = self.handle.state.topic(before.revision)
             begins = topic.values(topic.log_start, starts["partition"], MAX_OFFSET)
         self.result.lost += int((~moved & (begins < starts["offset"])).sum())
         starts = starts[moved]
@@ -328,6 +326,6 @@ class _JournalRun:
         self.result.partitions += len(starts)
         self.result.records += int((starts["offset"] - previous).sum())
         some = slice(0, max(0, self._shown - len(self.result.starts)))
-        name = self.editor.topics[before.revision].name
+        name = self.topics[before.revision].name
         for (p, new), old in zip(starts[some].tolist(), previous[some].tolist(), strict=True):
             self.result.starts.append(NewStart(name, p, old, new))

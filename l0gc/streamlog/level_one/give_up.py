@@ -41,7 +41,7 @@ from l0gc.streamlog.journal.handle import LandedEdit
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, places
 from l0gc.streamlog.journal.topic import Extent, TopicState, l1_file
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.level_one.index import Hole
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, KEY_METADATA, L1_SCHEMA, PARTITION, seal_footer
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -74,17 +74,6 @@ class GiveUpRecord(msgspec.Struct, frozen=True):
     first_offset: int
     last_offset: int
     blocks: list[LostBlock]
-
-
-@dataclass(frozen=True, slots=True)
-class Hole(Outcome):
-    """The records of a partition that were given up, from `first_offset` to `last_offset`; `key` is the L1 object's."""
-
-    topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
-    key: str
 
 
 @dataclass(slots=True)
@@ -347,18 +336,18 @@ def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: 
     for one, row in zip(lost, rows, strict=True):
         of_journal.setdefault(one.topic.journal_of(one.partition), []).append((one, row))
     for journal, holes in sorted(of_journal.items()):
-        editor = Editor(cluster.journal(journal), {one.topic.revision: one.topic for one, _ in holes})
+        editor = Editor(cluster.journal(journal), {one.topic.revision: one.topic for one, _ in holes}, [])
         landed = LandedEdit()
         with editor.alone():
             landed = editor.land(GIVE_UP, epoch, ((one.topic.revision, {"added": row}) for one, row in holes))
         for one, row in holes:
-            first, last = int(row["base"][0]), int(row["last"][0])
+            hole = Hole.of(one.topic.id(one.partition), l1_file(row[0]))
             why = "; ".join(editor.errors) or landed.refused.get((one.topic.revision, one.partition))
             if why:
-                result.errors.append(f"the records {first} to {last} of partition {one.name} were not given up: {why}")
+                records = f"the records {hole.first_offset} to {hole.last_offset} of partition {one.name}"
+                result.errors.append(f"{records} were not given up: {why}")
                 continue
-            result.records += last - first + 1
+            result.records += hole.records
             result.partitions += 1
-            key = l1_key(one.topic.id(one.partition), l1_file(row[0]))
-            result.holes.append(Hole(one.topic.name, one.partition, first, last, key))
+            result.holes.append(hole)
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UsageError
+from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId, level_one, level_one_index
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import pack_sealed, unpack_sealed
@@ -132,6 +134,25 @@ def _read(store: ObjectStore, p: PartitionId, ref: Any) -> Rows:
             f"{key} does not list the L1 objects of {p} with the records {ref['base']} to {ref['last']}"
         )
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Hole(Outcome):
+    """The records of a partition that were given up, from `first_offset` to `last_offset`; `key` is the L1 object's."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    key: str
+
+    @classmethod
+    def of(cls, p: PartitionId, file: L1File) -> Hole:
+        return cls(p.topic, p.partition, file.base_offset, file.last_offset, l1_key(p, file))
+
+    @property
+    def records(self) -> int:
+        return self.last_offset + 1 - self.first_offset
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------

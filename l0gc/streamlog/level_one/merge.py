@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import msgspec
 import numpy as np
 
 from l0gc.formatting import Outcome, count
@@ -49,19 +48,9 @@ LOCAL_SLOTS: Final = 4
 """Workers in this process at once; each holds up to about 100 MiB."""
 
 
-class Merged(msgspec.Struct, frozen=True):
-    """What was merged, in numbers."""
-
-    objects_before: int
-    objects_after: int
-    records: int
-    bytes: int
-    bytes_read: int
-    partitions: int
-
-
 DEFAULT_RULE: Final = MergeRule()
-_COUNTED: Final = (*Merged.__struct_fields__, "lost", "errors")
+_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
+_COUNTED: Final = (*_MERGED, "lost", "errors")
 """The fields that add up over journals and workers."""
 
 
@@ -96,12 +85,12 @@ class MergeResult(Outcome):
     dry_run: bool = False
     seconds: float = 0.0
     unfinished: ClassVar[str] = "not everything could be merged"
-    hidden: ClassVar[frozenset[str]] = frozenset(Merged.__struct_fields__)
+    hidden: ClassVar[frozenset[str]] = frozenset(_MERGED)
     derived: ClassVar[tuple[str, ...]] = ("merged",)
 
     @property
-    def merged(self) -> Merged:
-        return Merged(*(getattr(self, name) for name in Merged.__struct_fields__))
+    def merged(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in _MERGED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,36 +182,32 @@ def _merge_share(cluster: Handles, share: Share) -> MergeResult:
     return _ShareMerge(cluster, share).run(dry_run=False)
 
 
-class _ShareMerge:
+class _ShareMerge(Editor):
     """The merges of one share; what goes wrong there is among the result's errors."""
 
     def __init__(self, cluster: Handles, share: Share) -> None:
-        self._cluster, self._share, self._window = cluster, share, share.window
-        self._editor = Editor(cluster.passing_journal(share.window.journal), share.window.topics)
-        self._result = MergeResult()
+        self._cluster, self._share, self._result = cluster, share, MergeResult()
+        super().__init__(cluster.passing_journal(share.window.journal), share.window.topics, self._result.errors)
         self._partitions: set[tuple[int, int]] = set()
 
     def run(self, *, dry_run: bool) -> MergeResult:
         """Count what there is to merge, or merge it, round by round."""
-        with self._editor.alone():
+        with self.alone():
             if dry_run:
                 for m in self._merges():
                     self._count(m, m.bytes)
             else:
                 self._merge_all()
         self._result.partitions = len(self._partitions)
-        self._result.errors += self.errors()
+        left = [f"partition {p}: {e}; its L1 objects stay as they are" for p, e in self.unreadable]
+        self.errors[:] = [*left, *self.errors]
         return self._result
 
     def is_due(self) -> bool:
         found = False
-        with self._editor.alone():
+        with self.alone():
             found = any(True for _ in self._merges())
-        return found or bool(self.errors())
-
-    def errors(self) -> list[str]:
-        left = [f"partition {p}: {e}; its L1 objects stay as they are" for p, e in self._editor.unreadable]
-        return [*left, *self._editor.errors]
+        return found or bool(self.unreadable or self.errors)
 
     def _merge_all(self) -> None:
         # With Arrow, which asking whether a merge is due does without.
@@ -232,7 +217,7 @@ class _ShareMerge:
         found = self._merges()
         for merges in grouped(found, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
             epoch = c.controller.snapshot().epoch
-            written = rewrite(c.store, merges, self._window.topics, epoch, c.runtime, c.parallel)
+            written = rewrite(c.store, merges, self.topics, epoch, c.runtime, c.parallel)
             self._commit(epoch, written)
 
     def _count(self, m: MergeGroup, written: int) -> None:
@@ -244,33 +229,33 @@ class _ShareMerge:
         self._result.bytes_read += m.bytes
 
     def _merges(self) -> Iterator[MergeGroup]:
-        for revision, topic in self._editor.states().items():
+        for revision, topic in self.states().items():
             mine, read = functools.partial(self._share.has, revision), functools.partial(self._listed, revision)
             yield from merges_of(topic, self._share.rules[revision], mine, read)
 
     def _listed(self, revision: int, partition: int, index: Rows) -> Rows:
         """What index objects of a partition list; nothing if one cannot be read."""
-        p = self._window.topics[revision].id(partition)
-        rows = self._editor.attempt(p, lambda: read_index(self._cluster.store, p, index))
+        p = self.topics[revision].id(partition)
+        rows = self.attempt(p, lambda: read_index(self._cluster.store, p, index))
         return NO_L1_ROWS if rows is None else rows
 
     # -- the commit of a round ----------------------------------------------------------------------------------------
 
     def _commit(self, epoch: int, written: Sequence[Rewritten]) -> None:
         """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
-        states = self._editor.states()
+        states = self.states()
         by_partition: dict[tuple[int, int], list[Rewritten]] = {}
         for r in written:
             by_partition.setdefault((r.merge.revision, r.merge.partition), []).append(r)
         merges: dict[tuple[int, int], list[Rewritten]] = {}
         changes: list[tuple[int, dict[str, Rows]]] = []
         for (revision, partition), of_partition in sorted(by_partition.items()):
-            p, topic = self._window.topics[revision].id(partition), states.get(revision)
-            found = self._editor.attempt(p, functools.partial(self._change, p, topic, epoch, of_partition))
+            p, topic = self.topics[revision].id(partition), states.get(revision)
+            found = self.attempt(p, functools.partial(self._change, p, topic, epoch, of_partition))
             if found is not None:
                 merges[revision, partition] = found[0]
                 changes.append((revision, found[1]))
-        refused = self._editor.land(MERGE, epoch, changes).refused
+        refused = self.land(MERGE, epoch, changes).refused
         for place, done in merges.items():
             if place in refused:
                 self._result.lost += len(done)
@@ -284,7 +269,7 @@ class _ShareMerge:
         """Return the merges of a partition that are to be committed, and the columns of the change; None without any."""
         left = [] if topic is None else [r for r in written if self._is_named(p, topic, r.merge)]
         self._result.lost += len(written) - len(left)
-        self._editor.unreadable += [(p, r.error) for r in left if r.error is not None]
+        self.unreadable += [(p, r.error) for r in left if r.error is not None]
         done = [r for r in left if r.error is None]
         if topic is None or not done:
             return None

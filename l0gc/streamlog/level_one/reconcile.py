@@ -96,7 +96,15 @@ class ReconcileResult(Outcome):
     engine: str = LOCAL
     engine_reason: str = ""
     seconds: float = 0.0
+    lifted: dict[int, Rows] = field(default_factory=dict, compare=False)
     unfinished: ClassVar[str] = "not everything could be lifted"
+    hidden: ClassVar[frozenset[str]] = frozenset({"lifted"})
+
+    def count_in(self, lifted: Mapping[int, Rows]) -> None:
+        """Count partitions that were lifted, given by revision: each once."""
+        for revision, some in lifted.items():
+            self.lifted[revision] = np.union1d(self.lifted.get(revision, some), some)
+        self.partitions = sum(map(len, self.lifted.values()))
 
 
 def reconcile(
@@ -128,7 +136,7 @@ def reconcile(
     state = cluster.controller.snapshot()
     windows = judged(windows_of(state, topic, MAX_EPOCH if up_to is None else up_to), unread)
     result.errors += unread.values()
-    lifted, taken = dict[int, Rows](), 0
+    taken = 0
     while windows:
         workers.say(f"round {result.rounds + 1}, {count(result.records, 'record')} in L1", records=result.records)
         left = None if max_bytes is None else max_bytes - taken
@@ -143,8 +151,7 @@ def reconcile(
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions)
         for committed in workers.flow(range(len(r.takes)), *Lift(r).stages(workers.slots)):
             result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
-            for revision, of_topic in committed.partitions.items():
-                lifted[revision] = np.union1d(lifted.get(revision, of_topic), of_topic)
+            result.count_in(committed.lifted)
         result.rounds += 1
         taken += r.bytes
         windows = list(_left(windows, planned, {j: step.cut for j, step in chosen.items()}))
@@ -152,7 +159,6 @@ def reconcile(
             state = cluster.controller.snapshot()
             live = {t.revision for t in state.topics.values()}
             windows = [replace(w, topics={r: t for r, t in w.topics.items() if r in live}) for w in windows]
-    result.partitions = sum(map(len, lifted.values()))
     result.seconds = cluster.runtime.clock.monotonic() - began
     return result
 
@@ -251,8 +257,8 @@ class Lift:
         for fault in written.faults:
             yield number[fault.journal], fault
 
-    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Committed]:
-        yield from commit_round(cluster, self.round, gathered(found))
+    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[ReconcileResult]:
+        yield from commit_round(cluster, self.round, gathered(found)).values()
 
 
 def gathered(found: Iterable[Files | Fault]) -> WrittenL1:
@@ -268,51 +274,35 @@ def gathered(found: Iterable[Files | Fault]) -> WrittenL1:
     return WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults, misfits)
 
 
-def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> Iterator[Committed]:
-    """Commit what was written for a round, in each journal that it is of."""
+def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
+    """Commit what was written for a round, in each journal that it is of; return what it did there.
+
+    `misfits` counts those of lost partitions, too. A partition is `lost` if the journal refused it and has none of this
+    commit's objects: another reconciler was first, the topic is gone, or vacuum has deleted the objects since an earlier
+    try landed.
+    """
+    done: dict[int, ReconcileResult] = {}
     for take in r.takes:
         journal = take.journal
         files = {revision: rows for (of, revision), rows in written.files.items() if of == journal}
         faults = [f for f in written.faults if f.journal == journal]
         if files or faults:
-            committed = Commit(cluster, take, r.epoch).run(files, faults)
-            committed.misfits = sum(n for (of, _), n in written.misfits.items() if of == journal)
-            yield committed
+            done[journal] = Commit(cluster, take, r.epoch).run(files, faults)
+            done[journal].misfits = sum(n for (of, _), n in written.misfits.items() if of == journal)
+    return done
 
 
 # -- the commit ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Committed:
-    """What became of a round in one journal.
-
-    `partitions` are those that were lifted, by revision. `misfits` counts records that were written without typed columns,
-    also of partitions that are lost. `lost` counts those that the journal refused, and of which it has
-    none of this commit's objects: another reconciler was first, the topic is gone, or vacuum has deleted the objects since
-    an earlier try landed. `errors` says what could not be done.
-    """
-
-    journal: int
-    records: int = 0
-    l1_objects: int = 0
-    bytes: int = 0
-    partitions: dict[int, Rows] = field(default_factory=dict)
-    misfits: int = 0
-    lost: int = 0
-    errors: list[str] = field(default_factory=list)
-
-
-class Commit:
+class Commit(Editor):
     """The commit of one round, with its epoch, in one journal, of which it took `window`."""
 
     def __init__(self, cluster: Handles, window: Window, epoch: int) -> None:
-        self._cluster, self._window, self._epoch = cluster, window, epoch
-        self._handle = cluster.journal(window.journal)
-        self._editor = Editor(self._handle, window.topics)
-        self._result = Committed(window.journal)
+        self._cluster, self._epoch, self._result = cluster, epoch, ReconcileResult()
+        super().__init__(cluster.journal(window.journal), window.topics, self._result.errors)
 
-    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> Committed:
+    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> ReconcileResult:
         """Commit L1 objects. What goes wrong in this journal alone is in the result's errors.
 
         Args:
@@ -322,33 +312,32 @@ class Commit:
         Raises:
             StoreError: the store does not answer, or does not let us.
         """
-        with self._editor.alone():
+        with self.alone():
             ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
-            self._handle.catch_up()
+            self.handle.catch_up()
             changes = [
                 (revision, {"added": rows, **self._spilled(revision, rows)}) for revision, rows in ordered.items()
             ]
-            landed = self._editor.land(RECONCILE, self._epoch, changes)
+            landed = self.land(RECONCILE, self._epoch, changes)
             for revision, rows in ordered.items():
                 self._count(revision, rows, {p: why for (r, p), why in landed.refused.items() if r == revision})
-            with self._handle.replica.lock:
-                left = [f for f in (still_there(self._handle.state, f) for f in faults) if f is not None]
+            with self.handle.replica.lock:
+                left = [f for f in (still_there(self.handle.state, f) for f in faults) if f is not None]
             self._report(left)
-        self._result.errors += self._editor.errors
         return self._result
 
     # -- index objects ------------------------------------------------------------------------------------------------
 
     def _spilled(self, revision: int, rows: Rows) -> dict[str, Rows]:
         """What the commit does to index objects: for partitions that would have too many rows in the state."""
-        with self._handle.replica.lock:
+        with self.handle.replica.lock:
             due = list(self._full(revision, rows))
         c = self._cluster
         return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))._asdict()
 
     def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
         """Yield each such partition, with its rows in the state and the new ones, and its index objects."""
-        topic = self._handle.state.topics.get(revision)
+        topic = self.handle.state.topics.get(revision)
         if topic is None:
             return
         partitions, firsts, counts = np.unique(rows["partition"], return_index=True, return_counts=True)
@@ -359,7 +348,7 @@ class Commit:
         for at in np.flatnonzero(full).tolist():
             partition = int(partitions[at])
             both = [topic.l1[begins[at] : ends[at]], rows[firsts[at] : firsts[at] + counts[at]]]
-            yield self._window.topics[revision].id(partition), np.concatenate(both), topic.index_of(partition)
+            yield self.topics[revision].id(partition), np.concatenate(both), topic.index_of(partition)
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
@@ -369,27 +358,27 @@ class Commit:
         landed, unknown = self._landed(revision, mine) if len(mine) else (set(), set())
         counted = rows[~np.isin(rows["partition"], list(refused.keys() - landed))]
         if len(counted):
-            self._result.partitions[revision] = distinct(counted["partition"])
+            self._result.count_in({revision: distinct(counted["partition"])})
         self._result.records += int((counted["last"] - counted["base"] + 1).sum())
         self._result.l1_objects += len(counted)
         self._result.bytes += int(counted["bytes"].sum())
         rest = mine[~np.isin(mine["partition"], list(landed | unknown))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
-        with self._handle.replica.lock:
-            state = self._handle.state
+        with self.handle.replica.lock:
+            state = self.handle.state
             topic = state.topics.get(revision)
             waits = np.zeros(len(partitions), bool)
             if topic is not None and self._epoch < state.l1_fence:
                 waits = is_unreconciled(topic, partitions, rest["base"][firsts])
         self._result.lost += int((~waits).sum())
         whys = dict.fromkeys(refused[p] for p in partitions[waits].tolist())
-        self._result.errors += [f"journal {self._window.journal}: {why}" for why in whys]
+        self.errors += [f"journal {self.handle.journal}: {why}" for why in whys]
 
     def _landed(self, revision: int, rows: Rows) -> tuple[set[int], set[int]]:
         """Of the partitions that the journal has refused, those that an earlier try moved on, and those of which that is not
         known. One object shows it: the state names it or has dropped it, or an index object lists it."""
-        with self._handle.replica.lock:
-            state, names = self._handle.state, self._handle.state.names(revision)
+        with self.handle.replica.lock:
+            state, names = self.handle.state, self.handle.state.names(revision)
             live = state.topic(revision).index
             old = {p: of_partition(rows, p) for p in distinct(rows["partition"]).tolist()}
             span = ((p, int(mine["base"][0]), int(mine["last"][-1])) for p, mine in old.items())
@@ -397,7 +386,7 @@ class Commit:
         landed: set[int] = set()
         damage: dict[int, L0gcError] = {}
         for partition, mine in old.items():
-            wanted, p = {bytes(name) for name in mine["name"]}, self._window.topics[revision].id(partition)
+            wanted, p = {bytes(name) for name in mine["name"]}, self.topics[revision].id(partition)
             if wanted & names:
                 landed.add(partition)
                 continue
@@ -414,13 +403,13 @@ class Commit:
         damage = {partition: e for partition, e in damage.items() if partition not in landed}
         if not damage:
             return landed, set()
-        with self._handle.replica.lock:
-            now = self._handle.catch_up().topic(revision).index
+        with self.handle.replica.lock:
+            now = self.handle.catch_up().topic(revision).index
         if live.tobytes() != now.tobytes():  # it may be gone because of that
             more, unknown = self._landed(revision, rows[np.isin(rows["partition"], list(damage))])
             return landed | more, unknown
-        self._result.errors += [
-            f"whether this run's L1 objects of {self._window.topics[revision].id(partition)} count is not known: {e}"
+        self.errors += [
+            f"whether this run's L1 objects of {self.topics[revision].id(partition)} count is not known: {e}"
             for partition, e in sorted(damage.items())
         ]
         return landed, set(damage)
@@ -430,18 +419,16 @@ class Commit:
         held: dict[str, list[str]] = {}
         ways: dict[str, str] = {}
         for f in faults:
-            name = self._window.topics[f.revision].name
+            name = self.topics[f.revision].name
             held.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
-            with self._handle.replica.lock:
-                topic = self._handle.state.topic(f.revision)
+            with self.handle.replica.lock:
+                topic = self.handle.state.topic(f.revision)
                 giving_up = topic.how_to_give_up(int(f.partitions[0]), int(f.bases[0]))
             ways.setdefault(f.message, f"; without a copy, give its records up: {giving_up}" if giving_up else "")
         sentences = [f"{text}; it holds {_listed(names)}{ways[text]}" for text, names in sorted(held.items())]
-        self._result.errors += sentences[:_SHOWN]
+        self.errors += sentences[:_SHOWN]
         if len(sentences) > _SHOWN:
-            self._result.errors.append(
-                f"and {len(sentences) - _SHOWN} more of that kind in journal {self._window.journal}"
-            )
+            self.errors.append(f"and {len(sentences) - _SHOWN} more of that kind in journal {self.handle.journal}")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from l0gc.collect.pause import Pause
 from l0gc.collect.runs import RunEntry
 from l0gc.inspect.laggards import Laggards
-from l0gc.inspect.overview import Cause, DatedHolder, HoleFacts, Overview, PinCost
+from l0gc.inspect.overview import Cause, DatedHolder, Overview, PinCost
 from l0gc.inspect.reading import garbage_of
 from l0gc.inspect.report.facts import (
     HEALTHY,
@@ -52,6 +52,7 @@ from l0gc.inspect.report.page import (
     trend_chart,
 )
 from l0gc.inspect.verify.findings import Finding, VerifyResult
+from l0gc.streamlog.level_one.index import Hole
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import UNRECONCILED, Holder
 from tests.inspect.report.support import DAY_MS, run_entry, scan_rows, summary, totals, unit
@@ -95,7 +96,7 @@ def facts(**changes: object) -> Report:
         overview=o, url="s3://b/p/",
         verdict=Verdict(NEEDS_YOU, "journal 1 cannot be read: entry 3 is damaged. And 1 other cause, below.", "damaged"),
         by_topic=[TopicFacts("t", 2, 1, 0, 41, 7, 3, 6), TopicFacts("u", 4, 2, 1, 0, 0, 0, 6)],
-        given_up=[HoleFacts("t", 1, 1200, 1249), HoleFacts("u", 0, 0, 9)],
+        given_up=[Hole("t", 1, 1200, 1249, "t1"), Hole("u", 0, 0, 9, "u0")],
         behind=[lag("t", 0, 6, 7, "7 unreconciled records")], others_behind=1, others_lag=3,
         epochs=epoch_bars(rows, 6), trend=trend_points(scans, sweeps_of(runs)), saved=saved(runs, 0.023),
         forecast=forecast(scans, runs, 5 << 30, 0.023), deleted=deleted_bars(runs),

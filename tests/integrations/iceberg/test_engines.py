@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import l0gc
-from l0gc.api import NewRecord
+from l0gc.api import Record
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from tests.docs.test_blocks import found
@@ -31,7 +31,7 @@ def test_every_engine_reads_what_read_gives(documented_catalog: StoreConfig, wee
             cluster.upload("events", [b'{"user":"cid"}'] * 3)
             if n == 1:  # other objects have none of the two columns
                 with cluster.producers.sender("events", "another system") as sender:
-                    sender.send([NewRecord(0, b'{"user":"dan"}', None, (("a", b"1"), ("a", None)), 5)], {0: 1})
+                    sender.send([Record(b'{"user":"dan"}', None, (("a", b"1"), ("a", None)), 5, partition=0)], {0: 1})
             cluster.reconcile()
             cluster.tables.sync()
         merged = cluster.merge()

@@ -153,13 +153,13 @@ def replaced_index_removed(
 )
 def losers_removed(self: Commit, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
-    with self._handle.replica.lock:
-        state = self._handle.state
+    with self.handle.replica.lock:
+        state = self.handle.state
         names = state.names(revision)
     keys: list[str] = []
     for partition in sorted(p for p, why in refused.items() if "fenced off" not in why):
         p, mine = (
-            self._window.topics[revision].id(partition),
+            self.topics[revision].id(partition),
             [l1_file(row) for row in of_partition(rows, partition)],
         )
         if names.issuperset(name_bytes(f.name) for f in mine):

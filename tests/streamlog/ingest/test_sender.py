@@ -8,7 +8,7 @@ from l0gc.errors import InvalidProducerEpochError, StoreError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
-from l0gc.streamlog.ingest.sender import NewRecord, open_sender
+from l0gc.streamlog.ingest.sender import open_sender
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import another_process, failing, store_of, topic_in_memory
 from tests.support.reconcile import reconcile
@@ -16,25 +16,27 @@ from tests.support.reconcile import reconcile
 PARTITIONS = 4
 
 
-def record(partition: int, number: int) -> NewRecord:
+def record(partition: int, number: int) -> Record:
     headers = (("n", b"%d" % number), ("n", None)) if number % 2 else ()
-    return NewRecord(partition, b"%d\n%d" % (partition, number), b"k" if number % 3 else None, headers, number or None)
+    return Record(
+        b"%d\n%d" % (partition, number), b"k" if number % 3 else None, headers, number or None, partition=partition
+    )
 
 
-def some(first: int, end: int) -> tuple[list[NewRecord], dict[int, int]]:
+def some(first: int, end: int) -> tuple[list[Record], dict[int, int]]:
     """So many of each partition, one partition after another and back, and the positions after them."""
     return [record(p, n) for n in range(first, end) for p in range(PARTITIONS)], dict.fromkeys(range(PARTITIONS), end)
 
 
-def content(cluster: Handles) -> list[list[NewRecord]]:
-    found: list[list[NewRecord]] = [[] for _ in range(PARTITIONS)]
+def content(cluster: Handles) -> list[list[Record]]:
+    found: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     r: Record
     for r in read_topic(cluster, cluster.controller.snapshot().topic("events")):
-        found[r.partition].append(NewRecord(r.partition, r.value, r.key, r.headers, r.create_time_ms))
+        found[r.partition].append(Record(r.value, r.key, r.headers, r.create_time_ms, partition=r.partition))
     return found
 
 
-def expected(end: int) -> list[list[NewRecord]]:
+def expected(end: int) -> list[list[Record]]:
     return [[record(p, n) for n in range(end)] for p in range(PARTITIONS)]
 
 
@@ -156,24 +158,29 @@ def test_a_journal_that_got_nothing_for_a_week_takes_its_first_record() -> None:
         ([record(0, 1)], {}, UsageError, r"for the partitions \[0\], and positions for \[\]"),
         ([], {0: 1}, UsageError, r"for the partitions \[\], and positions for \[0\]"),
         ([record(4, 1)], {4: 2}, UsageError, "partition 4 is out of range: the topic has partitions 0 to 3"),
-        ([NewRecord(0, b"", create_time_ms=-2)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
-        ([NewRecord(0, b"", create_time_ms=2**60)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
-        ([NewRecord(0, b"", create_time_ms=2**70)], {0: 1}, UsageError, "that cannot be stored"),
-        ([NewRecord(0, b"", create_time_ms=1.5)], {0: 1}, UsageError, "create_time_ms cannot be of type float"),  # type: ignore[arg-type]
-        ([NewRecord(0, "text")], {0: 1}, UsageError, "value cannot be of type str"),  # type: ignore[arg-type]
-        ([NewRecord(0, b"", key=7)], {0: 1}, UsageError, "key cannot be of type int"),  # type: ignore[arg-type]
-        ([NewRecord(0.0, b"")], {0: 1}, UsageError, "partition cannot be of type float"),  # type: ignore[arg-type]
-        ([NewRecord(0, b"", None, ((7, b""),))], {0: 1}, UsageError, "that cannot be stored"),  # type: ignore[arg-type]
-        ([NewRecord(0, b"", None, (("k", "v"),))], {0: 1}, UsageError, "that cannot be stored"),  # type: ignore[arg-type]
-        ([NewRecord(0, b"", None, (("\udc80", b""),))], {0: 1}, UsageError, "that cannot be stored"),
+        ([Record(b"", create_time_ms=-2, partition=0)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
+        ([Record(b"", create_time_ms=2**60, partition=0)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
+        ([Record(b"", create_time_ms=2**70, partition=0)], {0: 1}, UsageError, "that cannot be stored"),
+        ([Record(b"", create_time_ms=1.5, partition=0)], {0: 1}, UsageError, "create_time_ms cannot be of type float"),  # type: ignore[arg-type]
+        ([Record("text", partition=0)], {0: 1}, UsageError, "value cannot be of type str"),  # type: ignore[arg-type]
+        ([Record(b"", key=7, partition=0)], {0: 1}, UsageError, "key cannot be of type int"),  # type: ignore[arg-type]
+        ([Record(b"", partition=0.0)], {0: 1}, UsageError, "partition cannot be of type float"),  # type: ignore[arg-type]
+        ([Record(b"", None, ((7, b""),), partition=0)], {0: 1}, UsageError, "that cannot be stored"),  # type: ignore[arg-type]
+        ([Record(b"", None, (("k", "v"),), partition=0)], {0: 1}, UsageError, "that cannot be stored"),  # type: ignore[arg-type]
+        ([Record(b"", None, (("\udc80", b""),), partition=0)], {0: 1}, UsageError, "that cannot be stored"),
         ([record(0, 1)], {0: 2**62 + 1}, UsageError, "positions cannot be"),
         ([record(0, 1)], {0: 2.0}, UsageError, "positions cannot be"),
         ([record(0, 1)], {0: True}, UsageError, "positions cannot be"),
-        ([NewRecord(0, b"", None, (("k", bytes(MAX_RECORD_BYTES)),))], {0: 1}, UsageError, "longer than 16777216"),
+        (
+            [Record(b"", None, (("k", bytes(MAX_RECORD_BYTES)),), partition=0)],
+            {0: 1},
+            UsageError,
+            "longer than 16777216",
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused_before_anything_is(
-    records: list[NewRecord], positions: dict[int, int], error: type[Exception], message: str
+    records: list[Record], positions: dict[int, int], error: type[Exception], message: str
 ) -> None:
     cluster = topic_in_memory(PARTITIONS)
     with open_sender(cluster, "events", "bridge") as sender:

@@ -14,7 +14,7 @@ from l0gc.streamlog.journal import handle as journal_handle
 from l0gc.streamlog.journal.entries import Edit, decode_journal_entry
 from l0gc.streamlog.level_one import reconcile as commits
 from l0gc.streamlog.level_one.plan import Fault
-from l0gc.streamlog.level_one.reconcile import Commit, Committed
+from l0gc.streamlog.level_one.reconcile import Commit, ReconcileResult
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.memory_store import (
     Call,
@@ -51,7 +51,7 @@ def entries(cluster: Handles) -> list[Edit]:
     return [e for e in payloads if isinstance(e, Edit)]
 
 
-def sums(found: Sequence[Committed]) -> tuple[int, int, int]:
+def sums(found: Sequence[ReconcileResult]) -> tuple[int, int, int]:
     """Records, L1 objects, and partitions that were lost."""
     return sum(c.records for c in found), sum(c.l1_objects for c in found), sum(c.lost for c in found)
 
@@ -91,7 +91,7 @@ def test_a_zombie_reconciler_loses_and_what_it_wrote_goes_with_a_vacuum(meanwhil
         reconcile(b)
     before, winners = [lifted(b, "events", p) for p in range(2)], named(b, "events")
     (committed,) = begun.commit()
-    assert (sums([committed]), committed.errors, committed.partitions) == ((0, 0, 2), [], {})
+    assert (sums([committed]), committed.errors, committed.lifted) == ((0, 0, 2), [], {})
     assert l1_objects(a) == winners | begun.keys
     assert not begun.keys & winners
     vacuum_later(a)
@@ -106,7 +106,7 @@ def test_a_partition_that_was_lost_does_not_hold_up_the_others() -> None:
     assert sums(Begun(b, other.round, WrittenL1(only)).commit()) == (10, 1, 0)
     (committed,) = begun.commit()
     assert sums([committed]) == (10, 1, 1)
-    assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [1]}
+    assert {r: p.tolist() for r, p in committed.lifted.items()} == {1: [1]}
     assert [unreconciled(b, "events", p) for p in range(2)] == [0, 0]
     assert named(b, "events") <= l1_objects(b)
 

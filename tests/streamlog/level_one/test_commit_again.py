@@ -239,10 +239,10 @@ def again(s: Scene, process: Handles) -> tuple[tuple[int, int, int], list[str]]:
     (committed,) = Begun(process, s.begun.round, s.begun.written).commit()
     assert {k: o.etag for k, o in s.store.objects.items()} == before
     if committed.l1_objects:
-        assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [0, 1]}
+        assert {r: p.tolist() for r, p in committed.lifted.items()} == {1: [0, 1]}
         assert committed.bytes == sum(int(rows["bytes"].sum()) for rows in s.begun.written.files.values())
     else:
-        assert (committed.partitions, committed.bytes) == ({}, 0)
+        assert (committed.lifted, committed.bytes) == ({}, 0)
     return (committed.records, committed.l1_objects, committed.lost), committed.errors
 
 
@@ -280,7 +280,7 @@ def test_each_partition_is_judged_alone(monkeypatch: pytest.MonkeyPatch) -> None
     s.expire(4, 1)
     (committed,) = s.begun.commit()
     assert (committed.records, committed.l1_objects, committed.lost) == (OBJECTS, OBJECTS, 1)
-    assert {r: p.tolist() for r, p in committed.partitions.items()} == {1: [1]}
+    assert {r: p.tolist() for r, p in committed.lifted.items()} == {1: [1]}
 
 
 def test_one_that_never_landed_and_is_fenced_off_is_an_error_and_its_objects_are_vacuums(
