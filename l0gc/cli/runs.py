@@ -13,7 +13,7 @@ from l0gc.cli.options import RUN, cluster_options
 from l0gc.cli.output import Output, epoch, object_line, to_stdout
 from l0gc.collect.gc_steps import SWEEP, UNDELETE, VACUUM
 from l0gc.collect.record import RecordedObject, folder
-from l0gc.collect.runs import KeyInRun, RunDetail, RunEntry, RunList, UndeleteResult
+from l0gc.collect.runs import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, moment, size
 from l0gc.storage.objectstore import OFF
@@ -111,11 +111,7 @@ def find_command(out: Output, cluster: Cluster, key: str, record_dir: Path | Non
     Example:
       l0gc runs find level_zero/data/000/000000000000000007/0192a8b0-4ff2...
     """
-    out.finish(lambda: cluster.runs.find(key, record_dir=record_dir), _find_lines)
-
-
-def _find_lines(found: KeyInRun) -> list[str]:
-    return [found.sentence]
+    out.finish(lambda: cluster.runs.find(key, record_dir=record_dir), lambda found: [found.sentence])
 
 
 def _line(r: RunEntry) -> str:

@@ -434,12 +434,10 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
     """
 
-    hidden: ClassVar[frozenset[str]] = frozenset(
-        (
-            "logs scan runs_total layout local_ms interval_ms watermark_error highest forgotten set_back windows "
-            "damaged_journals damaged giving_up damaged_record unclosed held_objects"
-        ).split()
-    )
+    hidden: ClassVar[frozenset[str]] = frozenset({
+        "logs", "scan", "runs_total", "layout", "local_ms", "interval_ms", "watermark_error", "highest", "forgotten",
+        "set_back", "windows", "damaged_journals", "damaged", "giving_up", "damaged_record", "unclosed", "held_objects",
+    })  # fmt: skip
 
     cluster_id: str
     external_log: bool

@@ -429,17 +429,12 @@ def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
         return [DeletedBar(at, s.objects, s.bytes, 1, False) for at, s in ended]
     days: dict[int, DeletedBar] = {}
     for at, s in ended:
-        day = day_of(at)
+        day = at - at % _DAY_MS
         so_far = days.get(day) or DeletedBar(day, 0, 0, 0, True)
         days[day] = DeletedBar(day, so_far.objects + s.objects, so_far.bytes + s.bytes, so_far.runs + 1, True)
     last = max(days)
     first = max(min(days), last - (MOST_DAYS - 1) * _DAY_MS)
     return [days.get(day) or DeletedBar(day, 0, 0, 0, True) for day in range(first, last + 1, _DAY_MS)]
-
-
-def day_of(ms: int) -> int:
-    """Return when the day (UTC) of a moment began."""
-    return ms - ms % _DAY_MS
 
 
 def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTotals]:

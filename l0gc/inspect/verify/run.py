@@ -596,13 +596,9 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
         return []
     state = cluster.controller.snapshot()
     topics = {t.revision for t in state.topics.values()}, {d.topic.revision for d in state.deleted}
-
-    def is_left(s: Suspect) -> bool:
-        """Return whether its topic still is what it was, live or deleted, and its epoch still was not reached."""
-        there = not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED]
-        return there and (s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch)
-
-    return [s for s in still if is_left(s)]
+    # Those whose topic still is what it was, live or deleted, and whose epoch still was not reached.
+    there = (s for s in still if not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED])
+    return [s for s in there if s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch]
 
 
 def _with(s: Suspect, detail: str | None) -> Suspect | None:

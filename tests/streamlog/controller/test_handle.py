@@ -232,19 +232,6 @@ def test_a_snapshot_does_not_move_with_the_cluster() -> None:
     assert (snapshot.epoch, snapshot.topics) == (0, {})
 
 
-def test_advance_is_repeatable_with_what_it_expected() -> None:
-    cluster = memory_cluster()
-    assert cluster.controller.advance() == 1
-    assert cluster.controller.advance(1, "me") == 2
-    assert another(cluster).controller.advance(1, "me") == 2
-    assert cluster.controller.advance(2, "me") == 3
-    with pytest.raises(ProtocolError, match="the cluster epoch is"):
-        cluster.controller.advance(1, "me")
-    with pytest.raises(ProtocolError, match="the cluster epoch is"):
-        another(cluster).controller.advance(2, "you")
-    assert cluster.controller.epoch() == 3
-
-
 def test_an_advance_whose_reply_was_lost_advances_once() -> None:
     cluster = memory_cluster()
     store_of(cluster).fault = lose_reply(CONTROLLER_LOG)
@@ -334,14 +321,6 @@ def test_a_producers_new_instance_fences_the_old_one() -> None:
     assert not a.controller.producer_is_current(old.producer_id, old.epoch, old.run)
     with pytest.raises(InvalidProducerEpochError, match="fenced"):
         a.controller.init_producer("p", old.producer_id, old.epoch, old.run)
-
-
-def test_a_bump_whose_reply_was_lost_for_good_is_repeatable() -> None:
-    a = memory_cluster()
-    p = a.controller.init_producer("p")
-    bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
-    assert another(a).controller.init_producer("p", p.producer_id, p.epoch, p.run) == bumped
-    assert a.controller.epoch() == 2
 
 
 def test_a_producer_expires_by_the_stores_clock() -> None:

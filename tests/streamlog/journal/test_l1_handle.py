@@ -13,7 +13,7 @@ from l0gc.streamlog.journal.edits import ANOTHER_TOPIC
 from l0gc.streamlog.journal.entries import EXPIRE, MERGE, Edit
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import NAME
-from tests.support.journal import edit, journal_of, l1_row, l1_rows, name_of, of_topic, reconciled, starts_of
+from tests.support.journal import edit, journal_of, l1_row, l1_rows, of_topic, reconciled, starts_of
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 
@@ -45,29 +45,6 @@ def merge_of(topic: Topic, handle: JournalHandle, *partitions: int, name: int = 
 
 def expiry(topic: Topic, starts: dict[int, int], topic_id: str = "") -> Edit:
     return edit(EXPIRE, 0, topic.revision, topic_id or topic.topic_id, starts=starts_of(starts))
-
-
-def test_of_two_merges_at_once_the_first_lands_and_the_other_loses_that_partition_alone() -> None:
-    """Hazard 24."""
-    cluster, topic, handle = lifted()
-    other = another(cluster)
-    other.catch_up()
-    first, second = merge_of(topic, handle, 0), merge_of(topic, other, 0, 1, name=2000)
-    assert handle.land(first).refused == {}
-    assert list(other.land(second).refused) == [(topic.revision, 0)]
-    assert [f.name for f in other.state.topic(topic.revision).files(0)] == [name_of(1000), name_of(29)]
-    assert [f.name for f in other.state.topic(topic.revision).files(1)] == [name_of(2001), name_of(29)]
-    assert len(handle.catch_up().dropped) == 4
-    offset = handle.replica.offset
-    assert len(handle.land(second).refused) == 2
-    assert handle.replica.offset == offset  # nothing was left to append
-
-
-def test_a_merge_of_a_topic_that_was_deleted_is_refused_partition_by_partition() -> None:
-    _, topic, handle = lifted()
-    entry = merge_of(topic, handle, 0, 1)
-    handle.close(topic.revision)
-    assert sorted(handle.land(entry).refused) == [(topic.revision, 0), (topic.revision, 1)]
 
 
 def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_reported() -> None:
@@ -136,16 +113,3 @@ def test_what_a_closed_topic_dropped_counts_epochs_from_the_closing_and_not_from
     deleted = cluster.controller.delete_topic(topic.name)
     assert handle.close(deleted.revision, deleted.topic_id)
     assert set(handle.state.dropped["dropped_epoch"].tolist()) == {22}
-
-
-def test_a_closed_topic_is_refused_for_ever_also_from_a_checkpoint() -> None:
-    """Hazard 6."""
-    cluster, topic, handle = lifted(1, 1)
-    handle.close(topic.revision, topic.topic_id)
-    handle.purge([bytes(n) for n in handle.state.dropped["name"]])
-    handle.replica.write_checkpoint()
-    other = another(cluster)
-    error = other.append([of_topic(topic, cluster.controller.epoch(), {0: 1}, key="late")]).error
-    assert error is not None
-    assert "was deleted" in str(error)
-    assert not other.close(topic.revision, topic.topic_id)
