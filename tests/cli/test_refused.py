@@ -1,6 +1,6 @@
 """No command writes to the logs of a cluster of which a log went back, and no new command is forgotten (hazards 10 and 38).
 
-What a command does to a cluster stands in its row of `COMMANDS`; the tables below have arguments for each.
+What a command does to a cluster stands in its row of `COMMANDS`; what needs arguments has them below.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import msgspec
 import pytest
 
 import l0gc as library
-from l0gc.cli.main import CHANGES, GOES_ON, READS, acts, cli
+from l0gc.cli.main import CHANGES, GOES_ON, READS, acts
 from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from tests.cli.test_docs import LEAVES
 from tests.support.cli import Ended, ended_here
 
 FILE = "FILE"
@@ -24,10 +24,11 @@ FILE = "FILE"
 EPOCH = "EPOCH"
 """Stands for the cluster epoch that the restored log has."""
 
-REFUSED: dict[str, list[str]] = {
+ARGUMENTS: dict[str, list[str]] = {
     "topic create": ["refused --partitions 1", "again --partitions 2 --journals 2 --retention 1d"],
     "topic alter": ["events --retention 1d", "--defaults --retention-bytes 1"],
     "topic delete": ["events --yes"],
+    "topic describe": ["events"],
     "pin create": ["refused", "refused --level-one --ttl 1h"],
     "pin delete": ["held"],
     "table create": ["events --catalog lake"],
@@ -50,43 +51,23 @@ REFUSED: dict[str, list[str]] = {
         "--engine local --dry-run",
         "--engine local --housekeep-barrier --no-reconcile --no-merge",
     ],
-}
-"""With arguments, what changes the cluster or its data. In a dry run it says that the run would be refused."""
-
-OF_THE_CONTROLLER = ["epoch advance", "pin delete"]
-"""What concerns the controller's log alone, and goes on where only a journal was set back."""
-
-NEEDED: dict[str, list[str]] = {
     "init": ["", "--shards 4"],  # tries the store, and finds the cluster founded
-    "doctor": [""],
     "pause": ["--why restored"],
     "undelete": ["--run 20260131T235959Z-0123abcd"],  # brings objects back, in case of need; there is no such run here
-    "resume": [""],
-}
-"""With arguments, what goes on: an operator needs it meanwhile."""
-
-READ_ONLY: dict[str, list[str]] = {
-    "topic list": [""],
-    "topic describe": ["events"],
-    "pin list": [""],
-    "table list": [""],
-    "epoch show": [""],
-    "producer list": [""],
     "producer describe": ["nightly"],
-    "runs list": [""],
     "runs show": ["20260131T235959Z-0123abcd"],
     "runs find": ["level_zero/data/000/000000000000000001/0192a8b0-4ff2-4a53-9a1c-5a1c1de0c0de"],
     "read": ["events"],
-    "status": [""],
     "report": [f"--output {FILE}.html"],
     "explain": [PUBLISHED_WATERMARK],
     "log show": ["--controller", "--journal 0"],
-    "config show": [""],
-    "version": [""],
     "completion": ["bash"],
     "help": ["sweep"],
 }
-"""With arguments, what writes nothing to the bucket."""
+"""How the commands are run that are not run without any argument, or not only so."""
+
+OF_THE_CONTROLLER = ["epoch advance", "pin delete"]
+"""What concerns the controller's log alone, and goes on where only a journal was set back."""
 
 ELSEWHERE = {
     "verify": "reports what is wrong here",
@@ -100,22 +81,15 @@ EXPIRED_INTERVAL = "0.001"
 """Seconds after which an epoch is over, so that a tick is always due."""
 
 
-def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """The names of all commands."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
-        else:
-            yield " ".join((*path, name))
+def test_every_command_says_in_its_row_what_it_does() -> None:
+    assert sorted(LEAVES) == sorted(acts())
+    assert ARGUMENTS.keys() | ELSEWHERE.keys() <= acts().keys()
 
 
-def test_every_command_says_in_its_row_what_it_does_and_is_seen_to_do_that() -> None:
-    rows = acts()
-    assert sorted(leaves(cli)) == sorted(rows)
-    for effect, table in ((CHANGES, REFUSED), (GOES_ON, NEEDED), (READS, READ_ONLY)):
-        assert {name for name, (does, _) in rows.items() if does == effect} - set(ELSEWHERE) == set(table)
+def commands(effect: str) -> dict[str, list[str]]:
+    """The arguments of the commands with that effect."""
+    names = (name for name, (does, _) in acts().items() if does == effect and name not in ELSEWHERE)
+    return {name: ARGUMENTS.get(name, [""]) for name in names}
 
 
 class Place:
@@ -200,7 +174,7 @@ def place(
 @pytest.mark.parametrize("place", [False, True], ids=["the epoch is ahead", "M is ahead"], indirect=True)
 def test_a_refused_command_says_so_in_a_sentence_and_leaves_the_bucket_as_it_was(place: Place) -> None:
     before = place.objects("")
-    for name, ended in place.runs(REFUSED):
+    for name, ended in place.runs(commands(CHANGES)):
         assert ended.code == 4, (name, ended.stderr)
         assert ended.stdout == b"" or name.startswith("gc"), name  # it names the steps that were refused
         said = ended.stderr.splitlines()
@@ -213,7 +187,7 @@ def test_a_refused_command_says_so_in_a_sentence_and_leaves_the_bucket_as_it_was
 def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
     logs = (CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK)
     before = place.objects(*logs)
-    for name, ended in place.runs(NEEDED):
+    for name, ended in place.runs(commands(GOES_ON)):
         # There is no such run to undelete, and doctor reports what is wrong.
         assert ended.code == {"undelete": 5, "doctor": 4}.get(name.split()[0], 0), (name, ended.stderr)
         assert place.objects(*logs) == before, name
@@ -222,7 +196,7 @@ def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
 @pytest.mark.weed
 def test_a_command_that_reads_writes_nothing(place: Place) -> None:
     before = place.objects("")
-    for name, ended in place.runs(READ_ONLY):
+    for name, ended in place.runs(commands(READS)):
         assert ended.code == (5 if name.startswith(("runs show", "runs find")) else 0), (name, ended.stderr)
         assert place.objects("") == before, name
 
@@ -248,12 +222,12 @@ def test_where_journals_were_set_back_what_changes_anything_is_refused_and_leave
 ) -> None:
     place = journals_set_back
     before = place.objects("")
-    for name, ended in place.runs({k: v for k, v in REFUSED.items() if k not in OF_THE_CONTROLLER}):
+    for name, ended in place.runs({k: v for k, v in commands(CHANGES).items() if k not in OF_THE_CONTROLLER}):
         assert ended.code == 4, (name, ended.stderr)
         assert "journal 0 ended at offset" in ended.stderr, name
         assert "docs/operate-logs.md" in ended.stderr, name
         assert place.objects("") == before, name
-    for name, ended in place.runs(READ_ONLY):
+    for name, ended in place.runs(commands(READS)):
         assert ended.code == (5 if name.startswith(("runs show", "runs find")) else 0), (name, ended.stderr)
         assert place.objects("") == before, name
 
