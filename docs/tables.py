@@ -6,6 +6,7 @@ classes whose docstrings describe a command's JSON.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -30,6 +31,7 @@ from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.entries import ClosedTopic, EditedTopic, JournalEntry, ObjectExtents
 
 FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent
 PLACE = re.compile(r"(<!-- generated: ([^>]+) -->\n\n).*?(<!-- end -->)", re.DOTALL)
 FIELDS_OF = "fields of "
 
@@ -206,6 +208,37 @@ PACKED: dict[str, Any] = {
 """The packed rows, by their names in docs/format.md."""
 
 
+def _parts() -> str:
+    """Return the packages, lowest first, by the first sentences of their docstrings, with their modules."""
+    cells = []
+    for part in PARTS:
+        folder = ROOT / "l0gc" / part
+        names = sorted(p.stem for p in folder.glob("*.py") if not p.stem.startswith("__"))
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        what = " ".join(text.split("\n\n")[0].split()) if part else "Small modules, without I/O except for one file."
+        cells.append((f"`{part}/`" if part else "the ground", what, ", ".join(f"`{name}`" for name in names)))
+    return rows(("part", "what it does", "modules"), cells)
+
+
+PARTS = (
+    "", "storage", "watermark", "collect", "streamlog", "streamlog/controller", "streamlog/journal", "streamlog/ingest",
+    "streamlog/level_one", "inspect", "inspect/verify", "inspect/report", "spark", "api", "integrations",
+    "integrations/spark", "integrations/iceberg", "cli", "embedded",
+)  # fmt: skip
+
+
+def _dependencies() -> str:
+    """Return each library of pyproject.toml with the comment that says why it is needed."""
+    cells, group = [], ""
+    for line in (ROOT / "pyproject.toml").read_text().splitlines():
+        if begin := re.fullmatch(r"(\w+) = \[", line):
+            group = begin[1]
+        if library := re.fullmatch(r' {4}"([\w-]+)(?:\[[\w,-]+\])?>=[^"]*",  # (.+)', line):
+            extra = "" if group == "dependencies" else f"`{group}`"
+            cells.append((f"`{library[1]}`", extra, f"{library[2]}."))
+    return rows(("library", "extra", "why"), cells)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "causes": _causes,
     "errors": _errors,
@@ -239,6 +272,8 @@ TABLES: dict[str, Callable[[], str]] = {
         producers.InputProgress,
     ),
     "packed rows": _packed_rows,
+    "parts": _parts,
+    "dependencies": _dependencies,
     "commands": commands.all_commands,
     "common options": commands.common,
     "Spark options": commands.spark,

@@ -72,7 +72,7 @@ class Advance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
-    """The window closes to `epoch` alone: a straggler below it has to upload again."""
+    """The window closes to `epoch` alone; a straggler below it must upload again."""
 
     epoch: Int62
 
@@ -148,7 +148,7 @@ _COLUMNS: Final = {
 
 
 class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """Partitions have other L1 objects from now on, or begin at other offsets; everything that it names is durable.
+    """Changes the L1 objects of partitions, or the offsets at which they begin; everything that it names is durable.
 
     *reconcile*: what is added holds records that were in L0. *merge*: what is added holds exactly the records of what is
     removed. *expire*: partitions begin at `starts`; what is removed lies wholly below that, as does what leaves unnamed.
@@ -254,7 +254,7 @@ class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 
 class Purged(msgspec.Struct, frozen=True, array_like=True, tag="p"):
-    """Dropped objects, by their `names` as `rows.NAME`, are gone from the bucket."""
+    """Dropped objects, given by their UUIDs of 16 bytes, are gone from the bucket."""
 
     names: bytes
 
@@ -278,7 +278,7 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 
 class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """An operator has accepted a log that was set back to an older copy; the number counts how often.
+    """An operator accepts a log that was set back to an older copy; `times` counts how often.
 
     `epoch` is a fresh tick. Nothing lands below it. What is stamped below it is neither listed any more nor an orphan:
     the lost part may have listed it (hazard 38).
