@@ -16,7 +16,6 @@ from typing import Final, Generic, Self, TypeVar
 import msgspec
 
 from l0gc.collect.pause import describe_pause, paused_error, read_pause
-from l0gc.collect.scan import NOTHING_KNOWN
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import SHADOW, KeyLayout
@@ -28,6 +27,7 @@ from l0gc.watermark.source import ClusterHandle
 D = TypeVar("D", bound=Deletion)
 
 UNKNOWN: Final = "unknown"
+NOTHING_KNOWN: Final = (NO_WATERMARK, 0)
 _WHATEVER_ITS_AGE: Final = 1 << 62
 ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record"
 """The options that only one process can keep."""
@@ -45,7 +45,8 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
         expected, counted: the eligible objects and all objects at the last scan, -1 without one.
         paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
         ends: of a shadow run, where the log of each unit ended when M was published last.
-        known: of a shadow run, what earlier ones have on record already; see `SkipScan`.
+        known: of a shadow run, what earlier ones have on record already, as an epoch and a time: objects at or below the
+            one that were changed before the other are counted and left out.
     """
 
     options: D

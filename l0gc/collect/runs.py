@@ -25,7 +25,7 @@ import msgspec
 
 from l0gc.collect.attempts import attempt_key, write_gc_note
 from l0gc.collect.gc_steps import STEPS, SWEEP, UNDELETE, GcNote
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import NOTHING_KNOWN, Removal
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.record import (
     DELETED,
@@ -43,7 +43,7 @@ from l0gc.collect.record import (
     summary_key,
     write_summary,
 )
-from l0gc.collect.scan import NOTHING_KNOWN, Deletable
+from l0gc.collect.scan import Deletable
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, StoreError, UsageError
 from l0gc.formatting import Outcome, count, moment, size
@@ -329,7 +329,7 @@ def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[Reco
 def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
     """Return what shadow runs have already recorded, for the next one: everything covered by the newest complete one.
 
-    The result is the epoch up to which, and the time before which; see `SkipScan`.
+    The result is the epoch up to which, and the time before which; see `Removal`.
     """
     for run in sorted(_counted(records, shadow=True)[1], reverse=True):
         if is_whole(s := read_summary(records, run), shards):

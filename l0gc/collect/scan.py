@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from l0gc.epoch import NO_WATERMARK
+from l0gc.collect.plan import Removal
 from l0gc.errors import StoreError
-from l0gc.keys import KeyLayout
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, ObjectStore, VersionPage
 
 SAMPLES: Final = 3
 FAILURES_KEPT: Final = 20
-NOTHING_KNOWN: Final = (NO_WATERMARK, 0)
 
 
 class Deletable(msgspec.Struct, frozen=True, gc=False):
@@ -95,35 +94,16 @@ class OutOfOrderError(Exception):
 
 
 class SkipScan:
-    """The eligible objects of the shards `first` to `end` (end excluded), page by page.
+    """The eligible objects of the shards `first` to `end` (end excluded), page by page, by the bound and ages of the plan.
 
     Args:
-        bound: the highest epoch that may go.
-        older_than_ms: objects changed after this (by the store's clock) are held by age.
-        known: an epoch and a time: what is at or below the one, and was changed before the other, is counted and left out.
         skip: whether to jump over what is live; False reads everything.
-        versions: list every version and delete marker, not the objects as they are.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        layout: KeyLayout,
-        bound: int,
-        first: int,
-        end: int,
-        *,
-        older_than_ms: int,
-        known: tuple[int, int] = NOTHING_KNOWN,
-        skip: bool = True,
-        versions: bool = False,
-    ) -> None:
-        self._store, self._layout, self._bound = store, layout, bound
-        self._older_than_ms, self._known = older_than_ms, known
-        self._start = layout.before_shard(first)
-        self._end = layout.before_shard(end) if end < layout.shards else None
-        self._skip = skip
-        self._versions = versions
+    def __init__(self, store: ObjectStore, plan: Removal[Sweep], first: int, end: int, *, skip: bool = True) -> None:
+        self._store, self._plan, self._layout, self._skip = store, plan, plan.layout, skip
+        self._start = plan.layout.before_shard(first)
+        self._end = plan.layout.before_shard(end) if end < plan.layout.shards else None
         self.counts = Tally()
         self.at = self._start
 
@@ -159,10 +139,10 @@ class SkipScan:
         """Return whether a page does not continue after `last`, in order; versions of one key may follow each other."""
         if keys[0] < last or sorted(keys) != keys:
             return True
-        return not self._versions and (keys[0] == last or len(set(keys)) < len(keys))
+        return not self._plan.by_version and (keys[0] == last or len(set(keys)) < len(keys))
 
     def _pages(self, start: str) -> Iterator[ListedPage | VersionPage]:
-        list_pages = self._store.versions if self._versions else self._store.scan
+        list_pages = self._store.versions if self._plan.by_version else self._store.scan
         try:
             yield from list_pages(self._layout.data_prefix, start)
         except StoreError:
@@ -172,7 +152,7 @@ class SkipScan:
     def _jump(self, last: str) -> str | None:
         """Return where to continue if everything up to the next shard is live; None to read on."""
         parsed = self._layout.parse(last)
-        if parsed is None or parsed.epoch <= self._bound:
+        if parsed is None or parsed.epoch <= self._plan.bound:
             return None
         following = parsed.shard + 1
         if following >= self._layout.shards:
@@ -180,8 +160,8 @@ class SkipScan:
         return self._layout.before_shard(following)
 
     def _classify(self, page: ListedPage | VersionPage) -> list[Deletable]:
-        counts, end, start, bound = self.counts, self._end, self._start, self._bound
-        known_epoch, known_ms = self._known
+        counts, end, start, bound = self.counts, self._end, self._start, self._plan.bound
+        (known_epoch, known_ms), older_than_ms = self._plan.known, self._plan.older_than_ms
         ids = page.version_ids if isinstance(page, VersionPage) else [""] * len(page)
         eligible: list[Deletable] = []
         rows = zip(page.keys, self._layout.epochs(page.keys), page.sizes, page.modified_ms, ids, strict=True)
@@ -196,7 +176,7 @@ class SkipScan:
             if epoch > bound:
                 continue
             counts.eligible += 1
-            if modified > self._older_than_ms:
+            if modified > older_than_ms:
                 counts.held_by_age += 1
                 continue
             if epoch <= known_epoch and modified < known_ms:

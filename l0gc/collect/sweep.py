@@ -200,11 +200,8 @@ class _Sweeper:
 
     def scan(self, first: int, end: int, *, skip: bool = True) -> None:
         """Scan a range, and stop the other scanners if it cannot be scanned to its end."""
-        remover, plan = self._remover, self._remover.plan
-        scan = SkipScan(
-            self._store, plan.layout, plan.bound, first, end,
-            older_than_ms=plan.older_than_ms, known=plan.known, skip=skip, versions=plan.by_version,
-        )  # fmt: skip
+        remover = self._remover
+        scan = SkipScan(self._store, remover.plan, first, end, skip=skip)
         try:
             for batch in scan.batches():
                 self._at = scan.at

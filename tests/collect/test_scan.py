@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l0gc.collect.scan
+from l0gc.collect.plan import Removal
 from l0gc.collect.scan import OutOfOrderError, SkipScan, Tally
 from l0gc.keys import KeyLayout
+from l0gc.operations import Sweep
 from l0gc.storage.objectstore import PAGE_SIZE
 from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
 from tests.support.memory_store import MemoryStore
-
-FOREVER = 2**60
 
 
 def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
@@ -28,7 +28,7 @@ def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
 def scan_range(
     store: MemoryStore, layout: KeyLayout, watermark: int, cut: tuple[int, int], skip: bool = True
 ) -> tuple[list[str], Tally]:
-    scan = SkipScan(store, layout, watermark, *cut, older_than_ms=FOREVER, skip=skip)
+    scan = SkipScan(store, Removal(options=Sweep(), layout=layout, bound=watermark), *cut, skip=skip)
     found = [o.key for batch in scan.batches() for o in batch]
     return found, scan.counts
 
@@ -151,6 +151,6 @@ def test_an_object_is_old_enough_at_the_age_exactly() -> None:
         store.put(layout.format(0, 1, name_of(n)), b"x")
         store.clock.ms += 1000
     changed = store.objects[layout.format(0, 1, name_of(1))].modified_ms
-    scan = SkipScan(store, layout, 5, 0, SHARDS, older_than_ms=changed)
+    scan = SkipScan(store, Removal(options=Sweep(), layout=layout, bound=5, older_than_ms=changed), 0, SHARDS)
     assert [o.key for b in scan.batches() for o in b] == [layout.format(0, 1, name_of(n)) for n in (0, 1)]
     assert (scan.counts.eligible, scan.counts.held_by_age) == (3, 1)
