@@ -213,12 +213,15 @@ class Cluster:
         partition: int | None = None,
         start: int | None = None,
         *,
+        length_prefixed: bool = False,
         progress: Progress = quiet,
         **options: Unpack[ReadKeywords],
     ) -> Iterator[RecordLines]:
         """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
 
         Args:
+            length_prefixed: each behind its length instead, as `upload` takes them with `format="length-prefixed"`, so that
+                values with newlines come back as they were.
             progress: called as it goes. If somebody follows it, the records are counted first.
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
@@ -228,7 +231,7 @@ class Cluster:
         if progress is not quiet:
             progress("reading the journals")
             total = count_records(self.handles(), target, wanted)
-        for some in self._reading(read_record_lines, target, wanted):
+        for some in self._reading(partial(read_record_lines, length_prefixed=length_prefixed), target, wanted):
             records, written = records + some.records, written + len(some.lines)
             yield some
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))

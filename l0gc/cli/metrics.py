@@ -142,6 +142,7 @@ METRICS: Final = (
     _seen("paused_seconds", "paused_s", "How long sweeps have been paused; 0 if they are not."),
     _seen("holes", "holes", "Ranges of records that were given up."),
     _seen("lost_records", "lost_records", "Records that were given up."),
+    _seen("misfits", "misfits", "Records that did not fit their topic's value schema when they were lifted."),
     _seen("l0_objects", "garbage.objects", "L0 objects in the bucket at the last listing."),
     _seen("l0_bytes", "garbage.bytes", "The bytes of those objects."),
     _seen(
@@ -325,7 +326,7 @@ def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
     # The logs are another system's, so their contents were not counted.
     unknown = {
         "partitions", "journals", "errors", "records", "unreconciled_records", "unreconciled_bytes", "held_partitions",
-        "lowest_gc_epoch", "holes", "lost_records", "l1", "oldest_dropped_s",
+        "lowest_gc_epoch", "holes", "lost_records", "misfits", "l1", "oldest_dropped_s",
     }  # fmt: skip
     unknown |= {"cluster_epoch", "lag_epochs"} if o.cluster_epoch < 0 else set()
     return {k: v for k, v in data.items() if k not in unknown}

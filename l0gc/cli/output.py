@@ -340,6 +340,12 @@ def epoch(value: int) -> str:
     return str(value) if value >= 0 else "none"
 
 
+def misfits_text(misfits: int) -> str:
+    """Return a sentence on records that did not fit a value schema, and on how to find them."""
+    which = count(misfits, "record did", "records did")
+    return f"{which} not fit the value schema; find them in the topic's table with WHERE value_error IS NOT NULL"
+
+
 def held_back(
     held: Sequence[Holder],
     *,

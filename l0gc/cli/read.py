@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from l0gc.streamlog.reader import RecordLines
 
 _STDOUT: Final = "-"
+_LENGTH_PREFIXED: Final = "length-prefixed"
 
 
 @cli_command("read")
@@ -35,12 +36,17 @@ _STDOUT: Final = "-"
 @click.option(
     "-o", "--output", metavar="FILE", help="Write them into this file, in place of what is there; - for stdout."
 )
+@click.option(
+    "--format", "form", type=click.Choice(["lines", _LENGTH_PREFIXED]), default="lines", show_default=True,
+    help="What separates records: a newline, or the length before each, as l0gc upload takes them.",
+)  # fmt: skip
 @cluster_options()
-def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, **options: Any) -> None:
+def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, form: str, **options: Any) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
-    A value with a newline in it is several lines; --json keeps such values apart. With -o FILE, the file is there when it is
-    whole, and until then what was there before stays. A TIME is like 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d.
+    A value with a newline in it is several lines; --format length-prefixed and --json keep such values apart. With -o FILE,
+    the file is there when it is whole, and until then what was there before stays. A TIME is like 2026-01-31T12:00:00Z, or
+    how long ago: 90m, 12h, 7d.
 
     \b
     Example:
@@ -51,15 +57,18 @@ def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, 
     """
     for name in ("from_time_ms", "before_time_ms"):
         options[name] = since_1970(cluster, options[name])
+    lines = partial(cluster.read_lines, topic, length_prefixed=form == _LENGTH_PREFIXED, **options)
     if output is not None and output != _STDOUT:
-        _write_file(out, topic, partial(cluster.read_lines, topic, **options), Path(output))
+        _write_file(out, topic, lines, Path(output))
         return
     out.refuse_file("-o FILE")
+    if out.json and form == _LENGTH_PREFIXED:
+        raise UsageError(f"--json prints JSON, and --format {form} does not: give one of them, or -o FILE")
     with writing_stdout():
         if out.json:
             _print_json(topic, cluster.read(topic, **options))
         else:
-            for some in cluster.read_lines(topic, **options):
+            for some in lines():
                 sys.stdout.buffer.write(some.lines)
 
 

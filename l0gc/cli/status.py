@@ -17,7 +17,7 @@ from l0gc.api import Cluster, Engine
 from l0gc.cli.globals import cli_command, epoch_interval_option
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options, price_option
-from l0gc.cli.output import Output, atomic_file, epoch, held_back, is_coloured, writing_stdout
+from l0gc.cli.output import Output, atomic_file, epoch, held_back, is_coloured, misfits_text, writing_stdout
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped
@@ -171,6 +171,8 @@ def _epoch_and_m(s: Overview) -> Iterator[Line]:
     lost = f", {count(s.lost_records, 'record')} given up" if s.holes else ""
     unread = f"; not counted: {count(len(s.errors), 'journal')} that cannot be read" if s.errors else ""
     yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}{unread}")
+    if s.misfits:
+        yield Line("misfits", misfits_text(s.misfits), "yellow")
 
 
 def _garbage(s: Overview) -> str:

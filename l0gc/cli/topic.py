@@ -14,7 +14,7 @@ from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command, options
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, since_1970, yes_option
-from l0gc.cli.output import Output
+from l0gc.cli.output import Output, misfits_text
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
@@ -277,21 +277,22 @@ def _described(found: TopicDescription, hidden: int) -> list[str]:
         f"{retention_text(found.effective_retention_ms, found.effective_retention_bytes)} in effect; "
         f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)})",
         *([f"{count(found.lost_records, 'record')} given up, in {count(found.holes, 'hole')}"] if found.holes else []),
-        *_columns(found.value_schema),
+        *_columns(found.value_schema, found.misfits),
         *lines,
         *_table(found.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),
     ]
 
 
-def _columns(schema: dict[str, Any] | None) -> list[str]:
-    """Return a line about a topic's typed columns, if it has any."""
+def _columns(schema: dict[str, Any] | None, misfits: int) -> list[str]:
+    """Return lines about a topic's typed columns, if it has any, and about records without them."""
     if schema is None:
         return []
     kinds = ((f["name"], f["type"]) for f in schema["fields"])
     names = [f"{name} {kind if isinstance(kind, str) else kind['type']}" for name, kind in kinds]
     more = f" and {len(names) - _RUNS_SHOWN} more" if len(names) > _RUNS_SHOWN else ""
-    return [f"value schema {schema['schema-id']}: {', '.join(names[:_RUNS_SHOWN])}{more}"]
+    shown = [f"value schema {schema['schema-id']}: {', '.join(names[:_RUNS_SHOWN])}{more}"]
+    return [*shown, misfits_text(misfits)] if misfits else shown
 
 
 def _table(offsets: list[PartitionOffsets]) -> list[str]:

@@ -309,7 +309,8 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         "last_reconciled_offset": topic.reconciled,
         "log_start_offset": topic.log_start,
     }
-    yield {**which, "topic_id": topic.topic_id, "partitions": Table(columns)}
+    misfits = {"misfits": topic.misfits} if topic.misfits else {}
+    yield {**which, "topic_id": topic.topic_id, **misfits, "partitions": Table(columns)}
     for o in topic.objects:
         fields = {"object": o.key, "epoch": o.epoch, "log_offset": o.log_offset}
         yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}

@@ -181,14 +181,14 @@ class Journals:
             most = max(most, ticks)
         return most
 
-    def records(self) -> tuple[int, int, int, int]:
-        """Return the numbers of records: ever uploaded into existing topics, not in L1, given up; and the number of
-        holes.
+    def records(self) -> tuple[int, int, int, int, int]:
+        """Return the numbers of records: ever uploaded into existing topics, not in L1, given up; of holes; and of records
+        that do not fit a value schema.
         """
         totals = [(state.landed, state.totals()) for _, _, state in self.topics()]
-        counts = ((landed, t.unreconciled_records, t.lost_records, t.holes) for landed, t in totals)
-        records, unreconciled, lost, holes = (sum(c) for c in zip((0, 0, 0, 0), *counts, strict=True))
-        return records, unreconciled, lost, holes
+        counts = ((landed, t.unreconciled_records, t.lost_records, t.holes, t.misfits) for landed, t in totals)
+        records, unreconciled, lost, holes, misfits = (sum(c) for c in zip((0,) * 5, *counts, strict=True))
+        return records, unreconciled, lost, holes, misfits
 
     def given_up(self, limit: int) -> list[Hole]:
         """Return the first holes, by topic, partition and offset, that no index object lists."""
@@ -381,6 +381,8 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         unreconciled_bytes: What they take there.
         lost_records: Those that were [given up](#l0gc-give-up).
         holes: In how many ranges.
+        misfits: Records that did not fit their topic's value schema when they were lifted. `value_error` is not null in
+            them.
         garbage: What the newest scan saw (null without one): `taken_ms`, `objects`, `bytes`; `eligible_objects` and
             `eligible_bytes` by the published M; `deleted_objects` and `deleted_bytes`, what sweeps have deleted since and
             is not back; `left_objects`, `left_bytes` and their `dollars_month`; `held_objects`, `held_bytes`,
@@ -457,6 +459,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
     unreconciled_bytes: int = 0
     lost_records: int = 0
     holes: int = 0
+    misfits: int = 0
     held_back_by: list[DatedHolder] = []
     held_partitions: int = 0
     laggards: Laggards | None = None

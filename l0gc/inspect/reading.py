@@ -114,7 +114,7 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
         o.logs = read_journals(cluster, state, o.watermark)
         _judge_journals(cluster, o, published)
     o.pins, o.tables = _pins(o), [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
-    o.records, o.unreconciled_records, o.lost_records, o.holes = o.logs.records()
+    o.records, o.unreconciled_records, o.lost_records, o.holes, o.misfits = o.logs.records()
     o.lag_ms, o.lag_at_least = _lag(cluster, o)
     o.causes, o.warnings = find_causes(o), find_warnings(o)
     if not (o.causes or o.external_log or o.left_objects) and published is not None:

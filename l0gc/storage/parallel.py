@@ -90,7 +90,7 @@ class _Submitted(Future[B]):
 
     def __init__(self, do: Callable[[], B]) -> None:
         super().__init__()
-        self._do = do
+        self._do, self._process = do, os.getpid()
         self._error: BaseException | None = None
         self._under_way = threading.Lock()
         self._under_way.acquire()
@@ -116,6 +116,8 @@ class _Submitted(Future[B]):
         return not self._under_way.locked()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        if self._under_way.locked():
+            check_process(self._process)  # in a forked child, no thread would ever end it
         with self._under_way:
             return self._error
 

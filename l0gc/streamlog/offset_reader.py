@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError, UsageError
 from l0gc.events import event
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
@@ -44,6 +44,7 @@ from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
 _log: Final = logging.getLogger(__name__)
 _OFFSETS: Final = 1 << 17
 """So many offsets are one piece where nothing else is wanted."""
+_NOT_TYPED: Final = {*parquet.L1_FILE.names, "topic"}
 
 
 @dataclass(slots=True)
@@ -68,15 +69,29 @@ class Piece(NamedTuple):
     batch: pa.RecordBatch
 
 
+def names_for(schema: pa.Schema) -> list[str]:
+    """Return the names of the L1 columns that `as_rows` needs; it makes all others of the values."""
+    return [*schema.names, *(["value"] if {*schema.names} - _NOT_TYPED else [])]
+
+
 def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
     """Records with the columns that are wanted: those of L1, their topic's name, and those of its value schema, which are
-    parsed from their values."""
+    parsed from their values.
+
+    Raises:
+        UsageError: the topic does not have one of them in that type, any more.
+    """
     records, typed, arrays = piece.batch.num_rows, dict[str, pa.Array](), list[pa.Array]()
-    if topic.value_schema is not None and not {*schema.names} <= {*parquet.L1_FILE.names, "topic"}:
+    if topic.value_schema is not None and {*schema.names} - _NOT_TYPED:
         parser = parser_of(topic.value_schema)
         typed = dict(zip(parser.fields.names, parser.parse(piece.batch.column("value")), strict=True))
     for f in schema:
-        if f.name in typed:
+        if f.name not in _NOT_TYPED:
+            if f.name not in typed or typed[f.name].type != f.type:
+                raise UsageError(
+                    f"topic {topic.name!r} has no column {f.name!r} of type {f.type}: its value schema was altered since "
+                    "the read was prepared; load again"
+                )
             found = typed[f.name]
         elif f.name == "partition":
             numbers = np.ascontiguousarray(np.broadcast_to(piece.partition, records), np.int32)

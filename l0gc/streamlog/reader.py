@@ -28,12 +28,13 @@ from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
+from l0gc.streamlog.ingest.inputs import LENGTH_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
 from l0gc.streamlog.level_one.values import parser_of
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows, names_for
 from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
 
 WINDOW_BYTES: Final = 32 << 20
@@ -63,7 +64,7 @@ class RecordSlice(NamedTuple):
 
 
 class RecordLines(NamedTuple):
-    """Some consecutive records as lines, and how many they are."""
+    """Some consecutive records as lines, or each behind its length, and how many they are."""
 
     lines: bytes
     records: int
@@ -86,17 +87,24 @@ def read_topic(cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin 
 
 
 def read_record_lines(
-    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin | None = None
+    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, length_prefixed: bool = False, pin: Pin | None = None
 ) -> Iterator[RecordLines]:
-    """The records of a topic as lines. See `read_pieces`."""
-    lines = list[bytes]()
+    """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
+
+    def together(values: Sequence[bytes]) -> RecordLines:
+        if length_prefixed:
+            parts = (part for v in values for part in (len(v).to_bytes(LENGTH_BYTES, "big"), v))
+            return RecordLines(b"".join(parts), len(values))
+        return RecordLines(b"\n".join(values) + b"\n", len(values))
+
+    held = list[bytes]()
     for s in read_slices(cluster, topic, wanted, pin=pin):
-        lines += s.batch.column(2).to_pylist()
-        if len(lines) >= ROWS:
-            yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
-            lines.clear()
-    if lines:
-        yield RecordLines(b"\n".join(lines) + b"\n", len(lines))
+        held += s.batch.column(2).to_pylist()
+        if len(held) >= ROWS:
+            yield together(held)
+            held.clear()
+    if held:
+        yield together(held)
 
 
 def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
@@ -122,8 +130,7 @@ def read_batches(
     Arrow's C++ code asks for each batch. A daemon thread that is below it when Python ends would abort the process, so
     Python's exit waits for the batch, and the next one is refused.
     """
-    typed = {*schema.names} - {*L1_FILE.names}
-    pieces = read_pieces(cluster, topic, wanted, names=[*schema.names, *(["value"] if typed else [])], pin=pin)
+    pieces = read_pieces(cluster, topic, wanted, names=names_for(schema), pin=pin)
     lock = threading.Lock()
     _under_way[lock] = os.getpid()
     while True:

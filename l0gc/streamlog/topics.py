@@ -180,6 +180,8 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
         l1_bytes: Their size.
         holes: Ranges of records that were given up.
         lost_records: How many records those were; they count in `records`.
+        misfits: Records that did not fit the value schema when they were lifted, including deleted ones. `value_error` is
+            not null in them.
         offsets: The first partitions, or the requested one: `partition`, `journal`, `log_start_offset`,
             `last_reconciled_offset` (-1 for none), `next_offset`, `l1_objects`, `l1_bytes`.
         runs: Runs of consecutive partitions: the `journal`, the `first` partition and their `count`.
@@ -200,6 +202,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     l1_bytes: int
     holes: int
     lost_records: int
+    misfits: int
     offsets: list[PartitionOffsets]
     runs: list[JournalRun]
     value_schema: dict[str, Any] | None

@@ -40,6 +40,23 @@ def test_the_file_holds_what_would_be_printed(cluster: Handles, tmp_path: Path, 
     assert printed("read", "events", *partition, "-o", "-") == expected
 
 
+def test_length_prefixed_records_come_back_as_they_were(cluster: Handles, tmp_path: Path) -> None:
+    values = [b"a\nb", b"", b"\n", bytes(range(256)), b"c"]
+    cluster.controller.create_topic("bytes", 1)
+    given = b"".join(len(v).to_bytes(4, "big") + v for v in values)
+    (tmp_path / "in").write_bytes(given)
+    form = ("--format", "length-prefixed")
+    assert l0gc("upload", "bytes", str(tmp_path / "in"), *form)["records"] == 5
+    assert printed("read", "bytes", *form) == given
+    assert l0gc("read", "bytes", *form, "-o", str(tmp_path / "out"))["count"] == 5
+    assert (tmp_path / "out").read_bytes() == given
+    assert printed("read", "bytes", "--format", "lines") == b"".join(v + b"\n" for v in values)
+    again = printed("read", "events", *form)
+    assert len(again) == len(printed("read", "events")) + 3 * 3 * ROWS
+    with pytest.raises(UsageError, match="--json prints JSON, and --format length-prefixed does not"):
+        l0gc("read", "events", *form, "--json")
+
+
 def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Handles, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("old")
     (tmp_path / "link").symlink_to("there")

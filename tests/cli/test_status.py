@@ -19,12 +19,14 @@ from l0gc.inspect.overview import DatedHolder, Overview
 from l0gc.inspect.reading import garbage_of, read_overview
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.controller.value_schema import columns_of
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import IDLE, UNRECONCILED
 from tests.inspect.report.support import run_entry, totals
 from tests.support.cli import BIN, l0gc
 from tests.support.memory_store import memory_cluster
+from tests.support.reconcile import put, reconcile
 from tests.support.verify import loaded_cluster
 
 URL = "s3://my-bucket/a/rather/long/prefix/of/my-cluster/"
@@ -116,6 +118,20 @@ def test_each_reason_has_a_line_of_its_own() -> None:
     assert "           t/7 at 4: its window may still take epoch 5\n" in text(s)
     s.held_partitions = 40
     assert "t/0 and at least 1 more at 4: at least 4 unreconciled records from" in text(s)
+
+
+def test_misfits_have_a_line_that_says_how_to_find_them() -> None:
+    cluster = memory_cluster()
+    cluster.controller.create_topic("events", 2, columns=columns_of({"properties": {"id": {"type": "integer"}}}))
+    put(cluster, "events", {0: [b'{"id": 1}'], 1: [b'{"id": 2}']})
+    reconcile(cluster)
+    assert "misfits" not in text(read_overview(cluster))
+    put(cluster, "events", {0: [b"0"], 1: [b"1"]})
+    reconcile(cluster)
+    s = read_overview(cluster)
+    assert s.to_json()["misfits"] == 2
+    found = "find them in the topic's table with WHERE value_error IS NOT NULL"
+    assert f"misfits    2 records did not fit the value schema; {found}" in " ".join(text(s).split("\n" + " " * 11))
 
 
 def test_watching_prints_one_result_below_the_other_where_there_is_no_terminal(

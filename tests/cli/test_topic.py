@@ -60,6 +60,7 @@ def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
         "l1_bytes": 0,
         "holes": 0,
         "lost_records": 0,
+        "misfits": 0,
     }
     assert [o["partition"] for o in offsets] == list(range(20))
     assert [o["partition"] for o in l0gc("topic", "describe", "events", "--partition", "99999")["offsets"]] == [99_999]

@@ -85,6 +85,7 @@ class Recorder:
         kind = proposed.get("entry", "damaged")
         if kind == "edit":
             kind = f"{proposed['kind']} {kind}"
+            kind += " with misfits" if any("misfits" in topic for topic in proposed["topics"]) else ""
         if len(self.found[machine, kind, refused]) >= FOUND:
             return
         log = [*(LogEntry(e.time_ms, e.payload, shown(machine, e)) for e in known.log)]

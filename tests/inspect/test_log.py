@@ -79,7 +79,7 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     """The kinds of entries, and of rows, that `busy` has not."""
     handle, epoch = cluster.journal(0), cluster.controller.epoch()
     assert handle.append([of_topic(topic, epoch, {0: 1}, key="l")]).error is None
-    lifted = reconciled(handle.state, {0: 3}, revision=topic.revision, epoch=epoch)
+    lifted = reconciled(handle.state, {0: 3}, revision=topic.revision, epoch=epoch, misfits={0: 1})
     assert handle.land(lifted).refused == {}
     replaced = handle.state.topics[topic.revision].l1_of(0)
     merged = l1_rows(l1_row(0, 0, 3, epoch=epoch, name=77))

@@ -26,7 +26,19 @@ from l0gc.streamlog.journal.entries import (
 )
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
-from l0gc.streamlog.journal.rows import BLOCK, INDEX_ROW, L1_ROW, NUMBER, START, Rows, is_hole, lost_records, pack, sums
+from l0gc.streamlog.journal.rows import (
+    BLOCK,
+    INDEX_ROW,
+    L1_ROW,
+    MISFITS,
+    NUMBER,
+    START,
+    Rows,
+    is_hole,
+    lost_records,
+    pack,
+    sums,
+)
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -123,14 +135,23 @@ class Journal:
         return self.apply(reconciled(self.state, upto, revision=revision, epoch=epoch))
 
 
-def reconciled(state: JournalState, upto: Mapping[int, int], *, revision: int = REVISION, epoch: int = 0) -> Edit:
-    """Lift the records of partitions from their last reconciled offset up to the offsets given."""
+def reconciled(
+    state: JournalState,
+    upto: Mapping[int, int],
+    *,
+    revision: int = REVISION,
+    epoch: int = 0,
+    misfits: Mapping[int, int] = {},
+) -> Edit:
+    """Lift the records of partitions from their last reconciled offset up to the offsets given; so many of them do not fit
+    the value schema."""
     topic = state.topic(revision)
     files = [
         l1_row(partition, topic.view(partition).last_reconciled_offset + 1, last, epoch=epoch)
         for partition, last in sorted(upto.items())
     ]
-    return edit(RECONCILE, epoch, revision, topic.topic_id, added=l1_rows(*files))
+    counts = np.array([*misfits.items()], MISFITS)
+    return edit(RECONCILE, epoch, revision, topic.topic_id, added=l1_rows(*files), misfits=counts)
 
 
 def edit(kind: Kind, epoch: int, revision: int = REVISION, topic_id: str = TOPIC_ID, /, **columns: Rows) -> Edit:

@@ -13,22 +13,24 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyiceberg.exceptions as failed
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import ExpireSnapshots, _SnapshotProducer
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, TimestamptzType
+from pyiceberg.types import LongType, StringType, TimestamptzType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from l0gc.errors import SafetyError
 from l0gc.integrations.iceberg.catalog import metadata_folder
 from l0gc.keys import PartitionId, level_one, parse_level_one
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.journal.rows import Rows, name_bytes, name_text
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
 
@@ -45,14 +47,42 @@ Entries = dict[str, ManifestEntry]
 """The entries of a manifest, by the path of the object."""
 
 
+class Statistics(NamedTuple):
+    """What a manifest has of an object's columns, by their ids, as Iceberg stores it."""
+
+    lower_bounds: Mapping[int, bytes] = {}
+    upper_bounds: Mapping[int, bytes] = {}
+    value_counts: Mapping[int, int] = {}
+    null_value_counts: Mapping[int, int] = {}
+
+
 def path_of(url: str, p: PartitionId, row: Any) -> str:
     """Return the path under which a table names an L1 object, given its row of `L1_ROW`."""
     key = level_one(p, int(row["epoch"]), int(row["base"]), int(row["last"]), name_text(row["name"]))
     return f"{url}{key}"
 
 
-def data_file(path: str, row: Any, older: int | None, spec_id: int) -> DataFile:
-    """Return a manifest's record of an L1 object. The journal has all of it, so no object is opened.
+def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
+    """Return a function of an L1 object's footer: the bounds of its typed columns, and how many nulls they have.
+
+    Texts have no bounds: Parquet leaves out long ones, and PyIceberg takes the bounds of the rest for those of all.
+    """
+    from pyiceberg.io import pyarrow as io
+
+    texts = {f.name: isinstance(f.field_type, StringType) for f in schema.fields if f.field_id >= VALUE_ERROR_ID}
+    modes = {f"write.metadata.metrics.column.{name}": "counts" if text else "full" for name, text in texts.items()}
+    wanted = io.compute_statistics_plan(schema, {"write.metadata.metrics.default": "none", **modes})
+    ids = io.parquet_path_to_id_mapping(schema)
+
+    def statistics(footer: Any) -> Statistics:
+        found = io.data_file_statistics_from_parquet_metadata(footer, wanted, ids).to_serialized_dict()
+        return Statistics(*(found[name] for name in Statistics._fields))
+
+    return statistics
+
+
+def data_file(path: str, row: Any, older: int | None, spec_id: int, typed: Statistics) -> DataFile:
+    """Return a manifest's record of an L1 object. The journal has all of it but what is known of the typed columns.
 
     Args:
         older: the newest timestamp of the records before it in its partition: none in it is older, since the log's time
@@ -71,11 +101,11 @@ def data_file(path: str, row: Any, older: int | None, spec_id: int) -> DataFile:
         record_count=last - base + 1,
         file_size_in_bytes=int(row["bytes"]),
         column_sizes=None,
-        value_counts=None,
-        null_value_counts=None,
+        value_counts=typed.value_counts or None,
+        null_value_counts=typed.null_value_counts or None,
         nan_value_counts=None,
-        lower_bounds=lower,
-        upper_bounds=upper,
+        lower_bounds={**lower, **typed.lower_bounds},
+        upper_bounds={**upper, **typed.upper_bounds},
         key_metadata=None,
         split_offsets=None,
         equality_ids=None,
@@ -93,15 +123,17 @@ def _time(ms: int) -> bytes:
     return to_bytes(TimestamptzType(), ms * 1000)
 
 
-def data_files(rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int) -> list[DataFile]:
+def data_files(
+    rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int, typed: Sequence[Statistics]
+) -> list[DataFile]:
     """Return the objects at these places of a topic's L1 rows, which include holes and are ordered by partition and
-    offset.
+    offset, with what is known of the typed columns of each.
     """
     same = rows["partition"][1:] == rows["partition"][:-1]
     found = []
-    for i in which.tolist():
+    for i, statistics in zip(which.tolist(), typed, strict=True):
         older = int(rows["max_timestamp"][i - 1]) if i and same[i - 1] else None
-        found.append(data_file(path(rows[i]), rows[i], older, spec_id))
+        found.append(data_file(path(rows[i]), rows[i], older, spec_id, statistics))
     return found
 
 

@@ -19,11 +19,21 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
-from l0gc.errors import AmbiguousWriteError, L0gcError, NotFoundError, StoreError, StoreTimeoutError
+from l0gc.errors import (
+    AccessDeniedError,
+    AmbiguousWriteError,
+    CorruptObjectError,
+    L0gcError,
+    NotFoundError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreTimeoutError,
+)
 from l0gc.integrations.iceberg import plan
 from l0gc.integrations.iceberg.catalog import create_in_catalog, evolve, explained, load_table, open_catalog
 from l0gc.integrations.iceberg.commit import (
     Entries,
+    Statistics,
     commit_snapshot,
     data_files,
     end_metadata,
@@ -34,13 +44,16 @@ from l0gc.integrations.iceberg.commit import (
     name_in,
     named_by,
     path_of,
+    typed_statistics,
     unnamed,
 )
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows, distinct, in_order, is_hole, sums
-from l0gc.streamlog.level_one.index import read_index
+from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.level_one.index import l1_key, read_index
+from l0gc.streamlog.level_one.parquet import read_footer, schema_number
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.tables import TableSynced, TableSyncResult
 from l0gc.streamlog.topic_view import topic_copy
@@ -218,13 +231,32 @@ class _Sync:
             held, gone, read = self._compared(manifests, rows[objects])
             new = objects[~held]
             new = new[np.argsort(rows["epoch"][new], kind="stable")]
-            added = data_files(rows, new, path, there.spec().spec_id)
+            added = data_files(rows, new, path, there.spec().spec_id, self._statistics(topic, rows[new]))
             result.added, result.removed = len(added), len(gone)
             commit_snapshot(there, said.to_summary(), manifests, read, added, gone, ended)
         else:
             commit_snapshot(there, None, expired=ended)
         result.committed, result.snapshot_id, result.expired = True, self._current(), len(ended)
         return result, ended
+
+    def _statistics(self, topic: Topic, rows: Rows) -> list[Statistics]:
+        """Return what the footers of new objects have of their typed columns. Of an object without any, one that cannot be
+        read, or one of a later value schema, that is nothing, and queries read it.
+        """
+        schema, store = topic.value_schema, self._cluster.store
+        if schema is None:
+            return [Statistics()] * len(rows)
+        number, of_footer = schema.number, typed_statistics(self._there.schema())
+
+        def statistics(row: Any) -> Statistics:
+            file = l1_file(row)
+            with suppress(AccessDeniedError, CorruptObjectError, ObjectNotFoundError):
+                footer, _ = read_footer(store, l1_key(topic.id(file.partition), file), file.bytes)
+                if 0 < schema_number(footer) <= number:
+                    return of_footer(footer)
+            return Statistics()
+
+        return self._cluster.parallel.map(statistics, rows)
 
     def _compared(self, manifests: list[ManifestFile], rows: Rows) -> tuple[Rows, set[str], dict[str, Entries]]:
         """Compare the current snapshot with the rows.

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError
+from l0gc.errors import L0gcError, OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.events import event
 from l0gc.integrations.spark.options import ReadOptions, read_options
 from l0gc.integrations.spark.plan import Planner, Slice, check_kept, split
@@ -36,14 +36,32 @@ from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import ALL_TOPICS
-from l0gc.streamlog.offset_reader import OffsetReader, as_rows
+from l0gc.streamlog.level_one.parquet import is_typed
+from l0gc.streamlog.offset_reader import OffsetReader, as_rows, names_for
 from l0gc.streamlog.pins import leased_for_reader, while_pinned
+from l0gc.streamlog.reader import schema_of
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
 """How many objects a task fetches at once."""
 _BATCH_ROWS: Final = 1 << 14
 """Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
+
+
+def typed_columns(options: ReadOptions) -> list[StructField]:
+    """Return the columns of the topic's value schema, as it is now or was as of the pin; none without one.
+
+    Raises:
+        UsageError: there are several topics.
+    """
+    cluster = cluster_at(options.place)
+    pin = None if options.pin is None else cluster.controller.snapshot().pin(options.pin)
+    topics = Planner(cluster, options, cluster.passing_journal, pin).topics()
+    if len(topics) != 1:
+        raise UsageError(
+            f"the options name {len(topics)} topics, and a value schema is of one: read one topic alone for its columns"
+        )
+    return [StructField(f.name, from_arrow_type(f.type)) for f in schema_of(topics[0]) if is_typed(f)]
 
 
 def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition) -> Iterator[Any]:
@@ -61,7 +79,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
             wanted.topic,
             wanted.ranges(),
             functools.partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
-            names=columns.names,
+            names=names_for(columns),
             parallel=parallel,
             without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )

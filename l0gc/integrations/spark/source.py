@@ -7,7 +7,7 @@ only what is here, so what the others do (`readers.py`, `sink.py`) is imported w
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
@@ -24,7 +24,14 @@ from pyspark.sql.types import (
 )
 
 from l0gc.errors import L0gcError, UsageError
-from l0gc.integrations.spark.options import WriteOptions, columns_wanted, creates_table, read_options, write_options
+from l0gc.integrations.spark.options import (
+    ReadOptions,
+    WriteOptions,
+    columns_wanted,
+    creates_table,
+    read_options,
+    write_options,
+)
 from l0gc.spark.handles import CORES, leave_out_of_collections
 
 if TYPE_CHECKING:
@@ -52,6 +59,8 @@ WRITTEN: Final = StructType(
 )
 """What a record's writer may have given it besides; with option `includeHeaders`, or in a schema."""
 _ALL: Final = StructType([*SCHEMA, *WRITTEN])
+EVERY: Final = "*"
+"""In option `columns`: all that there are, with those of the topic's value schema."""
 _WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "value": (BinaryType, StringType),
     "key": (BinaryType, StringType),
@@ -74,21 +83,28 @@ class L0gcDataSource(DataSource):
         if creates_table(self.options):
             return SCHEMA
         options = read_options(self.options, streaming=None)
-        default = (_ALL if options.include_headers else SCHEMA).names
+        wanted = columns_wanted(self.options) or (_ALL if options.include_headers else SCHEMA).names
+        known = _columns(options, wanted)
+        wanted = known.names if wanted == [EVERY] else wanted
         if CORES in os.environ:  # a process of Spark's, which it asks again
             leave_out_of_collections()
-        return StructType([_ALL[name] for name in columns_wanted(self.options, _ALL.names, default)])
+        if not {*wanted} <= {*known.names}:
+            names = ", ".join(known.names)
+            raise UsageError(f"option columns is {','.join(wanted)!r}: name some of {names}, with commas between")
+        return StructType([known[name] for name in wanted])
 
     def reader(self, schema: StructType) -> BatchReader:
         from l0gc.integrations.spark.readers import BatchReader
 
-        return BatchReader(read_options(self.options, streaming=False), _checked(schema))
+        options = read_options(self.options, streaming=False)
+        return BatchReader(options, _checked(schema, options))
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusingStreamReader:
         from l0gc.integrations.spark.readers import RefusingStreamReader, StreamReader
 
         try:
-            return StreamReader(read_options(self.options, streaming=True), _checked(schema))
+            options = read_options(self.options, streaming=True)
+            return StreamReader(options, _checked(schema, options))
         except L0gcError as e:
             return RefusingStreamReader(e.with_traceback(None))
 
@@ -126,12 +142,22 @@ class L0gcDataSource(DataSource):
         return options
 
 
-def _checked(schema: StructType) -> StructType:
+def _columns(options: ReadOptions, wanted: Sequence[str]) -> StructType:
+    """Return the columns that there are. Those of a value schema take a look at the log, so only if one may be wanted."""
+    if {*wanted} <= {*_ALL.names}:
+        return _ALL
+    from l0gc.integrations.spark.readers import typed_columns
+
+    return StructType([*_ALL, *typed_columns(options)])
+
+
+def _checked(schema: StructType, options: ReadOptions) -> StructType:
     """Return a schema that a user gave, if it has some of the source's columns."""
-    known = {f.name: f.dataType for f in _ALL.fields}
+    columns = _columns(options, schema.names)
+    known = {f.name: f.dataType for f in columns.fields}
     for f in schema.fields:
         if known.get(f.name) != f.dataType:
             raise UsageError(
-                f"a topic has no column {f.name} of type {f.dataType.simpleString()}: {_ALL.simpleString()}"
+                f"a topic has no column {f.name} of type {f.dataType.simpleString()}: {columns.simpleString()}"
             )
     return schema

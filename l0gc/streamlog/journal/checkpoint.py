@@ -65,6 +65,7 @@ class _Topic(msgspec.Struct, array_like=True):
     extents: bytes
     l1: bytes
     index: bytes
+    misfits: Int62 = 0
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -146,6 +147,7 @@ def _encode_topic(t: TopicState) -> _Topic:
         b"".join(pack(o.extents) for o in t.objects),
         pack(t.l1),
         pack(t.index),
+        t.misfits,
     )
 
 
@@ -170,8 +172,11 @@ def _decode_topic(t: _Topic) -> TopicState:
     if not continues(l1) or not continues(index):
         raise UsageError(f"the L1 rows of revision {t.revision} leave a gap, or overlap")
     _check_lists(t.revision, partitions, reconciled, log_start, Lists(index, l1))
+    if not 0 <= t.misfits <= int((reconciled + 1).sum()):
+        raise UsageError(f"revision {t.revision} has {t.misfits} records that do not fit its value schema")
     objects = _decode_objects(t, partitions, following)
     topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, l1, index)
+    topic.misfits = t.misfits
     _check_no_gap(t, topic)
     return topic
 

@@ -87,6 +87,7 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
             topic.log_start[at] = change.starts["offset"]
         if edit.kind != MERGE:
             topic.let_go(change.partitions, ends)
+        topic.misfits += int(change.misfits["records"].sum())
         topic.index, topic.l1 = Lists(topic.index, topic.l1).without(change.partitions).joined(after)
         dropped.append(gone)
     state.dropped = np.concatenate(dropped)

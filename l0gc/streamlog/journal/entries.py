@@ -17,6 +17,7 @@ from l0gc.streamlog.journal.rows import (
     INDEX_ROW,
     L1_ROW,
     MAX_OFFSET,
+    MISFITS,
     START,
     Rows,
     ascending,
@@ -89,7 +90,7 @@ class Change(NamedTuple):
     changes.
 
     `added` and `removed` are L1 objects, `indexes` and `removed_indexes` index objects; `starts` are new log start
-    offsets.
+    offsets; `misfits` counts the added records that do not fit the topic's value schema.
     """
 
     partitions: Rows
@@ -98,6 +99,7 @@ class Change(NamedTuple):
     indexes: Rows
     removed_indexes: Rows
     starts: Rows
+    misfits: Rows
 
 
 class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
@@ -108,6 +110,7 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
         added, removed: rows of `L1_ROW`.
         indexes, removed_indexes: rows of `INDEX_ROW`.
         starts: rows of `START`.
+        misfits: rows of `MISFITS`, one for each partition that has some.
     """
 
     revision: Int62
@@ -117,6 +120,7 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     indexes: bytes = b""
     removed_indexes: bytes = b""
     starts: bytes = b""
+    misfits: bytes = b""
 
     @staticmethod
     def of(revision: int, topic_id: str, **columns: Rows) -> EditedTopic:
@@ -127,7 +131,7 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def change(self) -> Change:
         """Return the rows. Raises `UsageError` if they are malformed."""
         columns = [unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items()]
-        for rows in columns[:-1]:
+        for rows in columns[:4]:
             check_rows(rows)
         return Change(distinct(np.concatenate([rows["partition"] for rows in columns])), *columns)
 
@@ -144,6 +148,7 @@ _COLUMNS: Final = {
     "indexes": INDEX_ROW,
     "removed_indexes": INDEX_ROW,
     "starts": START,
+    "misfits": MISFITS,
 }
 
 
@@ -223,6 +228,7 @@ def _check_change(kind: Kind, c: Change) -> None:
         (len(c.added) > 0) is (kind == EXPIRE)
         or (len(c.removed) and kind in (RECONCILE, GIVE_UP))
         or (len(c.starts) and kind != EXPIRE)
+        or (len(c.misfits) and kind != RECONCILE)
     ):
         raise UsageError(f"{kind} has rows that are not for it")
     if (is_hole(c.added) != (kind == GIVE_UP)).any():
@@ -231,6 +237,12 @@ def _check_change(kind: Kind, c: Change) -> None:
         case "reconcile" | "give-up":
             if not continues(c.added):
                 raise UsageError("the L1 objects of a partition leave a gap")
+            ranges, misfits = ranges_of(c.added), c.misfits["records"]
+            lifted = (ranges["last"] + 1 - ranges["base"])[np.searchsorted(c.partitions, c.misfits["partition"])]
+            if not ascending(c.misfits["partition"]) or (misfits < 1).any() or (misfits > lifted).any():
+                raise UsageError(
+                    "more records do not fit the value schema than are lifted, or partitions are not in order"
+                )
         case "merge":
             if is_hole(c.removed).any():
                 raise UsageError("a hole cannot be merged: its records are not there (hazard 35)")

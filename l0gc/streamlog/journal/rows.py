@@ -89,12 +89,15 @@ INDEX_TREE: Final = 2
 """It is deleted after all the L1 objects that it lists."""
 START: Final = np.dtype([("partition", "<i4"), ("offset", "<i8")])
 """Where a partition begins."""
+MISFITS: Final = np.dtype([("partition", "<i4"), ("records", "<i8")])
+"""How many of the records that a reconcile lifts do not fit the topic's value schema."""
 NUMBER: Final = np.dtype("<i4")
 OFFSET: Final = np.dtype("<i8")
 NAME: Final = np.dtype("V16")
 NO_L1_ROWS: Final = np.empty(0, L1_ROW)
 NO_INDEX_ROWS: Final = np.empty(0, INDEX_ROW)
 NO_DROPPED: Final = np.empty(0, DROPPED)
+NO_MISFITS: Final = np.empty(0, MISFITS)
 
 MAX_OFFSET: Final = 2**62
 """The largest offset, size or epoch that is stored, so that adding one never overflows."""

@@ -100,6 +100,7 @@ class TopicTotals:
     on.
 
     `lost_records` are the given-up records in `holes`, including those below a log start; `records` includes them.
+    `misfits` counts all records that did not fit the value schema when they were lifted, including expired ones.
     """
 
     partitions: int = 0
@@ -109,6 +110,7 @@ class TopicTotals:
     l1_bytes: int = 0
     holes: int = 0
     lost_records: int = 0
+    misfits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ class TopicState:
     objects: list[UnreconciledObject] = field(default_factory=list)
     l1: Rows = field(default_factory=NO_L1_ROWS.copy)
     index: Rows = field(default_factory=NO_INDEX_ROWS.copy)
+    misfits: int = 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -189,6 +192,7 @@ class TopicState:
             int(self.l1["bytes"].sum()) + int(self.index["bytes"].sum()),
             int(is_hole(self.l1).sum()) + int(self.index["holes"].sum(dtype=np.int64)),
             lost_records(self.l1) + int(self.index["lost"].sum()),
+            self.misfits,
         )
 
     def extents(self, partition: int) -> list[Extent]:

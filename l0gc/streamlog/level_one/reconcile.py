@@ -16,7 +16,6 @@ landed, and all of them count. Once vacuum has deleted all of them, nothing show
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, TypeAlias
@@ -32,7 +31,7 @@ from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import RECONCILE
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import Rows, distinct, in_order, of_partition
+from l0gc.streamlog.journal.rows import NO_MISFITS, Rows, distinct, in_order, of_partition
 from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
 from l0gc.streamlog.level_one.plan import (
@@ -56,8 +55,8 @@ from l0gc.streamlog.level_one.read import StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 
-Files: TypeAlias = tuple[int, int, Rows, int]
-"""L1 objects of a topic in a journal: (journal, revision, rows, how many of the records do not fit the value schema)."""
+Files: TypeAlias = tuple[int, int, Rows, Rows]
+"""L1 objects of a topic in a journal: (journal, revision, rows of `L1_ROW`, rows of `MISFITS`)."""
 _SHOWN: Final = 20
 """So many causes of a journal are reported, and how many more there are; and so many partitions of each."""
 
@@ -253,7 +252,7 @@ class Lift:
         r = self.round
         written = write_l1(cluster.store, r.topics(), r.epoch, arriving, cluster.runtime, cluster.parallel)
         for (journal, revision), files in written.files.items():
-            yield number[journal], (journal, revision, files, written.misfits[journal, revision])
+            yield number[journal], (journal, revision, files, written.misfits.get((journal, revision), NO_MISFITS))
         for fault in written.faults:
             yield number[fault.journal], fault
 
@@ -264,31 +263,33 @@ class Lift:
 def gathered(found: Iterable[Files | Fault]) -> WrittenL1:
     parts: dict[tuple[int, int], list[Rows]] = {}
     faults: list[Fault] = []
-    misfits: Counter[tuple[int, int]] = Counter()
+    misfits: dict[tuple[int, int], list[Rows]] = {}
     for what in found:
         if isinstance(what, Fault):
             faults.append(what)
         else:
             parts.setdefault(what[:2], []).append(what[2])
-            misfits[what[:2]] += what[3]
-    return WrittenL1({topic: np.concatenate(rows) for topic, rows in parts.items()}, faults, misfits)
+            misfits.setdefault(what[:2], []).append(what[3])
+    files, counts = ({topic: np.concatenate(rows) for topic, rows in some.items()} for some in (parts, misfits))
+    return WrittenL1(files, faults, counts)
 
 
 def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
     """Commit what was written for a round, in each journal that it is of; return what it did there.
 
-    `misfits` counts those of lost partitions, too. A partition is `lost` if the journal refused it and has none of this
-    commit's objects: another reconciler was first, the topic is gone, or vacuum has deleted the objects since an earlier
-    try landed.
+    A partition is `lost` if the journal refused it and has none of this commit's objects: another reconciler was first, the
+    topic is gone, or vacuum has deleted the objects since an earlier try landed.
     """
     done: dict[int, ReconcileResult] = {}
     for take in r.takes:
         journal = take.journal
-        files = {revision: rows for (of, revision), rows in written.files.items() if of == journal}
+        files, misfits = (
+            {revision: rows for (of, revision), rows in some.items() if of == journal}
+            for some in (written.files, written.misfits)
+        )
         faults = [f for f in written.faults if f.journal == journal]
         if files or faults:
-            done[journal] = Commit(cluster, take, r.epoch).run(files, faults)
-            done[journal].misfits = sum(n for (of, _), n in written.misfits.items() if of == journal)
+            done[journal] = Commit(cluster, take, r.epoch).run(files, faults, misfits)
     return done
 
 
@@ -302,12 +303,15 @@ class Commit(Editor):
         self._cluster, self._epoch, self._result = cluster, epoch, ReconcileResult()
         super().__init__(cluster.journal(window.journal), window.topics, self._result.errors)
 
-    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault] = ()) -> ReconcileResult:
+    def run(
+        self, files: Mapping[int, Rows], faults: Sequence[Fault] = (), misfits: Mapping[int, Rows] = {}
+    ) -> ReconcileResult:
         """Commit L1 objects. What goes wrong in this journal alone is in the result's errors.
 
         Args:
             files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
             faults: what could not be lifted; it is reported unless another reconciler has lifted it.
+            misfits: rows of `MISFITS` of each topic, by revision; the state counts them with what they are of.
 
         Raises:
             StoreError: the store does not answer, or does not let us.
@@ -315,12 +319,15 @@ class Commit(Editor):
         with self.alone():
             ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
             self.handle.catch_up()
+            counts = {r: np.sort(misfits.get(r, NO_MISFITS), order="partition") for r in ordered}
             changes = [
-                (revision, {"added": rows, **self._spilled(revision, rows)}) for revision, rows in ordered.items()
+                (revision, {"added": rows, "misfits": counts[revision], **self._spilled(revision, rows)})
+                for revision, rows in ordered.items()
             ]
             landed = self.land(RECONCILE, self._epoch, changes)
             for revision, rows in ordered.items():
-                self._count(revision, rows, {p: why for (r, p), why in landed.refused.items() if r == revision})
+                refused = {p: why for (r, p), why in landed.refused.items() if r == revision}
+                self._count(revision, rows, counts[revision], refused)
             with self.handle.replica.lock:
                 left = [f for f in (still_there(self.handle.state, f) for f in faults) if f is not None]
             self._report(left)
@@ -352,7 +359,7 @@ class Commit(Editor):
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
-    def _count(self, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
+    def _count(self, revision: int, rows: Rows, misfits: Rows, refused: Mapping[int, str]) -> None:
         """Add up what landed, now or at an earlier try, and report what still waits because vacuum has fenced it off."""
         mine = rows[np.isin(rows["partition"], list(refused))]
         landed, unknown = self._landed(revision, mine) if len(mine) else (set(), set())
@@ -362,6 +369,7 @@ class Commit(Editor):
         self._result.records += int((counted["last"] - counted["base"] + 1).sum())
         self._result.l1_objects += len(counted)
         self._result.bytes += int(counted["bytes"].sum())
+        self._result.misfits += int(misfits["records"][np.isin(misfits["partition"], counted["partition"])].sum())
         rest = mine[~np.isin(mine["partition"], list(landed | unknown))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
         with self.handle.replica.lock:

@@ -186,7 +186,8 @@ def _check_columns(source: Opened, number: int) -> None:
     if (newer := schema_number(source.metadata)) > number:
         raise UnsupportedFormatError(
             f"{source.wanted.key} has the columns of value schema {newer}, and this run began with number {number}: merge "
-            "again"
+            "again; if the topic has no later number now, its controller log is an older copy: repeat each l0gc topic alter "
+            "--value-schema that it has lost, in their order"
         )
     found = source.metadata.schema.to_arrow_schema()
     unknown = sorted({f.name for f in found if not is_typed(f)} - set(L1_FILE.names))

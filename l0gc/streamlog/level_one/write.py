@@ -29,7 +29,7 @@ from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema
 from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, level, with_optional
-from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, NUMBER, Rows, name_bytes
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, MISFITS, NUMBER, Rows, name_bytes
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, SCHEMA_METADATA, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
@@ -89,12 +89,12 @@ _PIECE: Final = np.dtype(
 class WrittenL1:
     """What a writer made: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable.
 
-    `misfits` counts, in the same way, the records among them whose values do not fit their topic's schema.
+    `misfits`, in the same way, are rows of `MISFITS` for the records whose values do not fit their topic's schema.
     """
 
     files: dict[tuple[int, int], Rows] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    misfits: Counter[tuple[int, int]] = field(default_factory=Counter)
+    misfits: dict[tuple[int, int], Rows] = field(default_factory=dict)
 
 
 def write_l1(
@@ -117,7 +117,7 @@ def write_l1(
                 pieces.append(pieces_of(found, held.add(found)))
         files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
         limits, batches, widths = _limits(faults), held.all(), np.array(held.widths)
-        misfits: Counter[tuple[int, int]] = Counter()
+        misfits: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
         def write(partitions: Sequence[Rows]) -> list[tuple[L1Writer, str | None]]:
             done = []
@@ -144,12 +144,13 @@ def write_l1(
                         of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
                         faults.append(Fault(journal, revision, gap, *of))
                     files.setdefault((journal, revision), []).extend(writer.files)
-                    misfits[journal, revision] += writer.misfits
+                    if writer.misfits:
+                        misfits.setdefault((journal, revision), []).append((partition, writer.misfits))
                     yield from writer.small
 
         put_small(store, small_objects(), parallel)
     rows = {topic: np.array(found, L1_ROW) for topic, found in files.items() if found}
-    return WrittenL1(rows, faults, misfits)
+    return WrittenL1(rows, faults, {topic: np.array(found, MISFITS) for topic, found in misfits.items()})
 
 
 def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel: Parallel) -> None:

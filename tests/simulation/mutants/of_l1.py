@@ -151,7 +151,7 @@ def replaced_index_removed(
     "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
     place="l0gc/streamlog/level_one/reconcile.py::Commit._count",
 )
-def losers_removed(self: Commit, revision: int, rows: Rows, refused: Mapping[int, str]) -> None:
+def losers_removed(self: Commit, revision: int, rows: Rows, misfits: Rows, refused: Mapping[int, str]) -> None:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
     with self.handle.replica.lock:
         state = self.handle.state
@@ -173,4 +173,4 @@ def losers_removed(self: Commit, revision: int, rows: Rows, refused: Mapping[int
         keys += [l1_key(p, f) for f in mine]
     if keys:
         self._cluster.store.delete(keys)
-    _count(self, revision, rows, refused)
+    _count(self, revision, rows, misfits, refused)

@@ -26,6 +26,7 @@ from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.edits import GONE, fits
 from l0gc.streamlog.journal.entries import (
+    EXPIRE,
     RECONCILE,
     Advance,
     Barrier,
@@ -36,7 +37,7 @@ from l0gc.streamlog.journal.entries import (
     ObjectExtents,
     Objects,
 )
-from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, NUMBER, pack, unpack
+from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, MISFITS, NUMBER, pack, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.journal import (
     REVISION,
@@ -52,6 +53,7 @@ from tests.support.journal import (
     l1_rows,
     lowest_of,
     reconciled,
+    starts_of,
 )
 
 MACHINE = JournalMachine(0)
@@ -450,6 +452,45 @@ def test_files_that_do_not_fill_their_range_are_refused(wrong: str) -> None:
     payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body]]])
     with pytest.raises(CorruptObjectError, match="should never have landed"):
         apply(j.state, Landed(2, 0, payload, 0, 0), "the entry")
+
+
+# -- records that do not fit the value schema ------------------------------------------------------------------------------
+
+
+def test_misfits_count_with_the_partitions_that_land_and_once() -> None:
+    j = two_objects()
+    late = reconciled(j.state, {0: 2, 1: 0}, misfits={0: 2, 1: 1})
+    j.reconcile({1: 0})
+    left = late.without(fits(j.state, late))
+    assert left is not None
+    j.apply(left)
+    assert (j.state.topic(REVISION).misfits, j.state.topic(REVISION).totals().misfits) == (2, 2)
+    assert list(fits(j.state, late)) == [(REVISION, 0), (REVISION, 1)]
+    assert copy_of(j.state).topic(REVISION).misfits == 2
+    assert [e.topics[0].change.misfits.tolist() for e in late.divided(61)] == [[(0, 2)], [(1, 1)]]
+
+
+@pytest.mark.parametrize("misfits", [{0: 4}, {0: 0}, {0: -1}, {1: 1, 0: 1}, {2: 1}])
+def test_misfits_that_no_reconcile_can_have_are_refused(misfits: dict[int, int]) -> None:
+    j = two_objects()
+    with pytest.raises(UsageError, match=r"value schema|names no records"):
+        reconciled(j.state, {0: 2, 1: 0}, misfits=misfits)
+    with pytest.raises(UsageError, match="rows that are not for it"):
+        edit(EXPIRE, 1, starts=starts_of({0: 1}), misfits=np.array([(0, 1)], MISFITS))
+
+
+def test_a_log_and_a_checkpoint_without_misfits_are_read() -> None:
+    """Those of an older version end before that field."""
+    j = two_objects()
+    body = pack(reconciled(j.state, {0: 2}).topics[0].change.added)
+    payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body, b"", b"", b"", b""]]])
+    apply(j.state, Landed(2, 0, payload, 0, 0), "the entry")
+    checkpoint = msgspec.msgpack.decode(MACHINE.encode(j.state))
+    assert checkpoint[4][0].pop() == 0
+    assert same(MACHINE.decode(msgspec.msgpack.encode(checkpoint), "an old one"), j.state)
+    checkpoint[4][0].append(4)
+    with pytest.raises(CorruptObjectError, match="4 records that do not fit"):
+        MACHINE.decode(msgspec.msgpack.encode(checkpoint), "a damaged one")
 
 
 # -- the end -------------------------------------------------------------------------------------------------------------

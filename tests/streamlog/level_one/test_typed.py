@@ -19,10 +19,10 @@ from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION, schema_number
 from l0gc.streamlog.reader import read_topic
-from l0gc.streamlog.topics import infer_schema
+from l0gc.streamlog.topics import describe_topic, infer_schema
 from tests.support.memory_store import another_process, memory_cluster, store_of
 from tests.support.merge import merge
-from tests.support.reconcile import files, partition_of, put, reconcile
+from tests.support.reconcile import begin, files, partition_of, put, reconcile
 
 TWO = MergeRule(fan_in=2)
 """Merges any two objects."""
@@ -81,6 +81,27 @@ def test_reconcile_puts_typed_columns_next_to_the_bytes() -> None:
     assert [int(table.schema.field(n).metadata[b"PARQUET:field_id"]) for n in ("id", "value_key", VALUE_ERROR)] == [
         *(10_001, 10_002, 10_000)
     ]
+
+
+def misfits_of(cluster: Handles) -> int:
+    """What the state has of the topic, as another process reads it."""
+    return describe_topic(another_process(cluster), "events").misfits
+
+
+def test_misfits_count_once_however_often_a_commit_is_tried_and_not_again_in_a_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merge_plan, "OBJECTS", 1)
+    cluster = typed_cluster()
+    put(cluster, "events", {0: [b'{"id": 1}', b"0"], 1: [b"1", b"2"]})
+    first, second = begin(cluster), begin(another_process(cluster))
+    for run, misfits in ((first, 3), (first, 3), (second, 0)):
+        assert sum(c.misfits for c in run.commit()) == misfits
+        assert misfits_of(cluster) == 3
+    lift(cluster, b"3")
+    assert misfits_of(cluster) == 4
+    assert merge(cluster, rule=TWO).objects_after == 1
+    assert misfits_of(cluster) == 4
 
 
 def test_a_topic_without_a_schema_has_the_same_objects_as_before() -> None:
