@@ -44,7 +44,8 @@ def _pyiceberg(how: str, files: list[str]) -> Callable[[], int]:
     return lambda: ds.dataset(paths, filesystem=store, format="parquet").to_table().num_rows
 
 
-def _duckdb(how: str, files: list[str]) -> Callable[[], int]:
+def a_duckdb() -> Any:
+    """Return a connection with the extensions and the keys for the store."""
     import duckdb
 
     connection = duckdb.connect(config={"threads": 2})
@@ -58,6 +59,11 @@ def _duckdb(how: str, files: list[str]) -> Callable[[], int]:
             os.environ["AWS_ENDPOINT_URL_S3"].removeprefix("http://"), **os.environ
         )
     )
+    return connection
+
+
+def _duckdb(how: str, files: list[str]) -> Callable[[], int]:
+    connection = a_duckdb()
     source = f"iceberg_scan('{files[0]}')" if how == "table" else f"read_parquet({files})"
     columns = 'count(*), max("offset"), max("timestamp"), max(key), sum(octet_length("value")), max(epoch)'
     return lambda: int(connection.execute(f"SELECT {columns} FROM {source}").fetchall()[0][0])

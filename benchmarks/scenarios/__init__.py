@@ -17,6 +17,7 @@ from benchmarks.scenarios import (
     sweep_scale,
     sweep_throttled,
     tables,
+    typed,
     watermark,
 )
 from benchmarks.setting import Setting
@@ -47,6 +48,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "spark-beside": spark_source.beside,
     "spark-write": spark_source.write,
     "tables": tables.tables,
+    "typed": typed.typed,
     "rates": rates.rates,
 }
 

@@ -69,7 +69,7 @@ def _topic(setting: Setting, objects: int) -> str:
     """A fresh prefix with a topic of so many made-up L1 objects, and its table."""
     prefix = setting.new_prefix()
     _change(setting, prefix, objects, 0)
-    _create(setting, prefix)
+    create_table(setting, prefix)
     return prefix
 
 
@@ -86,24 +86,24 @@ def _records(setting: Setting) -> tuple[dict[str, list[str]], int]:
     for _ in range(UPLOADS):
         setting.upload(prefix, file)
         setting.l0gc(prefix, "reconcile", "--engine", "local")
-    _create(setting, prefix)
+    create_table(setting, prefix)
     setting.l0gc(prefix, "table", "sync", "flights")
     plain = [f"s3://{BUCKET}/{key}" for key in setting.keys(f"{prefix}/level_one/data/")]
-    return {"table": [f"s3://{BUCKET}/{_metadata(setting, prefix)[-1]}"], "plain": plain}, UPLOADS * records
+    return {"table": [f"s3://{BUCKET}/{metadata_files(setting, prefix)[-1]}"], "plain": plain}, UPLOADS * records
 
 
-def _create(setting: Setting, prefix: str) -> None:
+def create_table(setting: Setting, prefix: str) -> None:
     """Create the table of a prefix, which bears its name, in a catalog in SQLite."""
     where = {"TYPE": "sql", "URI": f"sqlite:///{setting.bench.scratch}/lake.db", "WAREHOUSE": f"s3://{BUCKET}/lake"}
     setting.bench.environment.update({f"PYICEBERG_CATALOG__LAKE__{name}": value for name, value in where.items()})
     setting.l0gc(prefix, "table", "create", "flights", "--catalog", "lake", "--table", f"bench.{prefix}")
 
 
-def _metadata(setting: Setting, prefix: str) -> list[str]:
+def metadata_files(setting: Setting, prefix: str) -> list[str]:
     """The newest metadata files of a table, by number; each commit writes the next one."""
     return sorted(setting.keys(f"lake/bench/{prefix}/metadata/", ".metadata.json"))
 
 
 def _commits(setting: Setting, prefix: str) -> int:
     """How many commits a table has had."""
-    return int(_metadata(setting, prefix)[-1].rpartition("/")[2].partition("-")[0])
+    return int(metadata_files(setting, prefix)[-1].rpartition("/")[2].partition("-")[0])

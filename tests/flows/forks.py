@@ -58,6 +58,7 @@ def program(seed: int) -> None:
     with l0gc.open(os.environ["L0GC_URL"]) as cluster:
         records = cluster.read("t", pin=choose.random() < 0.5)
         next(records, None)
+        arrow = cluster.read_arrow("t")
         stack: Any = cluster.producers.sender("t", f"p{seed}")
         sender = stack.__enter__()
         for n in range(choose.randrange(4)):
@@ -65,7 +66,7 @@ def program(seed: int) -> None:
         time.sleep(choose.random() / 2)
         end = choose.randrange(4)
         if end == 0:
-            ended(os.fork() or child(cluster, records, sender))
+            ended(os.fork() or child(cluster, records, arrow, sender))
         elif end == 1:
             return  # with threads at work, and the iterator left over
         elif end == 2:
@@ -73,13 +74,16 @@ def program(seed: int) -> None:
         else:
             cluster.close()
     refused(lambda: list(records))
+    refused(arrow.read_all)
     refused(lambda: sender.send([Record(b"", partition=0)], {0: 1 << 40}))
     refused(cluster.status)
 
 
-def child(cluster: l0gc.Cluster, records: Any, sender: Any) -> int:
+def child(cluster: l0gc.Cluster, records: Any, arrow: Any, sender: Any) -> int:
     """What was opened before the fork is refused, and a cluster that is opened here works."""
-    for call in (cluster.status, lambda: next(records), lambda: sender.send([Record(b"", partition=0)], {0: 1 << 40})):
+    calls: list[Callable[[], object]] = [cluster.status, lambda: next(records), arrow.read_all]
+    calls.append(lambda: sender.send([Record(b"", partition=0)], {0: 1 << 40}))
+    for call in calls:
         try:
             call()
         except l0gc.errors.UsageError as e:
@@ -88,7 +92,7 @@ def child(cluster: l0gc.Cluster, records: Any, sender: Any) -> int:
         except StopIteration:  # what it had fetched before
             pass
     with l0gc.open(os.environ["L0GC_URL"]) as own:
-        list(own.read("t"))
+        own.read_arrow("t").read_all()
         own.upload("t", [b"of a child"])
         own.compute_watermark()
         own.sweep()

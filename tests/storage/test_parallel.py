@@ -222,6 +222,27 @@ def test_a_forked_child_is_refused_and_need_not_wait_for_the_threads_of_its_pare
         assert threads.map(abs, [-1, -2]) == [1, 2]
 
 
+def test_a_forked_child_does_not_wait_for_a_task_that_was_under_way_in_its_parent() -> None:
+    go_on = threading.Event()
+    with Parallel(2, "parent") as threads:
+        ahead = threads.fetch_ahead(lambda n: n == 0 or go_on.wait(), range(4), lambda n: 1)
+        under_way = threads.begin(go_on.wait)
+        child = os.fork()
+        if not child:
+            signal.alarm(int(PATIENCE_S))
+            codes = []
+            for wait in (under_way, lambda: [*ahead]):
+                try:
+                    wait()
+                except UsageError as e:
+                    codes.append("before this process was forked" in str(e))
+            os._exit(0 if codes == [True, True] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        go_on.set()
+        assert [*ahead] == [True] * 4
+        assert under_way()
+
+
 def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting() -> None:
     def call(threads: Parallel) -> None:
         threads.map(abs, range(3))

@@ -31,6 +31,7 @@ from l0gc.streamlog.controller.state import Pin, TopicTable
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE
 from l0gc.streamlog.topics import create_topic, delete_topic
+from tests.integrations.iceberg import minutes
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.merge import merge
@@ -103,6 +104,14 @@ def test_a_table_that_is_synced_each_minute_keeps_few_snapshots_and_one_of_each_
         slots = {at // slot_ms for at in kept}
         assert slots >= set(range((max(now_ms - DAY_MS, 0)) // slot_ms + 1, now_ms // slot_ms))
     assert 150 < most <= plan.SLOTS + 60 + plan.THINNED + 4
+
+
+@pytest.mark.thorough
+def test_the_metadata_of_a_table_that_is_synced_each_minute_stays_small() -> None:
+    """`python -m tests.integrations.iceberg.minutes 10000` does this for a week."""
+    left = minutes.main(130)
+    assert left.snapshots <= 110
+    assert left.metadata_bytes < 100_000
 
 
 def test_a_snapshot_between_others_ends_and_its_metadata_with_it(

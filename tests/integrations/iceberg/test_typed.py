@@ -13,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 import l0gc
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError
+from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.catalog import VALUES
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
@@ -21,6 +22,8 @@ from l0gc.streamlog.controller.value_schema import columns_of
 from tests.docs.test_blocks import found
 from tests.support.cli import l0gc as l0gc_cli
 from tests.support.engines import a_duckdb
+from tests.support.memory_store import store_of
+from tests.support.reconcile import put, reconcile
 from tests.support.tables import lift, sync, table
 
 DOCUMENT = "docs/tables.md"
@@ -31,6 +34,10 @@ MORE = [
     {"name": "price", "type": "decimal(6, 2)"},
     {"name": "at", "type": "timestamptz"},
 ]
+FILTERS = (
+    "id = 3000000000", "id = 1", "price > 1.20", '"at" > \'2024-01-01T00:00:00+00:00\'', "value_error IS NOT NULL",
+    "id < 2 OR value_key = 'a' OR value_error IS NOT NULL",
+)  # fmt: skip
 SECOND = {"fields": [{"name": "id", "type": "long"}, FIRST["fields"][1], *MORE]}
 
 
@@ -55,6 +62,53 @@ def test_a_table_gets_the_columns_of_its_topic_by_their_ids_with_the_next_sync(c
         update.add_column("more", there.schema().find_field("id").field_type)
     with pytest.raises(SafetyError, match="other columns than value schema 2"):
         sync(cluster)
+
+
+def test_filters_skip_objects_by_the_bounds_and_the_nulls_of_their_typed_columns(cluster: Handles) -> None:
+    kinds = {"i": "int", "x": "float", "d": "date", "t": "timestamp", "z": "timestamptz", "c": "decimal(20, 3)"}
+    nested = {"type": "struct", "fields": [{"name": "n", "type": "long"}]}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()] + [{"name": "s", "type": nested}]
+    cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": fields}))
+    for n in (*range(1, 5), 0):
+        day = f"2024-01-0{n}"
+        times = {"d": day, "t": f"{day}T00:00:00", "z": f"{day}T00:00:00Z"}
+        whole = json.dumps({"i": -n, "x": n / 2, "c": f"-{n}.5", "s": {"n": n}, **times}).encode()
+        put(cluster, "events", {0: [whole, b"{}"] if n else [b"nonsense"]})
+        reconcile(cluster)
+    sync(cluster)
+    first = ("i < -3", "x >= 2", "d = '2024-01-04'", "t > '2024-01-03T12:00:00'", "z = '2024-01-04T00:00:00+00:00'")
+    filters = (*first, "c < -4", "value_error IS NOT NULL", "i IS NULL")
+    untyped = 2  # objects of which nothing is known
+    assert [_planned(cluster, f) - untyped for f in filters] == [1] * 7 + [5]
+    before = {*store_of(cluster).objects}
+    put(cluster, "events", {0: [b'{"i": 7}']})
+    reconcile(cluster)
+    (key,) = (k for k in store_of(cluster).objects if k.startswith("level_one/") and k not in before)
+    store_of(cluster).objects[key].body = bytes(len(store_of(cluster).objects[key].body))
+    sync(cluster)  # with a footer that cannot be read, it is in every plan
+    assert _planned(cluster, "i > 100") == untyped + 1
+
+
+def test_an_object_of_a_later_schema_than_its_sync_began_with_is_in_every_plan(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.controller.alter_topic("events", NOT_GIVEN, columns_of(FIRST))
+    l1_rows = syncing.l1_rows
+
+    def altered(*of: Any) -> Any:
+        cluster.controller.alter_topic("events", NOT_GIVEN, columns_of(SECOND))
+        put(cluster, "events", {0: [b'{"id": 7}']})
+        reconcile(cluster)
+        return l1_rows(*of)
+
+    monkeypatch.setattr(syncing, "l1_rows", altered)
+    sync(cluster)
+    assert _planned(cluster, "id > 100") == 3
+
+
+def _planned(cluster: Handles, wanted: str) -> int:
+    """How many objects a query with this filter reads."""
+    return len([*table(cluster).scan(row_filter=wanted).plan_files()])
 
 
 @pytest.mark.weed
@@ -83,17 +137,28 @@ def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed:
             assert cluster.reconcile().misfits == values.count(b"nonsense")
             cluster.tables.sync()
         found_before = _by_engines(weed)
+        assert [_filtered(weed, wanted) for wanted in FILTERS] == [(1, 2), (1, 2), (1, 3), (1, 3), (1, 2), (2, 2)]
         for n in range(4):
             cluster.upload("events", [b'{"id": %d}' % n])
             cluster.reconcile()
         assert cluster.merge().objects_after == 1
         cluster.tables.sync()
         found_after = _by_engines(weed)
+        assert [_filtered(weed, wanted)[0] for wanted in FILTERS] == [1, 2, 1, 1, 1, 5]
     new = (3_000_000_000, None, ["a", None], 1.5, "1.25", 1_706_695_200_000_000, False)
     old = (1, "a", None, None, None, None, False)
     assert found_before == [(None,) * 6 + (False,), old, (None,) * 6 + (True,), new]
     parsed = [(n, None, None, None, None, None, False) for n in range(4)]
     assert found_after == [(0, "none", None, None, None, None, False), old, (None,) * 6 + (True,), new, *parsed]
+
+
+def _filtered(weed: SeaweedFS, wanted: str) -> tuple[int, int]:
+    """How many records the filter finds, in PyIceberg and in DuckDB, and how many objects it may be in."""
+    there = load_catalog("lake").load_table("l0gc.events")
+    scan = there.scan(row_filter=wanted)
+    found = a_duckdb(weed).sql(f"SELECT * FROM iceberg_scan('{there.metadata_location}') WHERE {wanted}")
+    assert len(found.fetchall()) == scan.to_arrow().num_rows
+    return scan.to_arrow().num_rows, len([*scan.plan_files()])
 
 
 def _by_engines(weed: SeaweedFS) -> list[tuple[Any, ...]]:

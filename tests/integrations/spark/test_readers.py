@@ -234,9 +234,9 @@ def test_only_the_columns_that_are_named_are_read() -> None:
             assert (found.schema.names, found.num_rows) == (["value", "partition"], 120)
         with pytest.raises(UsageError, match="a topic has no column value of type string"):
             batch_reader(StructType().add("value", "string"), topic="events")
-    for columns in ("value,size", "Value", ","):
-        with pytest.raises(UsageError, match=r"option columns is '.*': name some of key, value, topic"):
-            data_source(topic="events", columns=columns).schema()
+        for columns in ("value,size", "Value", ","):
+            with pytest.raises(UsageError, match=r"option columns is '.*': name some of key, value, topic"):
+                data_source(topic="events", columns=columns).schema()
 
 
 @pytest.mark.parametrize("plans", [True, False])
