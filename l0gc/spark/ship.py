@@ -7,6 +7,7 @@ one sentence names what is missing before any work begins.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 import os
@@ -99,10 +100,12 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
         raise L0gcError(problem)
 
 
+@functools.cache
 def package_zip() -> Path | None:
     """Return the installed l0gc as a zip, identical for identical sources, removed when this process ends.
 
-    None if l0gc was itself imported from a zip: `spark-submit --py-files` has sent it already.
+    It is always the same file, since Spark refuses another one of that name in the same session. None if l0gc was itself
+    imported from a zip: `spark-submit --py-files` has sent it already.
     """
     root = Path(l0gc.__file__).parent
     if not root.is_dir():
