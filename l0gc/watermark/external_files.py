@@ -3,7 +3,8 @@
 An unreadable number is never guessed. A file is refused by name if a column is missing, if a value is empty or not a
 whole number, or if its end looks cut off. A truncated list of partitions would put M too high. So a folder has to be
 finished, as Spark, Hive and Delta define it: its writer adds `_SUCCESS` last and removes it first. If no writer does
-that, `--expect-partitions N` gives the number of partitions.
+that, `--expect-partitions N` gives the number of partitions. A file of zero bytes may be an interrupted copy, which
+`_SUCCESS` does not exclude: so it has no rows only if the number of partitions is given.
 """
 
 from __future__ import annotations
@@ -94,16 +95,17 @@ class ExternalFiles(SnapshotLimits):
 
 
 class _Part(NamedTuple):
-    """A file: its place, its key there, and whether it holds reports or a list of partitions."""
+    """A file: its place, its key there, whether it holds reports or a list of partitions, and whether it may be empty."""
 
     place: str
     key: str
     reports: bool
+    may_be_empty: bool
 
     def read(self, store: ObjectStore, store_at: StoreAt) -> pa.Table:
         body = _opened(store, store_at, self.place).get(self.key).body
-        folders = dict(_FOLDER.findall(self.key))
-        return read_table(f"{self.place}/{self.key}", body, REPORTS if self.reports else PARTITIONS, folders)
+        needed, folders = REPORTS if self.reports else PARTITIONS, dict(_FOLDER.findall(self.key))
+        return read_table(f"{self.place}/{self.key}", body, needed, folders, may_be_empty=self.may_be_empty)
 
 
 class _FileSet:
@@ -150,7 +152,8 @@ class _FileSet:
 class _FoundFiles:
     def __init__(self, wanted: ExternalFiles, reports: _FileSet, partitions: _FileSet, store_at: StoreAt) -> None:
         self._wanted, self._folders, self._store_at = wanted, (reports, partitions), store_at
-        self._parts = [_Part(*f, reports=found is reports) for found in self._folders for f in found.files]
+        counted = wanted.expect_partitions is not None
+        self._parts = [_Part(*f, found is reports, counted) for found in self._folders for f in found.files]
         self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
@@ -193,12 +196,18 @@ def _marker(store: ObjectStore | LocalFolder) -> object | None:
 
 
 def read_table(
-    name: str, body: bytes, needed: Sequence[str], folders: Mapping[str, str] = MappingProxyType({})
+    name: str,
+    body: bytes,
+    needed: Sequence[str],
+    folders: Mapping[str, str] = MappingProxyType({}),
+    *,
+    may_be_empty: bool = False,
 ) -> pa.Table:
     """Return `known_columns` of a file.
 
     Args:
         folders: columns whose values come from the names of its folders, as Spark and Hive write them.
+        may_be_empty: whether a CSV or NDJSON file of zero bytes is one without rows.
 
     Raises:
         UsageError, CorruptObjectError: see the module.
@@ -207,9 +216,15 @@ def read_table(
     if kind is None:
         raise UsageError(f"{name} is not of a known kind: .parquet, .csv, .csv.gz, .ndjson or .ndjson.gz")
     try:
-        table = _parsed(kind[1], _unpacked(name, body) if kind[2] else body, name)
+        rows = _unpacked(name, body) if kind[2] else body
+        # A .gz file of nothing has an end of its own, so it was not cut off.
+        if not rows and kind[1] != "parquet" and (body or may_be_empty):
+            return known_columns(name, pa.table({c: pa.nulls(0, t) for c, t in TYPES.items()}), needed)
+        table = _parsed(kind[1], rows, name)
         table.validate(full=True)  # pyarrow accepts text that is not UTF-8, and fails over it later
         for column, value in folders.items():
+            if kind[1] not in ("parquet", "csv") and column in TYPES and table[column].null_count == table.num_rows:
+                table = table.drop_columns([column])  # a JSON file is read with all known columns
             text = None if value == _HIVE_NULL else unquote(value, errors="strict")
             table = table.append_column(column, pa.array([text] * table.num_rows, pa.string()))
         return known_columns(name, table, needed)
@@ -228,6 +243,11 @@ def _unpacked(name: str, body: bytes) -> bytes:
 def _parsed(kind: str, body: bytes, name: str) -> pa.Table:
     if kind == "parquet":
         return pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
+    if not body:
+        raise CorruptObjectError(
+            f"{name} has zero bytes, as if it was cut off: write it again, or give the number of partitions as "
+            "--expect-partitions, and it counts as a file without rows"
+        )
     if not body.endswith(b"\n"):
         raise CorruptObjectError(f"{name} does not end with a newline: it looks cut off")
     if kind == "csv":

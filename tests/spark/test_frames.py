@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.s3 import S3Store
+from tests.support.external import answer, in_the_bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.weed]
 LISTED, REPORTED = (
@@ -40,26 +38,6 @@ def cluster(bucket: StoreConfig) -> Iterator[Cluster]:
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, external_log=True)
         yield cluster
-
-
-def answer(cluster: Cluster, spark: Any, **theirs: Any) -> str | type[L0gcError]:
-    """What a dry run says as JSON, but for how long it took; or the class of what it refuses."""
-    try:
-        result = cluster.compute_watermark(spark, scan=False, dry_run=True, **theirs)
-    except L0gcError as e:
-        return type(e)
-    return json.dumps(replace(result, seconds={}, engine="", engine_reason="").to_json())
-
-
-def in_the_bucket(cluster: Cluster, name: str, frame: DataFrame, folder: Path, *columns: str) -> str:
-    """The rows as Spark writes them, in S3."""
-    frame.write.partitionBy(*columns).parquet(f"file://{folder}/{name}")
-    place = f"{cluster.url.rstrip('/')}/{folder.name}/{name}"
-    store = S3Store(StoreConfig.from_url(cluster.url)).at(place)
-    for file in (folder / name).rglob("*"):
-        if file.is_file():
-            store.put(file.relative_to(folder / name).as_posix(), file.read_bytes())
-    return place
 
 
 def both(spark: SparkSession, listed: list[Any], reported: list[Any]) -> tuple[DataFrame, DataFrame]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from l0gc.api import Cluster
+from l0gc.errors import L0gcError
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
+from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.external_log import ExternalLog, SnapshotLimits
 from l0gc.watermark.external_rows import add_up, known_columns
 from tests.support.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 LISTED: Final = ("topic", "revision", "partition")
 REPORTED: Final = ("topic", "revision", "partition", "gc_epoch")
@@ -52,3 +61,28 @@ def read(files: ExternalFiles, store_of: Callable[[str], ObjectStore] = no_store
     """Read files in this process."""
     place = _Place()
     return files.find(place.store, lambda _, url: store_of(url)).read(LocalWorkers(place))
+
+
+def answer(cluster: Cluster, spark: Any, *, scan: bool = False, **theirs: Any) -> str | type[L0gcError]:
+    """What a dry run says as JSON, but for how long it took and when that was; or the class of what it refuses."""
+    try:
+        result = cluster.compute_watermark(spark, scan=scan, dry_run=True, **theirs)
+    except L0gcError as e:
+        return type(e)
+    said = replace(result, seconds={}, engine="", engine_reason="").to_json()
+    for moment in ("taken_ms", "oldest_eligible_age_s", "oldest_held_age_s") if scan else ():
+        del said["listing"][moment]
+    return json.dumps(said)
+
+
+def in_the_bucket(
+    cluster: Cluster, name: str, frame: DataFrame, folder: Path, *columns: str, kind: str = "parquet"
+) -> str:
+    """The rows as Spark writes them, in S3."""
+    frame.write.partitionBy(*columns).format(kind).save(f"file://{folder}/{name}")
+    place = f"{cluster.url.rstrip('/')}/{folder.name}/{name}"
+    store = S3Store(StoreConfig.from_url(cluster.url)).at(place)
+    for file in (folder / name).rglob("*"):
+        if file.is_file():
+            store.put(file.relative_to(folder / name).as_posix(), file.read_bytes())
+    return place

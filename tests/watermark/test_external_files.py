@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -101,6 +102,29 @@ def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_pat
     (tmp_path / "p" / "b.csv").write_text("topic,partition\nt,0\n")  # one of two is there twice
     with pytest.raises(SafetyError, match="lists 1 partition"):
         read(tmp_path, "r", "p", expect=2)
+
+
+@pytest.mark.parametrize("folder", ["r", "p"])
+def test_a_file_of_zero_bytes_is_without_rows_only_if_the_partitions_are_counted(tmp_path: Path, folder: str) -> None:
+    """An interrupted copy looks the same, next to a `_SUCCESS` as well."""
+    for name in ("r", "p"):
+        a_folder(tmp_path, name)
+    expected = read(tmp_path, "r", "p", expect=2)
+    (tmp_path / folder / "c.jsonl").touch()
+    with pytest.raises(CorruptObjectError, match=r"/c\.jsonl has zero bytes.*--expect-partitions"):
+        read(tmp_path, "r", "p")
+    assert read(tmp_path, "r", "p", expect=2) == expected
+    (tmp_path / "p" / "b.csv").write_bytes(b"")
+    with pytest.raises(SafetyError, match="lists 1 partition, and --expect-partitions says 2"):
+        read(tmp_path, "r", "p", expect=2)
+
+
+def test_a_packed_file_of_nothing_has_no_rows_unless_it_was_cut_off() -> None:
+    packed = gzip.compress(b"")
+    assert read_table("r.json.gz", packed, REPORTS).num_rows == 0
+    for cut in range(len(packed)):
+        with pytest.raises(CorruptObjectError, match=r"r\.json\.gz"):
+            read_table("r.json.gz", packed[:cut], REPORTS)
 
 
 def test_a_folder_that_is_written_anew_while_it_is_read_is_refused(
@@ -222,10 +246,13 @@ def test_a_file_that_vanishes_while_the_folder_is_read_is_reported_by_name(
 
 def test_the_names_of_a_folders_folders_are_columns(tmp_path: Path) -> None:
     """As Spark's `partitionBy` writes them, with what is not allowed in a name escaped."""
-    for topic, partition in (("a%2Fb", 3), ("t", 0)):
+    for topic, partition, rows in (
+        ("a%2Fb", 3, {"part_csv": "revision\n9\n"}),
+        ("t", 0, {"part_json": '{"revision":9}\n'}),
+    ):
         folder = tmp_path / "p" / f"topic={topic}" / f"partition={partition}"
         folder.mkdir(parents=True)
-        write(folder, part_csv="revision\n9\n")
+        write(folder, **rows)
     (tmp_path / "p" / "_SUCCESS").write_text("")
     write(tmp_path, r_csv="topic,partition,gc_epoch\na/b,3,12\n")
     found = read(tmp_path, "r.csv", "p").found
@@ -249,6 +276,11 @@ def test_a_folders_name_that_is_not_a_value_is_refused(tmp_path: Path, folder: s
     write(tmp_path, r_csv="topic,partition,gc_epoch\n")
     with pytest.raises((UsageError, CorruptObjectError), match=refused):
         read(tmp_path, "r.csv", "p")
+
+
+def test_a_line_that_holds_a_folders_column_is_refused() -> None:
+    with pytest.raises(UsageError, match="more than one column 'topic'"):
+        read_table("p.json", b'{"topic":"t","partition":0}\n', ("topic", "partition"), {"topic": "t"})
 
 
 def test_a_column_whose_name_begins_with_an_underscore_hides_no_rows(tmp_path: Path) -> None:
