@@ -45,7 +45,9 @@ SHARE_BYTES: Final = 256 << 20
 SHARE_OBJECTS: Final = 4_096
 """A worker gets about this much of a journal, and this many objects: less is not worth another task."""
 LOCAL_SLOTS: Final = 4
-"""Workers in this process at once; each holds up to about 100 MiB."""
+"""So many shares are merged at once in this process, or one on each core. One that is alone uses all cores (`rewrite.py`). A
+merge that is being copied holds up to about 100 MiB.
+"""
 
 
 DEFAULT_RULE: Final = MergeRule()
@@ -155,7 +157,7 @@ def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> M
     """Merge what was planned, and is still there. Raises `StoreError`; what was merged before stays merged."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
-    slots = min(workers.slots, LOCAL_SLOTS) if workers.engine == LOCAL else workers.slots
+    slots = max(LOCAL_SLOTS, cluster.parallel.cores) if workers.engine == LOCAL else workers.slots
     shares = [share for whole, planned in plan.journals for share in _cut(whole, planned, slots)]
     for at in range(0, len(shares), slots):
         text = f"{count(result.objects_before, 'L1 object')} merged into {result.objects_after:,}"

@@ -13,8 +13,8 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,8 @@ FETCH_BYTES: Final = 16 << 20
 FETCHED: Final = 256
 """So much of objects, and so many of them, are opened at once."""
 _ROWS: Final = 4096
+
+_Sources: TypeAlias = Iterable[Opened | L0gcError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,42 +120,62 @@ def rewrite(
     with temporary_folder("merge") as directory:
         done: list[tuple[Rewritten, dict[str, bytes]]] = []
 
+        def copy(item: tuple[MergeGroup, _Sources]) -> tuple[Rewritten, dict[str, bytes], list[tuple[str, bytes]]]:
+            merge, sources = item
+            topic = topics[merge.revision]
+            base = int(merge.sources["base"][0])
+            writer = L1Writer(
+                topic.id(merge.partition), epoch, base, runtime, directory, store, math.inf, topic.value_schema
+            )
+            return (*_copied(store, merge, sources, writer), writer.small)
+
         def small_objects() -> Iterator[tuple[str, bytes]]:
-            for number, of_merge in groupby(_sources(store, merges, topics, parallel), key=lambda s: s[0]):
-                merge = merges[number]
-                p = topics[merge.revision].id(merge.partition)
-                base = int(merge.sources["base"][0])
-                schema = topics[merge.revision].value_schema
-                writer = L1Writer(p, epoch, base, runtime, directory, store, math.inf, schema)
-                done.append(_copied(store, merge, (opened for _, opened in of_merge), writer))
-                yield from writer.small
+            with_sources = _with_sources(store, merges, topics, parallel)
+            for rewritten, hashes, small in parallel.compute_ahead(copy, with_sources, _is_worth):
+                done.append((rewritten, hashes))
+                yield from small
 
         put_small(store, small_objects(), parallel)
     return parallel.map(lambda d: _checked(store, topics, *d), done)
 
 
-def _sources(
+def _with_sources(
     store: ObjectStore, merges: Sequence[MergeGroup], topics: Mapping[int, Topic], parallel: Parallel
-) -> Iterator[tuple[int, Opened | L0gcError]]:
-    """Yield the sources of all merges in their order, each with the number of its merge, or why it is missing.
+) -> Iterator[tuple[MergeGroup, _Sources]]:
+    """Yield the merges in their order, each with its sources, or why one is missing.
 
-    They are opened together, also those of different merges; small ones are fetched by that.
+    The sources of small merges are opened together; small ones are fetched by that. Those of a large merge are opened as
+    they are copied.
     """
 
-    def opened(source: tuple[int, WantedFile]) -> tuple[int, Opened | L0gcError]:
-        number, wanted = source
+    def opened(wanted: WantedFile) -> Opened | L0gcError:
         try:
-            return number, open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
+            return open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
         except (ObjectNotFoundError, CorruptObjectError) as e:
-            return number, e
+            return e
 
-    sources = (
-        (number, _whole(topics[m.revision].id(m.partition), l1_file(row)))
-        for number, m in enumerate(merges)
-        for row in m.sources
-    )
-    for some in grouped(sources, (lambda source: source[1].file.bytes, FETCH_BYTES), (lambda source: 1, FETCHED)):
-        yield from parallel.map(opened, some)
+    def in_turn(merge: MergeGroup) -> Iterator[Opened | L0gcError]:
+        files = _wanted(topics, merge)
+        for some in grouped(files, (lambda w: w.file.bytes, FETCH_BYTES), (lambda w: 1, FETCHED)):
+            yield from parallel.map(opened, some)
+
+    for some in grouped(merges, (lambda m: m.bytes, FETCH_BYTES), (lambda m: len(m.sources), FETCHED)):
+        if some[0].bytes > FETCH_BYTES or len(some[0].sources) > FETCHED:
+            yield some[0], in_turn(some[0])
+            continue
+        found = iter(parallel.map(opened, [w for m in some for w in _wanted(topics, m)]))
+        yield from ((m, list(islice(found, len(m.sources)))) for m in some)
+
+
+def _is_worth(item: tuple[MergeGroup, _Sources]) -> bool:
+    """Return whether a merge is copied on any core: unless only this thread can open many small sources at once."""
+    merge, sources = item
+    return isinstance(sources, list) or merge.bytes >= len(merge.sources) * WHOLE_BYTES
+
+
+def _wanted(topics: Mapping[int, Topic], merge: MergeGroup) -> list[WantedFile]:
+    p = topics[merge.revision].id(merge.partition)
+    return [_whole(p, l1_file(row)) for row in merge.sources]
 
 
 def _whole(p: PartitionId, file: L1File) -> WantedFile:
@@ -161,7 +183,7 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 
 
 def _copied(
-    store: ObjectStore, merge: MergeGroup, sources: Iterable[Opened | L0gcError], writer: L1Writer
+    store: ObjectStore, merge: MergeGroup, sources: _Sources, writer: L1Writer
 ) -> tuple[Rewritten, dict[str, bytes]]:
     """Write the sources' records as one object; and the hashes of what was read."""
     hashes = Hashes()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.errors import AppendOutcomeUnknownError, NotFoundError, StoreUnreachableError
+from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import Edit
 from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
@@ -188,6 +191,58 @@ def test_a_journal_is_shared_by_several_workers_and_each_partition_merged_once(m
     assert (result.objects_before, result.objects_after, result.partitions) == (16, 4, 4)
     assert len(shares) == 4
     assert max(shares) < 4
+    assert content(a) == before
+
+
+def on_cores(a: Handles, threads: Parallel) -> Handles:
+    """Another process, with these threads."""
+    b = another_process(a)
+    b.parallel = threads
+    return b
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_partitions_are_merged_on_all_cores_and_no_more_at_once(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = filled(4, journals=1)
+    before = content(a)
+    copied, both, at_work = rewrite._copied, threading.Barrier(2, timeout=20), list[int]()
+    if large:
+        monkeypatch.setattr(rewrite, "FETCH_BYTES", 0)
+        monkeypatch.setattr(rewrite, "WHOLE_BYTES", 0)
+
+    def at_once(*arguments: Any) -> Any:
+        at_work.append(1)
+        both.wait()
+        assert len(at_work) <= 2
+        done = copied(*arguments)
+        both.wait()
+        at_work.pop()
+        return done
+
+    monkeypatch.setattr(rewrite, "_copied", at_once)
+    with Parallel(4, cores=2) as threads:
+        ok(merge(on_cores(a, threads)))
+    assert counts(a) == [1] * PARTITIONS
+    assert content(a) == before
+
+
+def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What computes on another core waits for one request after another."""
+    a = filled(4, journals=1, partitions=1)
+    before = content(a)
+    monkeypatch.setattr(rewrite, "FETCHED", 2)
+    opened, both = parquet.open_l1, threading.Barrier(2, timeout=20)
+
+    def at_once(*arguments: Any, **named: Any) -> Any:
+        if threading.current_thread().name.startswith("l0gc"):
+            both.wait()
+        return opened(*arguments, **named)
+
+    monkeypatch.setattr(rewrite, "open_l1", at_once)
+    with Parallel(4, cores=2) as threads:
+        ok(merge(on_cores(a, threads)))
+    assert both.n_waiting == 0
+    assert not both.broken
     assert content(a) == before
 
 
