@@ -19,7 +19,7 @@ from tests.support.merge import merge
 
 @repeated
 def pinner(world: World, process: Process) -> None:
-    """Creates a pin, and looks later whether all is there that it promises; or deletes somebody's pin."""
+    """Creates a pin, renews it in some seeds, and looks later whether all that it promises is there; or deletes a pin."""
     cluster, name = world.cluster(process), world.random.choice(["a", "b"])
     if world.random.random() < 0.2:
         cluster.controller.delete_pin(name)
@@ -28,6 +28,10 @@ def pinner(world: World, process: Process) -> None:
     pin = create_pin(cluster, name, ttl_ms, level_one=world.random.random() < 0.3)
     world.happened["pins created"] += 1
     live = set(world.watch.topics())
+    for _ in range(world.random.choice([1, 3]) if world.weather.renews_pins else 0):
+        world.sleep(world.random.choice([0.5, 1.0, ttl_ms / 1000]))  # an entry may have ended it by then
+        cluster.controller.renew_pin(name, pin.revision, ttl_ms)
+        world.happened["pins renewed"] += 1
     world.sleep(world.random.choice([1.0, 10.0, 600.0]))
     _replay(world, cluster, pin, live)
     if world.random.random() < 0.5:

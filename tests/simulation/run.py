@@ -28,8 +28,8 @@ SWEPT = "objects swept in the end"
 MAX_STEPS = 1800
 """Of each of the two busy phases of a seed; the event between them has a third as many."""
 
-SOME = {"pins": 0.3, "schemas": 0.2}
-"""How many of the seeds have pins, and how many value schemas; the others take the same steps as without any."""
+SOME = {"pins": 0.3, "renewals of pins": 0.5, "schemas": 0.2}
+"""How many of the seeds have pins, of these renewals, and value schemas; the others take the same steps as without any."""
 
 RETRIES = 8
 """How often an upload may be refused in the quiet end: a few times for each journal that its process has slept on."""
@@ -56,7 +56,8 @@ def simulate(seed: int, *, loses: bool = False) -> Outcome:
     def has(what: str) -> bool:
         return random.Random(f"{what} of {seed}").random() < SOME[what]
 
-    weather = replace(Weather.draw(chance), pins=has("pins"), schemas=has("schemas"))
+    drawn = Weather.draw(chance)
+    weather = replace(drawn, pins=has("pins"), renews_pins=has("renewals of pins"), schemas=has("schemas"))
     with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
         world = World(seed, chance, weather, Faults().times(weather.trouble))
         world.scratch = scratch

@@ -17,7 +17,7 @@ import msgspec
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
 from l0gc.storage.entry import CHECKPOINT_LIMIT, Landed, decode_entry
-from l0gc.streamlog.controller.entries import ControllerEntry, ControllerMachine, InitProducer, Tick
+from l0gc.streamlog.controller.entries import ControllerEntry, ControllerMachine, InitProducer, RenewPin, Tick
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import EXPIRE, Edit, ObjectExtents, Objects
@@ -260,6 +260,8 @@ class Watch:
         thread, published = self._world.thread, max(self.watermark, self.published_epoch)
         if published > state.epoch and thread is not None and not (isinstance(entry, Tick) and thread.process.recovers):
             self._fail(f"the controller log took {entry} at {offset}, though {published} is published")
+        if isinstance(entry, RenewPin) and entry.revision not in (p.revision for p in state.pins.values()):
+            self._fail(f"the controller log took {entry} at {offset}, though that pin has ended")
         try:
             ControllerMachine().apply(state, Landed(offset, e.time_ms, e.payload, 0))
         except L0gcError as error:

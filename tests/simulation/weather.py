@@ -108,6 +108,7 @@ class Weather:
     external_log: bool
     l1_records: int
     pins: bool = False
+    renews_pins: bool = False
     schemas: bool = False
 
     @classmethod
