@@ -86,7 +86,7 @@ ALERTS = (
     Alert(
         "L0gcLogSetBack", PAGES, cause(SET_BACK_JOURNAL, OLD_CONTROLLER), "0m",
         "A log went back, as from a backup, and has forgotten what was written since",
-        "Nothing is written or deleted meanwhile. [Put the newest log back](operate-logs.md); status names it.",
+        "Until then nothing is written or deleted. [Put the newest log back](operate-logs.md); `l0gc status` names it.",
         "cause",
     ),
     Alert(
@@ -97,56 +97,56 @@ ALERTS = (
     ),
     Alert(
         "L0gcWatermarkRefused", PAGES, cause(FOREIGN_WATERMARK, DAMAGED_WATERMARK, POISONED_KEY), "0m",
-        "What is published is another cluster's or damaged, or a key claims an epoch from the future",
-        "Nothing is deleted meanwhile. `l0gc status` has the way out.",
+        "The published M is damaged or another cluster's, or a key claims an epoch from the future",
+        "Until then nothing is deleted. Follow the remedy that `l0gc status` shows.",
         "cause",
     ),
     Alert(
         "L0gcFindings", PAGES, "max by (url) (l0gc_verify_findings) > 0", "0m",
         "`l0gc verify` has found something wrong",
-        "Its log, or another `l0gc verify`, names each finding and what to do.",
+        "Read its log, or run `l0gc verify` again: each finding names its remedy.",
     ),
     Alert(
         "L0gcRefusedForSafety", PAGES,
         f'max by (url) (l0gc_exit_code{{step!="verify"}} == 4) {UNPAUSED}', "0m",
         "A step's last run was refused for safety (exit code 4), and not by a pause",
-        "Nothing was deleted by it. Read its message before anything else runs by hand; [recovery](operations.md).",
+        "It deleted nothing. Read its message before you run anything else; see [operations](operations.md).",
     ),
     Alert(
         "L0gcStoreUnfit", PAGES, "max by (url) (l0gc_exit_code == 6)", "0m",
         "The store lacks what l0gc's safety rests on (exit code 6)",
-        "`l0gc doctor`.",
+        "Run `l0gc doctor`.",
     ),
     # -- the jobs
     Alert(
         "L0gcFailing", TICKET, "max by (url) (l0gc_exit_code > 0 != 4)", "1h",
         "The last run of a job, or of a step, has failed for an hour, with another exit code than 4",
-        "`l0gc status`, and the job's log. Space is wasted meanwhile, nothing is deleted that is needed.",
+        "Run `l0gc status`, and read the job's log. Until then space is wasted, but no needed object is deleted.",
     ),
     Alert(
         "L0gcNoSuccess", TICKET,
         f'time() - max by (url, command) ({SUCCESS}{{command=~"{OFTEN}"}} or {SUCCESS}{{command="gc",step="gc"}}) > 7200 '
         f"{UNPAUSED}", "10m",
         "A job that runs every few minutes has not succeeded for two hours, and sweeps are not paused",
-        "Its log; whether cron runs it at all.",
+        "Read its log, and check that cron runs it.",
         "command",
     ),
     Alert(
         "L0gcDailyJobOverdue", TICKET,
         f'time() - max by (url, command) ({SUCCESS}{{command=~"{DAILY}"}}) > 180000', "10m",
         "A job that runs daily or more often has not succeeded for 50 hours",
-        "Its log; whether cron runs it at all.",
+        "Read its log, and check that cron runs it.",
         "command",
     ),
     Alert(
         "L0gcNotSeen", TICKET, "time() - max by (url) (l0gc_seen_timestamp_seconds) > 7200", "10m",
-        "No run has looked at the cluster for two hours, so the other alerts do not know how it is",
-        "Whether any job runs; its log says why it could not look.",
+        "No run has looked at the cluster for two hours, so the other alerts are out of date",
+        "Check that a job runs, and read its log.",
     ),
     Alert(
         "L0gcLimited", TICKET, "max by (url, step) (l0gc_limited) > 0", "24h",
         "Runs of a step have ended at their limit for a day, and left something each time",
-        "Raise `--max-bytes` or `--max-objects`, or run it more often.",
+        "Raise `--max-bytes` or `--max-objects`, or run the step more often.",
         "step",
     ),
     Alert(
@@ -158,28 +158,28 @@ ALERTS = (
     Alert(
         "L0gcMLags", TICKET, f"{newest('l0gc_epoch_lag')} > 12", "1h",
         "M is more than 12 epochs behind; two is normal",
-        "`l0gc status`: what holds it back (a partition, a pin, a journal), and what to do.",
+        "Run `l0gc status`: it names what holds M (a partition, a pin, a journal), and the remedy.",
     ),
     Alert(
         "L0gcCauseLasts", TICKET, cause(*PAGED, PAUSED, OVERDUE_TABLE, but=True), "24h",
         "`l0gc status` has named the same cause or warning for a day",
-        "`l0gc status` says what ends it.",
+        "Follow the remedy that `l0gc status` shows.",
         "cause",
     ),
     Alert(
         "L0gcPaused", TICKET, f"{newest('l0gc_paused_seconds')} > 86400", "0m",
         "Sweeps have been paused for a day",
-        "`l0gc status` says who paused them, and why. `l0gc resume` lets them go on.",
+        "`l0gc status` shows who paused them, and why. Run `l0gc resume` when the reason is gone.",
     ),
     Alert(
         "L0gcGarbageStays", TICKET, f"{newest('l0gc_oldest_eligible_age_seconds')} > 172800", "1h",
         "Objects that are two days old may be deleted, and no sweep has done so",
-        "Whether sweeps run, and what their log says. With `--grace` or `--min-age`, allow for that much more.",
+        "Check that sweeps run, and read their log. Add `--grace` or `--min-age` to the threshold.",
     ),
     Alert(
         "L0gcLaggards", TICKET, f"{newest('l0gc_laggard_garbage_bytes')} > 1e10", "36h",
         "Lagging partitions have kept 10 GB of other partitions' garbage for 36 hours",
-        "[What laggards keep](operate-m.md#what-laggards-keep): `l0gc status` says who, and what lifting it releases.",
+        "`l0gc status` names them, and the command that [lifts them](operate-m.md#what-laggards-keep).",
     ),
     Alert(
         "L0gcPinKeepsMuch", TICKET, f"{newest('l0gc_pinned_bytes')} > 1e10", "36h",
@@ -195,23 +195,23 @@ ALERTS = (
     Alert(
         "L0gcRecordsGivenUp", TICKET, "max by (url) (l0gc_holes - min_over_time(l0gc_holes[1d])) > 0", "0m",
         "Records have been given up within a day; the value is the number of new holes",
-        "`l0gc report` lists the ranges; [tell their readers](operate-lost.md#records-were-given-up).",
+        "`l0gc report` lists the ranges; [inform their readers](operate-lost.md#records-were-given-up).",
     ),
     Alert(
         "L0gcDeadL1", TICKET, f"{newest('l0gc_l1_oldest_dropped_age_seconds')} > 86400", "1h",
         "L1 objects that were dropped a day ago are still there",
-        "`l0gc vacuum`: what it cannot delete, or which journal it cannot read.",
+        "Run `l0gc vacuum`: it names what it cannot delete, or which journal it cannot read.",
     ),
     Alert(
         "L0gcObjectsNotDeleted", TICKET,
         "sum by (url) (increase(l0gc_objects_failed_total[6h]) or increase(l0gc_vacuum_objects_failed_total[6h])) > 0", "0m",
         "Objects could not be deleted within six hours",
-        "Permissions, Object Lock or a legal hold: `failures` of `l0gc sweep --json`.",
+        "Check permissions, Object Lock and legal holds; `l0gc sweep --json` lists the `failures`.",
     ),
     Alert(
         "L0gcForeignKeys", TICKET, f"{newest('l0gc_unparsable_keys')} > 0", "1h",
         "Keys among the L0 objects are not L0 keys",
-        "They are never deleted. `l0gc compute-watermark` names some; find out who writes there.",
+        "Find out who writes there; `l0gc compute-watermark` names some. They are never deleted.",
     ),
     Alert(
         "L0gcThrottled", TICKET, "sum by (url) (rate(l0gc_backpressure_seconds_total[1h])) > 0.3", "2h",
@@ -222,8 +222,8 @@ ALERTS = (
         "L0gcUploadsTooSlow", TICKET,
         "sum by (url) (rate(l0gc_upload_retries_total[1h])) / sum by (url) (rate(l0gc_uploaded_objects_total[1h])) > 0.1",
         "1h",
-        "A tenth of the batches come too late and are written twice",
-        "A longer `--epoch-interval`, or smaller batches.",
+        "A tenth of the batches arrive too late and are written twice",
+        "Use a longer `--epoch-interval`, or smaller batches.",
     ),
 )  # fmt: skip
 

@@ -64,13 +64,20 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A scan in one line.
 
     Attributes:
-        taken_ms: when the run had read the bucket, by the store's clock; the snapshot's key begins with it.
-        watermark: the M that the run computed; eligible is what lies at or below it.
-        cluster_epoch: that of the run's snapshot.
-        unparsable: keys that are not L0 keys; they count as objects, too. Their first few are in `unparsable_samples`.
-        oldest_eligible_ms: when the oldest eligible object was written; None if there is none. `oldest_held_ms` is the same
-            for L0 objects that are not eligible.
-        merged_epochs: the number of epochs that the first row sums up; 0 if each has its own row.
+        cluster_id: The cluster.
+        taken_ms: When the run had read the bucket, by the store's clock; the snapshot's key begins with it.
+        watermark: The M that the run computed; objects at or below it are eligible.
+        cluster_epoch: The epoch of the run's snapshot.
+        objects: The objects below the L0 prefix.
+        bytes: Their size.
+        eligible_objects: The eligible objects among them.
+        eligible_bytes: Their size.
+        unparsable: The keys that are not L0 keys; they count as objects, too.
+        unparsable_bytes: The size of their objects.
+        unparsable_samples: Up to five of these keys.
+        oldest_eligible_ms: When the oldest eligible object was written; null if none is eligible.
+        oldest_held_ms: The same for L0 objects that are not eligible.
+        merged_epochs: The number of epochs that the first row sums up; 0 if each has its own row.
     """
 
     cluster_id: str
