@@ -201,6 +201,7 @@ PACKED: dict[str, Any] = {
     "BLOCK": packed.BLOCK,
     "EXTENT": packed.EXTENT,
     "START": packed.START,
+    "MISFITS": packed.MISFITS,
     "L1": packed.L1_ROW,
     "INDEX": packed.INDEX_ROW,
     "DROPPED": packed.DROPPED,
