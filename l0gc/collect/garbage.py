@@ -20,6 +20,7 @@ from l0gc.formatting import Outcome
 from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, RUNS, SCANS, KeyLayout
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.ranges import KeyRange
 
 LEVEL_ZERO: Final = "l0"
 DROPPED_L1: Final = "dropped_l1"
@@ -135,19 +136,7 @@ KeyFacts = Callable[[Sequence[str]], list[Fact]]
 """Returns what is known of each key, according to the units of a part of the listing at or after their fences."""
 
 
-class ListingPart(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a listing: the keys below `prefix` after `start` up to and including `end`; without an end, to the
-    last.
-
-    It holds no secret and can be sent to executors.
-    """
-
-    prefix: str
-    start: str
-    end: str | None
-
-
-LookAt = Callable[[ObjectStore, ListingPart], KeyFacts]
+LookAt = Callable[[ObjectStore, KeyRange], KeyFacts]
 """Reads the units of a part, once the fences are in their logs."""
 
 
@@ -194,7 +183,7 @@ class GarbageSource(Protocol):
         not accept the fence counts as broken from then on. A dry run appends nothing, and assumes what it would append.
         """
 
-    def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
+    def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:
         """Return the listing below `prefix` in about `count` parts, which together cover all of it."""
 
     def looker(self, *, remote: bool) -> LookAt:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from l0gc.collect.garbage import Fact, ListingPart, LookAt
+from l0gc.collect.garbage import Fact, LookAt
 from l0gc.collect.remover import Remover
 from l0gc.collect.scan import SAMPLES, Deletable, Tally
 from l0gc.keys import KeyLayout
@@ -30,14 +30,14 @@ def is_orphan(fact: Fact) -> bool:
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
-def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: ListingPart) -> None:
+def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: KeyRange) -> None:
     """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
 
     Args:
         look_at: reads the units of the part; called after the fence, and before the first page is listed.
     """
     counts = Tally()
-    listing = RangeReader(place.store, KeyLayout(), KeyRange(part.start, part.end), folder=part.prefix)
+    listing = RangeReader(place.store, KeyLayout(), part)
 
     def orphans() -> Iterator[list[Deletable]]:
         facts_of = look_at(place.store, part)
@@ -50,8 +50,8 @@ def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: Listin
                     counts.unparsable += 1
                     counts.unparsable_samples += [key] if len(counts.unparsable_samples) < SAMPLES else []
                 elif fact.unknown:
-                    topic = key.removeprefix(part.prefix).partition("/")[0]
-                    counts.count(Tally(unknown=1, unknown_folders=[f"{part.prefix}{topic}/"]))
+                    topic = key.removeprefix(part.folder).partition("/")[0]
+                    counts.count(Tally(unknown=1, unknown_folders=[f"{part.folder}{topic}/"]))
                 elif is_orphan(fact):
                     found.append(Deletable(key, fact.epoch, size, modified_ms))
             yield found

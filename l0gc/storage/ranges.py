@@ -30,10 +30,13 @@ few rounds, and a small one takes no more requests than it has pages.
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """The keys after `start` up to and including `end`; without an end, up to the last key."""
+    """The keys below `folder` after `start` up to and including `end`; without an end, up to the last key. Without a
+    folder, of the L0 objects.
+    """
 
     start: str = ""
     end: str | None = None
+    folder: str = ""
 
 
 class RangeReader:
@@ -41,21 +44,10 @@ class RangeReader:
 
     It stops only at an L0 key. Any other key may be a "directory" name, which some stores skip when a listing begins at
     it. After `read`, `rest` is what was left; `requests` counts its LIST requests.
-
-    Args:
-        folder: what is listed; by default the L0 objects.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        layout: KeyLayout,
-        keys: KeyRange,
-        pages: int | None = None,
-        folder: str | None = None,
-    ) -> None:
+    def __init__(self, store: ObjectStore, layout: KeyLayout, keys: KeyRange, pages: int | None = None) -> None:
         self._store, self._layout, self._keys, self._pages = store, layout, keys, pages
-        self._folder = layout.data_prefix if folder is None else folder
         self.rest: KeyRange | None = None
         self.requests = 0
 
@@ -64,7 +56,7 @@ class RangeReader:
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
         self.requests = 1  # for the first page, also if it is empty
-        for number, page in enumerate(self._store.scan(self._folder, start), 1):
+        for number, page in enumerate(self._store.scan(self._keys.folder or self._layout.data_prefix, start), 1):
             self.requests, keys = number, page.keys
             ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))
             last = keys[-1]
@@ -79,7 +71,7 @@ class RangeReader:
             if ordered and stop is not None and last >= stop:
                 return
             if ordered and self._pages is not None and number >= self._pages and self._layout.parse(last) is not None:
-                self.rest = KeyRange(last, stop)
+                self.rest = KeyRange(last, stop, self._keys.folder)
                 return
 
 
@@ -134,7 +126,7 @@ def cut_range(keys: KeyRange, at: Iterable[str]) -> list[KeyRange]:
     """Return the range, cut after each of these keys that is inside it."""
     inside = sorted({k for k in at if keys.start < k and (keys.end is None or k < keys.end)})
     ends: list[str | None] = [*inside, keys.end]
-    return [KeyRange(start, end) for start, end in zip([keys.start, *inside], ends, strict=True)]
+    return [KeyRange(start, end, keys.folder) for start, end in zip([keys.start, *inside], ends, strict=True)]
 
 
 def _evenly(first: int, last: int, count: int) -> list[int]:

@@ -25,7 +25,6 @@ from l0gc.collect.garbage import (
     Amounts,
     DroppedBatch,
     KeyFacts,
-    ListingPart,
     LookAt,
 )
 from l0gc.collect.scan import Deletable
@@ -41,6 +40,7 @@ from l0gc.formatting import count
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.storage.parallel import grouped
+from l0gc.storage.ranges import KeyRange
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
@@ -245,9 +245,10 @@ class JournalGarbage:
         waiting = sorted(self._waiting.intersection(forgotten))
         return [
             JournalPart(
-                prefix, start, end,
-                [t for t, folder in folders if f"{folder}~" > start and (end is None or folder <= end)],
-                self._state.epoch, dict(self._fences), forgotten, waiting, self._assumed,
+                start, end, prefix,
+                topics=[t for t, folder in folders if f"{folder}~" > start and (end is None or folder <= end)],
+                epoch=self._state.epoch, fences=dict(self._fences), forgotten=forgotten, waiting=waiting,
+                assumed=self._assumed,
             )
             for start, end in zip(["", *cuts], [*cuts, None], strict=True)
         ]  # fmt: skip
@@ -258,7 +259,7 @@ class JournalGarbage:
     def looker(self, *, remote: bool) -> LookAt:
         return look_at if remote else self._look_here
 
-    def _look_here(self, store: ObjectStore, part: ListingPart) -> KeyFacts:
+    def _look_here(self, store: ObjectStore, part: KeyRange) -> KeyFacts:
         assert isinstance(part, JournalPart)
         return JournalLook(store, part, self._states.__getitem__).facts
 

@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from l0gc.collect.garbage import Fact, KeyFacts, ListingPart
+from l0gc.collect.garbage import Fact, KeyFacts
 from l0gc.errors import StoreError
 from l0gc.keys import L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.ranges import KeyRange
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -50,8 +51,8 @@ class Span(NamedTuple):
         return found
 
 
-class JournalPart(ListingPart, frozen=True, array_like=True):
-    """A part of a listing, with what is needed to look at its journals.
+class JournalPart(KeyRange, frozen=True, kw_only=True):
+    """A part of a listing, with what is needed to look at its journals. It holds no secret: it is sent to executors.
 
     Attributes:
         epoch: the cluster epoch as of which the topics are known.
@@ -70,14 +71,14 @@ class JournalPart(ListingPart, frozen=True, array_like=True):
 
     def span(self, t: Topic) -> Span:
         """Return which of a topic's partitions may be in the part, given its cuts between partitions."""
-        folder, last = f"{self.prefix}{t.name}-{t.revision}/", t.partitions - 1
+        folder, last = f"{self.folder}{t.name}-{t.revision}/", t.partitions - 1
         if t.partitions > _IN_ORDER:
             return Span(0, last)  # their keys are not in the order of their numbers
         start, end = (_cut_in(folder, cut) for cut in (self.start, self.end or ""))
         return Span(0 if start is None else start + 1, last if end is None else end)
 
 
-def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
+def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
     """Replay the journals of a part. Raises `StoreError` if a fence is missing from its log."""
     assert isinstance(part, JournalPart)
     runtime = Runtime()

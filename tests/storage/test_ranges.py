@@ -109,8 +109,8 @@ def test_another_folder_is_read_in_ranges_too_whatever_the_order(ordered: bool) 
     store = a_store([*keys, "e", "g"], 3 if ordered else 100)
     if not ordered:
         store.order = lambda keys: sorted(keys, key=lambda k: k[::-1])  # type: ignore[method-assign]
-    pieces = cut_range(KeyRange(), ["f/04~", "f/11~"])
-    readers = [RangeReader(store, KeyLayout(), piece, folder="f/") for piece in pieces]
+    pieces = cut_range(KeyRange(folder="f/"), ["f/04~", "f/11~"])
+    readers = [RangeReader(store, KeyLayout(), piece) for piece in pieces]
     found = [sorted(k for page in reader.read() for k in page.keys) for reader in readers]
     assert found == [keys[:5], keys[5:12], keys[12:]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from unittest import mock
 
+import msgspec
 import pytest
 
 from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
@@ -16,7 +17,7 @@ from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.garbage_look import JournalPart, look_at
+from l0gc.streamlog.garbage_look import look_at
 from l0gc.streamlog.journal import edits
 from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -124,7 +125,7 @@ def test_without_the_fence_in_the_log_a_look_is_refused(w: World) -> None:
     source.fence(w.store.clock.ms, w.store.clock.ms, dry_run=False)
     (part,) = source.parts("level_one/data/", 1)
     assert set(part.fences.values()) == {epoch}
-    other = JournalPart(part.prefix, part.start, part.end, part.topics, epoch, {0: epoch + 1}, [], [])
+    other = msgspec.structs.replace(part, epoch=epoch, fences={0: epoch + 1})
     assert look_at(w.store, part)(sorted(w.l1()))[0].needed
     with pytest.raises(StoreError, match="its L1 fence at"):
         look_at(w.store, other)

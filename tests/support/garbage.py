@@ -6,10 +6,11 @@ import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from l0gc.collect.garbage import Amounts, DroppedBatch, Fact, KeyFacts, ListingPart, LookAt
+from l0gc.collect.garbage import Amounts, DroppedBatch, Fact, KeyFacts, LookAt
 from l0gc.collect.scan import Deletable
 from l0gc.keys import L1_DATA, L1_INDEX
 from l0gc.storage.objectstore import ObjectStore
+from l0gc.storage.ranges import KeyRange
 
 DATA = L1_DATA
 INDEX = L1_INDEX
@@ -80,15 +81,15 @@ class FakeGarbage:
             self.fences.append(self.fence_at)
         return self.fence_at
 
-    def parts(self, prefix: str, count: int) -> Sequence[ListingPart]:
+    def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:
         cuts = [c for c in self.cuts if c.startswith(prefix)]
-        return [ListingPart(prefix, start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
+        return [KeyRange(start, end, prefix) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
     def looker(self, *, remote: bool) -> LookAt:
         if remote:
             return functools.partial(_look_elsewhere, frozenset(self.named), self.fence_at)
 
-        def look_at(store: ObjectStore, part: ListingPart) -> KeyFacts:
+        def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
             self.events.append("look at a part")
             return FakeLook(frozenset(self.named), self.fence_at).facts
 
@@ -99,5 +100,5 @@ class FakeGarbage:
         self.events.append("scanned")
 
 
-def _look_elsewhere(named: frozenset[str], fence: int, store: ObjectStore, part: ListingPart) -> KeyFacts:
+def _look_elsewhere(named: frozenset[str], fence: int, store: ObjectStore, part: KeyRange) -> KeyFacts:
     return FakeLook(named, fence).facts

@@ -229,14 +229,7 @@ def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 # -- which task lists what -----------------------------------------------------------------------------------------------
 
 
-class FolderRange(NamedTuple):
-    """A range of the keys below a folder."""
-
-    folder: str
-    keys: KeyRange
-
-
-def l1_ranges(state: ControllerState, parts: int) -> list[FolderRange]:
+def l1_ranges(state: ControllerState, parts: int) -> list[KeyRange]:
     """Return ranges that cover the L1 folders of every past or present topic.
 
     A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`, others after it. Within
@@ -248,8 +241,8 @@ def l1_ranges(state: ControllerState, parts: int) -> list[FolderRange]:
     for t in state.topics.values():
         folder = _topic_folder(t)
         cuts = (f"{folder}{p - 1:05}{JUMP}" for p in range(step, t.partitions, step))
-        ranges += [FolderRange(folder, keys) for keys in cut_range(KeyRange(), cuts)]
-    return ranges + [FolderRange(_topic_folder(d.topic), KeyRange()) for d in state.deleted]
+        ranges += cut_range(KeyRange(folder=folder), cuts)
+    return ranges + [KeyRange(folder=_topic_folder(d.topic)) for d in state.deleted]
 
 
 def _topic_folder(topic: Topic) -> str:
@@ -266,18 +259,17 @@ class Cut:
 
     def __init__(self, basis: Basis, parts: int, tasks: int) -> None:
         self.tasks = tasks
-        self.l0 = basis.layout.data_prefix
-        ranges = [FolderRange(self.l0, keys) for keys in of_shards(basis.layout, parts)]
-        ends = {(r.folder, r.keys.end or _LAST): r for r in [*ranges, *l1_ranges(basis.state, parts)]}
+        ranges = [*of_shards(basis.layout, parts), *l1_ranges(basis.state, parts)]
+        ends = {(r.folder, r.end or _LAST): r for r in ranges}
         self._ends = sorted(ends)
         self._ranges = [ends[end] for end in self._ends]
 
-    def share(self, task: int) -> list[FolderRange]:
+    def share(self, task: int) -> list[KeyRange]:
         """Return what a task lists."""
         return self._ranges[task :: self.tasks]
 
     def task_of(self, folder: str, key: str) -> int:
-        """Return which task lists a key of one of the folders."""
+        """Return which task lists a key of one of the folders, or without one an L0 object."""
         return bisect_left(self._ends, (folder, key)) % self.tasks
 
 
@@ -320,9 +312,7 @@ def _read_journals(
             for topic, state in placed(copy, basis):
                 for objects in in_chunks(state.objects, _REFERENCES_AT_ONCE):
                     places = np.array([(journal, topic.revision, *first_place(o), False) for o in objects], PLACE)
-                    yield from References([o.key for o in objects], places, objects if deep else []).by_task(
-                        cut, cut.l0
-                    )
+                    yield from References([o.key for o in objects], places, objects if deep else []).by_task(cut, "")
                 yield from _l1_references(cut, cluster, journal, topic, state)
                 extents = sum(len(o.extents) for o in state.objects)
                 seen = Counter(extents=extents, index_objects=len(state.index), holes=state.totals().holes)
@@ -407,13 +397,13 @@ def _compare(
         return item.journal % readers if isinstance(item, Suspect) else 0, item
 
     references: list[References] = []
-    ranges: list[FolderRange] = []
+    ranges: list[KeyRange] = []
     doubtful: set[int] = set()
     for item in sent:
         match item:
             case References():
                 references.append(item)
-            case FolderRange():
+            case KeyRange():
                 ranges.append(item)
             case int():
                 doubtful.add(item)
@@ -466,11 +456,11 @@ class _Comparison:
             for n in self._take(key):
                 yield self._suspect(n, Kind.L1_MISSING if self._places["l1"][n] else Kind.L0_MISSING)
 
-    def read(self, part: FolderRange) -> tuple[list[Suspect], Observations]:
+    def read(self, part: KeyRange) -> tuple[list[Suspect], Observations]:
         """List a range. Several may be read at once, since no key is in two of them."""
         suspects, seen = list[Suspect](), Observations()
-        look = self._l0 if part.folder == self._layout.data_prefix else self._l1
-        for page in RangeReader(self._cluster.store, self._layout, part.keys, folder=part.folder).read():
+        look = self._l1 if part.folder else self._l0
+        for page in RangeReader(self._cluster.store, self._layout, part).read():
             look(page, suspects, seen)
         return suspects, seen
 

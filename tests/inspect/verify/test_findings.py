@@ -286,7 +286,7 @@ def test_the_ranges_cover_every_partition_of_every_topic_once(partitions: int, p
     ids = [*(topics[0].id(p) for p in range(max(0, last - 40), last)), topics[1].id(0), PartitionId("gone", 4, 1)]
     for p in ids:
         key = l1_key_of(p)
-        hits = [r for r, k in ranges if key.startswith(r) and k.start < key and (k.end is None or key <= k.end)]
+        hits = [r for r in ranges if key.startswith(r.folder) and r.start < key and (r.end is None or key <= r.end)]
         assert len(hits) == 1, key
     assert len(ranges) <= parts + len(topics) + 1
 
