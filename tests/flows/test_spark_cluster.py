@@ -6,21 +6,34 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
 
+import l0gc as library
+from l0gc.api import Engine, ExternalFiles, ExternalFrames
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.errors import AccessDeniedError, L0gcError
-from l0gc.spark import ship
+from l0gc.errors import AccessDeniedError, CorruptObjectError, L0gcError, StoppedError
+from l0gc.spark import pinned, register, ship
 from l0gc.spark.executors import cores_of
 from l0gc.spark.gateway import end_java
 from l0gc.spark.session import get_session, stop
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from tests.flows.test_sweep import LAYOUT, a_bucket, garbage
 from tests.support.cli import founded, l0gc, l0gc_process
+from tests.support.external import answer, in_the_bucket
 from tests.support.spark_cluster import HIDDEN, SparkCluster, spark_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.weed,
@@ -104,6 +117,13 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     assert not computed.stdout.startswith("{")
     result = json.loads(file.read_bytes())
     assert (result["partitions"], result["listing"]["objects"]) == (4, 1)
+    here = l0gc("compute-watermark", "--engine", "local")
+    assert [here[name] for name in ("watermark", "held_back_by")] == [result[n] for n in ("watermark", "held_back_by")]
+    assert here["listing"]["epochs"] == result["listing"]["epochs"]
+    # With a master, small work stays in this process all the same.
+    chosen = l0gc("compute-watermark", "--master", spark_workers.url, "--conf", "spark.cores.max=2")
+    assert chosen["engine"] == "local"
+    assert f"on Spark ({spark_workers.url}, 2 cores)" in chosen["engine_reason"]
 
     (tmp_path / "driver.log").write_text(lifted.stderr + computed.stderr)
     for what, folder in [
@@ -175,3 +195,126 @@ def test_spark_remote_is_ignored_which_a_warning_says_and_dynamic_executors_coun
 def test_executors_left_to_their_own_credentials_have_none(spark_workers: SparkCluster, records: int) -> None:
     with pytest.raises(AccessDeniedError, match="no credentials"):
         l0gc("compute-watermark", *spark_workers.options, "--no-send-credentials")
+
+
+# -- in a program's own session, which takes all cores: these tests are the last -------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def session(spark_workers: SparkCluster, weed: SeaweedFS) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in weed.environment().items():
+            patch.setenv(name, value)
+        spark = get_session("test", master=spark_workers.url, conf=spark_workers.conf)
+        register(spark)
+    try:
+        yield spark
+    finally:
+        stop(spark)
+        end_java()
+
+
+def test_an_external_logs_export_gives_the_answer_of_one_process(
+    session: SparkSession, spark_workers: SparkCluster, bucket: StoreConfig, store: S3Store, tmp_path: Path
+) -> None:
+    """As files that Spark has written, one of zero bytes among them, and as data frames."""
+    listed = [(topic, 3 + n % 2, n) for topic in ("clicks", "a/b=c d", "views") for n in range(400)]
+    reported = [(topic, r, n, 40 + n % 7) for topic, r, n in listed if (topic, n) != ("clicks", 78)]
+    reports = session.createDataFrame(reported, "topic string, revision long, partition int, gc_epoch long")
+    partitions = session.createDataFrame(
+        [(*row, 99) for row in listed], "topic string, revision long, partition int, cluster_epoch long"
+    )
+    with library.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, external_log=True)
+        for epoch in range(10):
+            store.put(LAYOUT.format(epoch % 4, epoch, f"{epoch:08x}-0000-4000-8000-000000000000"), b"x")
+        files = ExternalFiles(
+            in_the_bucket(cluster, "reports", reports.repartition(5), tmp_path, "topic", kind="json"),
+            in_the_bucket(cluster, "partitions", partitions.repartition(5), tmp_path, "topic", "revision", kind="json"),
+        )
+        assert len(spark_workers.executors()) == 2
+        for place in (files.reports, files.partitions):
+            store.at(place).put("topic=views/part-99999.json", b"")
+        assert answer(cluster, session, external=files) == CorruptObjectError
+        files = replace(files, expect_partitions=len(listed))
+        said = [
+            answer(cluster, Engine("local"), scan=True, external=files),
+            answer(cluster, session, scan=True, external=files),
+            answer(cluster, session, scan=True, reports=reports, partitions=partitions),
+            answer(cluster, None, scan=True, external=ExternalFrames(reports, partitions, expect_partitions=1200)),
+        ]
+        assert said == [said[0]] * 4
+        found = json.loads(str(said[0]))
+        # Nothing is reported of a partition that was created at epoch 3.
+        assert (found["watermark"], found["partitions"], found["cluster_epoch"]) == (2, 1200, 99)
+        (holder,) = found["held_back_by"]
+        assert (holder["topic"], holder["partition"], holder["gc_epoch"]) == ("clicks", 78, 2)
+        assert [row["epoch"] for row in found["listing"]["epochs"]] == list(range(10))
+        assert found["listing"]["eligible_objects"] == 3
+
+
+def test_sql_and_a_pinned_data_frame_read_a_topic_on_executors(session: SparkSession, bucket: StoreConfig) -> None:
+    """The frame is read from L0, whose sweep waits for the pin, after the topic is gone."""
+    with library.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+        cluster.topics.create("flights", partitions=4)
+        values = [b"%d" % n for n in range(100)]
+        cluster.upload("flights", values)
+        place = f"url = '{bucket.url}', endpointUrl = '{bucket.endpoint_url}'"
+        session.sql("CREATE TABLE l0gc USING l0gc")
+        try:
+            counted = session.sql(f"SELECT count(*) FROM l0gc WITH ({place}, topic = 'flights')").collect()
+        finally:
+            session.sql("DROP TABLE l0gc")
+        assert [tuple(row) for row in counted] == [(100,)]
+        given = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or "", "topic": "flights", "minPartitions": "4"}
+        with pinned(**given) as options:
+            flights = session.read.format("l0gc").options(**options).load()
+            cluster.topics.delete("flights")
+            for _ in range(3):
+                cluster.advance_epoch()
+                cluster.housekeep(barrier=True)
+            cluster.compute_watermark(session)
+            assert cluster.sweep(session).deleted == 0
+            for _ in range(2):
+                assert sorted(bytes(row.value) for row in flights.select("value").collect()) == sorted(values)
+        assert cluster.pins.list() == []
+        cluster.advance_epoch()
+        assert cluster.compute_watermark(session).published
+        assert cluster.sweep(session).deleted > 0
+
+
+def test_a_sweep_that_is_stopped_ends_no_other_job_of_the_session(
+    session: SparkSession, bucket: StoreConfig, store: S3Store, tmp_path: Path
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+
+    def others(_: object) -> str:
+        begun.touch()
+        until = time.monotonic() + 240
+        while not go_on.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return "others"
+
+    a_bucket(store, objects=1000)
+    before, stopping = len(garbage(store)), threading.Event()
+    with ThreadPoolExecutor(2) as threads, library.open(bucket.url) as cluster:
+        job = threads.submit(lambda: session.sparkContext.parallelize([0], 1).map(others).collect())
+        try:
+            until(begun.exists)
+            sweeping = threads.submit(lambda: cluster.sweep(session, stop=stopping, max_rate=100))
+            until(lambda: len(garbage(store)) < before)
+            stopping.set()
+            assert isinstance(sweeping.exception(240), StoppedError)
+            assert not job.done()
+        finally:
+            go_on.touch()
+        assert job.result(240) == ["others"]
+    assert garbage(store)
+
+
+def until(ready: Callable[[], Any]) -> None:
+    end = time.monotonic() + 240
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
