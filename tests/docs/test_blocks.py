@@ -118,8 +118,6 @@ ELSEWHERE: Final = {
 NOT_RUN: Final = {
     ("README.md", " records ──upload"): "a picture",
     ("docs/architecture.md", "            cli/  parse"): "a picture",
-    ("docs/concepts.md", "level_zero/data/"): "the layout of keys",
-    ("docs/concepts.md", "bound(p) ="): "a formula",
     ("docs/safety.md", "bound(p) ="): "a formula",
     ("docs/safety.md", "epochs  "): "a picture",
     ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
