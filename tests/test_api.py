@@ -466,6 +466,7 @@ EXCEPTIONS: Final = {
     "housekeep --accept-set-back": "a method of its own: accept_set_back",
     "log show --controller": "the log that is shown without a journal",
     "log show --from": "start",
+    "read --format": "how the records are written; the library returns them",
     "read --from": "start",
     "runs show --all": "each",
     "topic alter --defaults": "a method of its own: alter_defaults",
