@@ -545,7 +545,7 @@ class Cluster:
         stop: threading.Event | None = None,
         **options: Unpack[VacuumKeywords],
     ) -> VacuumResult:
-        """Delete what else is garbage: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
+        """Delete all other garbage: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
 
         Args:
             spark: see `reconcile`.
@@ -757,7 +757,7 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[VerifyKeywords],
     ) -> VerifyResult:
-        """Check that the bucket holds what the journals say. As `l0gc verify`; findings are not raised.
+        """Check that the bucket holds what the journals name. As `l0gc verify`; findings are not raised.
 
         Args:
             spark: the session that does the work; without one, this process does it, which suits small buckets.

@@ -35,7 +35,7 @@ def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
     out.finish(
         lambda: cluster.init(**options),
         lambda made: [
-            f"cluster {made.cluster_id} {'founded' if made.created else 'is here already'} at {cluster.url}",
+            f"cluster {made.cluster_id} {'founded' if made.created else 'already exists'} at {cluster.url}",
             f"epoch {made.cluster_epoch}, {count(made.shards, 'shard')}, {count(made.journals, 'journal')}; "
             f"the store passed: {', '.join(made.probed)}",
         ],
@@ -70,23 +70,23 @@ def show(out: Output, cluster: Cluster) -> None:
 
 
 @epoch_command.command("advance")
-@click.option("--expect", type=click.IntRange(0), metavar="E", help="Only if the epoch is E; safe to repeat.")
+@click.option("--expect", type=click.IntRange(0), metavar="E", help="Advance only if the epoch is E; safe to repeat.")
 @click.option(
     "--above", type=click.IntRange(0), metavar="E",
-    help="To the epoch above E, also where the controller log went back behind what is published.",
+    help="Advance to the epoch above E, even if the controller log is older than what is published.",
 )  # fmt: skip
 @click.option(
     "--close-unknown-topics", is_flag=True,
-    help="With --above: give up topics that journals hold and the restored controller log does not know.",
+    help="With --above: give up topics that journals hold but the restored controller log lacks.",
 )  # fmt: skip
 @yes_option
 @cluster_options()
 def advance(out: Output, cluster: Cluster, above: int | None, yes: bool, **options: Any) -> None:
     """Advance the cluster epoch by one.
 
-    With --expect it can be repeated when the reply was lost: it advances once.
-    With --above one entry brings the epoch above E, which is how a controller log that was restored from a
-    backup is brought up again; repeated, it changes nothing. A jump by more than 10,000 epochs is asked about.
+    With --expect, the command can be repeated after a lost reply and still advances once.
+    With --above, one entry brings the epoch above E, for a controller log that was restored from a backup;
+    repeated, it changes nothing. A jump of more than 10,000 epochs asks for confirmation.
 
     \b
     Example:
@@ -106,7 +106,7 @@ def _lines(now: AdvancedEpoch) -> list[str]:
 @operation_options(Housekeep)
 @click.option(
     "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
-    help="First go on with a journal that was set back to an older copy, because its newest log is gone for good.",
+    help="First accept a journal that was set back to an older copy, if its newest log is lost for good.",
 )  # fmt: skip
 @yes_option
 @cluster_options(metrics_options, epoch_interval_option)
@@ -155,7 +155,7 @@ def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barr
 
 
 @cli_command("pause")
-@click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep then gives.")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep then reports.")
 @click.option("--by", metavar="NAME", help="Who pauses.  [default: user@host]")
 @cluster_options()
 def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> None:
@@ -177,7 +177,7 @@ def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> No
 @cli_command("resume")
 @cluster_options()
 def resume_command(out: Output, cluster: Cluster) -> None:
-    """Let sweeps go on after l0gc pause.
+    """Let sweeps continue after l0gc pause.
 
     \b
     Example:
@@ -186,5 +186,5 @@ def resume_command(out: Output, cluster: Cluster) -> None:
     pause = cluster.resume()
     out.result(
         {"was_paused": pause is not None, "why": pause.why if pause else None, "by": pause.by if pause else None},
-        [f"sweeps go on; they were paused for: {describe_pause(pause)}" if pause else "sweeps were not paused"],
+        [f"sweeps continue; they were paused for: {describe_pause(pause)}" if pause else "sweeps were not paused"],
     )

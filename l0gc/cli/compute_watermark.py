@@ -33,17 +33,19 @@ _HELD_LINES: Final = 3
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
 @click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")
-@click.option("--snapshot-age", type=duration, help="How old that snapshot is at most.  [default: 1h]")
+@click.option("--snapshot-age", type=duration, help="How old that snapshot may be.  [default: 1h]")
 @click.option(
     "--expect-partitions",
     type=click.IntRange(0),
     metavar="N",
-    help="That system has N partitions. Without this, a folder has to hold _SUCCESS.",
+    help="That system has N partitions. Without this, a folder must hold _SUCCESS.",
 )
-@click.option("--allow-no-partitions", is_flag=True, help="That system has no partitions: all up to E may go.")
+@click.option(
+    "--allow-no-partitions", is_flag=True, help="That system has no partitions: everything up to E may be deleted."
+)
 @click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
-@click.option("--allow-unlisted-reports", is_flag=True, help="There are reports of partitions that are gone.")
-@cluster_options(engine_options("Where the reading is done"), metrics_options)
+@click.option("--allow-unlisted-reports", is_flag=True, help="Some reports are of partitions that were deleted.")
+@cluster_options(engine_options("Where M is computed"), metrics_options)
 def command(out: Output, cluster: Cluster, engine: Engine, scan: bool, dry_run: bool, **theirs: Any) -> None:
     """Compute M from the journals, count what the bucket holds, and publish M.
 
@@ -72,10 +74,10 @@ def run_compute_watermark(out: Output, compute: Callable[..., WatermarkResult]) 
 def _external_files(reports: str | None, partitions: str | None, **more: Any) -> ExternalFiles | None:
     """Return where another system's files are; None if none are given."""
     if (reports is None) != (partitions is None):
-        raise UsageError("--reports and --partitions belong together")
+        raise UsageError("--reports and --partitions need each other")
     if reports is None or partitions is None:
         if given := [name for name, value in more.items() if value is not None and value is not False]:
-            raise UsageError(f"--{given[0].replace('_', '-')} belongs to --reports and --partitions")
+            raise UsageError(f"--{given[0].replace('_', '-')} needs --reports and --partitions")
         return None
     from l0gc.watermark.external_files import ExternalFiles
 

@@ -44,8 +44,10 @@ _LOOK_SECONDS: Final = 0.2
 
 
 @cli_command("server")
-@click.option("--directory", metavar="DIR", help="Keep the data here.  [default: a temporary folder, gone at the end]")
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="The S3 port.  [default: one that is free]")
+@click.option(
+    "--directory", metavar="DIR", help="Keep the data here.  [default: a temporary folder, deleted at the end]"
+)
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="The S3 port.  [default: a free port]")
 @common_options
 def server_command(settings: Settings, directory: str | None, port: int | None) -> None:
     """Run an S3 server on this machine, in the foreground, until Ctrl-C.
@@ -81,7 +83,13 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
 
 
 @cli_command("demo")
-@click.option("--files", type=click.IntRange(2, 100), default=10, show_default=True, help="Uploads, a tick after each.")
+@click.option(
+    "--files",
+    type=click.IntRange(2, 100),
+    default=10,
+    show_default=True,
+    help="The number of uploads, with a tick after each.",
+)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
 @common_options
 def demo_command(settings: Settings, files: int, limit: int | None) -> None:
@@ -144,11 +152,11 @@ class _Demo:
         self.run("init", "--create-bucket", "--shards", "16")
         self.run("topic", "create", _TOPIC, "--partitions", str(_PARTITIONS))
         self.run("topic", "create", "quiet", "--partitions", "2")
-        self.say(f"\n{count(len(paths), 'file')}, the cluster epoch advances after each of them.")
+        self.say(f"\n{count(len(paths), 'file')}; the cluster epoch advances after each.")
         for path in paths:
             self.run("upload", _TOPIC, str(path), "--key-field", _KEY, quietly=path != paths[0])
             self.run("epoch", "advance", quietly=path != paths[0])
-        self.say("\nNothing is lifted into L1 yet, so nothing that is referenced may go, whatever the epoch:")
+        self.say("\nNothing is in L1 yet, so no referenced object may be deleted, whatever its epoch:")
         self.run("housekeep")
         before = self.run("compute-watermark")
         if before["listing"]["eligible_objects"]:
@@ -170,12 +178,12 @@ class _Demo:
             raise L0gcError(f"the dry run said {dry['deleted']} objects, the sweep deleted {swept['deleted']}")
         self._show_outcome(computed)
         self.run("status")
-        self.say("\nNobody uploads any more, so what is left can go at once, with the command that cron runs:")
+        self.say("\nThe uploads have ended, so the command that cron runs can delete the rest at once:")
         drained = self.run("gc", "--housekeep-barrier")
         kept = drained["compute_watermark"]["listing"]["objects"] - drained["sweep"]["deleted"]
         if kept:
-            raise L0gcError(f"{count(kept, 'L0 object')} stayed where all of them were to go")
-        self.say("\nL0 is empty. Every record, once, in order, byte for byte:")
+            raise L0gcError(f"{count(kept, 'L0 object')} remained, though all should have been deleted")
+        self.say("\nL0 is empty. Every record reads back once, in order, byte for byte:")
         sent, got = _sent(paths), _read_back()
         if sent != got:
             raise L0gcError(f"the records read back differ from the ones uploaded: {got} is not {sent}")
@@ -228,7 +236,7 @@ class _Demo:
 
     def _show_outcome(self, computed: dict[str, Any]) -> None:
         watermark = computed["watermark"]
-        self.say("\nWhat became of each epoch's objects:")
+        self.say("\nWhat happened to each epoch's objects:")
         for row in computed["listing"]["epochs"]:
             gone = row["epoch"] <= watermark
             why = f"deleted: at or below M = {watermark}" if gone else "stays: above M, its records are not in L1 yet"

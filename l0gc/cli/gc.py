@@ -43,15 +43,15 @@ from l0gc.operations import Gc
 def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Housekeep, reconcile, merge, expire, table sync, compute-watermark, sweep, vacuum, each if due: for cron.
 
-    A quiet cluster takes a second or two, and no step of a small one needs Spark. With --engine local none starts it.
-    Each step takes all of its own options, with its name before them: l0gc merge --fan-in is --merge-fan-in here. Better,
-    the settings file has them for both: fan-in = 8 below [merge].
+    A quiet cluster takes a second or two. Small clusters need no Spark, and --engine local never starts it.
+    Each step takes all of its own options, prefixed with its name: l0gc merge --fan-in is --merge-fan-in here. The
+    settings file can set them for both commands: fan-in = 8 below [merge].
 
     \b
     Example:
       l0gc gc --sweep-grace 1d --quiet
       l0gc gc --dry-run
-      l0gc gc --shadow       # the first days: nothing is deleted, all is recorded
+      l0gc gc --shadow       # the first days: everything is recorded, nothing is deleted
     """
     text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
     # How a step's own command shows progress, ends on a signal and shows its result.
@@ -66,7 +66,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
         VACUUM: run_vacuum,
     }
     if options["dry_run"]:
-        out.note("a dry run leaves out what comes before compute-watermark, and sweeps by the M that is published now")
+        out.note("a dry run skips the steps before compute-watermark, and uses the M that is published now")
 
     def around(step: str, call: Callable[..., Outcome] | None) -> None:
         if call is None:

@@ -44,13 +44,13 @@ GLOBAL_OPTIONS: Final = [
     _option("--region", envvar=["L0GC_REGION", *REGION_VARIABLES], help="The bucket's region."),
     _option("--profile", envvar=["L0GC_PROFILE", "AWS_PROFILE"], help="The AWS profile to use."),
     _option(
-        "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="How each object that is written is encrypted."
+        "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="How l0gc encrypts the objects that it writes."
     ),
     _option("--sse-kms-key-id", envvar="L0GC_SSE_KMS_KEY_ID", metavar="ID", help="The key for --sse aws:kms."),
     _option("--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."),
     _option(
         "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", is_eager=True,
-        help="A TOML file with these options.  [default: ~/.config/l0gc/config.toml, if it is there]",
+        help="A TOML file with these options.  [default: ~/.config/l0gc/config.toml, if it exists]",
     ),
     _option(
         "--context", envvar="L0GC_CONTEXT", metavar="NAME", shell_complete=context_names, is_eager=True,
@@ -59,15 +59,15 @@ GLOBAL_OPTIONS: Final = [
     _option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
     _option(
         "--json-file", envvar="L0GC_JSON_FILE", type=FILE, metavar="FILE",
-        help="Write the result's JSON object into this file, too.",
+        help="Also write the result's JSON object to this file.",
     ),
     _option(
         "--quiet", is_flag=True, default=None, envvar="L0GC_QUIET",
-        help="Print nothing unless something needs a person: for cron.",
+        help="Print nothing unless something needs attention; for cron.",
     ),
     _option(
         "--log-format", type=click.Choice(FORMATS), envvar="L0GC_LOG_FORMAT",
-        help="How notes and errors are written to stderr; json: one event a line.  [default: text]",
+        help="The format of notes and errors on stderr; json: one event per line.  [default: text]",
     ),
     _option(
         "-v", "--verbose", count=True, help="Log what the work does, and the traceback of an error. Twice: log more."
@@ -76,7 +76,7 @@ GLOBAL_OPTIONS: Final = [
 
 epoch_interval_option: Final = click.option(
     "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=interval, metavar="DURATION",
-    help="How old an epoch gets before the next one.  [default: 10m]",
+    help="How old an epoch becomes before the next one begins.  [default: 10m]",
 )  # fmt: skip
 """For commands that advance the epoch when it is due, or report whether that happens."""
 

@@ -37,7 +37,9 @@ def help_command(settings: Settings, command: tuple[str, ...]) -> None:
     for name in command:
         group = context.command
         if not isinstance(group, click.Group):
-            raise UsageError(f"{context.command_path} has no subcommands, so none called {name!r}")
+            raise UsageError(
+                f"{context.command_path} has no subcommand {name!r}; {context.command_path} --help lists its options"
+            )
         _, found, _ = group.resolve_command(context, [name])
         assert found is not None  # resolve_command says what is wrong
         context = click.Context(found, info_name=name, parent=context)

@@ -85,7 +85,7 @@ HANDLER: Final = LogHandler()
 def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: bool = False) -> None:
     """Set where the events of this process go from now on. Raises `UsageError` for an unknown format."""
     if format_name not in FORMATS:
-        raise UsageError(f"the log format {format_name!r} is none of {', '.join(FORMATS)}")
+        raise UsageError(f"the log format {format_name!r} is not one of {', '.join(FORMATS)}")
     HANDLER.format_name, HANDLER.command, HANDLER.run_id = format_name, command, run_id
     if HANDLER not in _ROOT.handlers:
         _ROOT.addHandler(HANDLER)

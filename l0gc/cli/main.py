@@ -69,7 +69,7 @@ class CommandRow(NamedTuple):
 _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
     "init": ("cluster", "Probe the store and found a cluster.", START, (GOES_ON, "founder")),
     "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", START, (APART, "")),
-    "demo": ("demo", "The whole loop on an embedded S3 server, with sample data.", START, (APART, "")),
+    "demo": ("demo", "Run the whole loop on an embedded S3 server, with sample data.", START, (APART, "")),
     "doctor": ("status", "Check store, credentials, machine and cluster.", START, (GOES_ON, "")),
     "topic": (
         "topic",
@@ -101,7 +101,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
     "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", EVERY_DAY, (CHANGES, "collector")),
     "status": ("status", "Show M, what holds it back, and what to do next.", EVERY_DAY, (READS, "looker")),
     "report": ("status", "Write a page about the cluster, as one HTML file.", EVERY_DAY, (READS, "reporter")),
-    "verify": ("status", "Check that the bucket holds what the journals say.", EVERY_DAY, (READS, "verifier")),
+    "verify": ("status", "Check that the bucket holds what the journals name.", EVERY_DAY, (READS, "verifier")),
     "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", STEPS_OF_GC, (CHANGES, "housekeeper")),
     "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", STEPS_OF_GC, (CHANGES, "reconciler")),
     "merge": ("reconcile", "Merge small L1 objects into large ones.", STEPS_OF_GC, (CHANGES, "reconciler")),
@@ -115,13 +115,13 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
     "sweep": ("sweep", "Delete the L0 objects that M allows.", STEPS_OF_GC, (CHANGES, "sweeper")),
     "vacuum": (
         "sweep",
-        "Delete what else is garbage: dropped L1 objects, orphans, old records.",
+        "Delete all other garbage: dropped L1 objects, orphans, old records.",
         STEPS_OF_GC,
         (CHANGES, "vacuumer"),
     ),
     "explain": ("status", "Explain why an object is kept or may go.", TROUBLE, (READS, "looker")),
     "pause": ("cluster", "Pause all sweeps of this cluster.", TROUBLE, (GOES_ON, "pauser")),
-    "resume": ("cluster", "Let sweeps go on after l0gc pause.", TROUBLE, (GOES_ON, "pauser")),
+    "resume": ("cluster", "Let sweeps continue after l0gc pause.", TROUBLE, (GOES_ON, "pauser")),
     "runs": (
         "runs",
         "List, show and search the records of past sweeps and vacuums.",
@@ -147,7 +147,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
         GIVES_UP,
         (CHANGES, "expirer"),
     ),
-    "give-up": ("topic", "Give up lost records, so that their partition goes on.", GIVES_UP, (CHANGES, "expirer")),
+    "give-up": ("topic", "Give up lost records, so that their partition can continue.", GIVES_UP, (CHANGES, "expirer")),
     "epoch": (
         "cluster",
         "Show or advance the cluster epoch.",
@@ -327,9 +327,9 @@ def _of_this_machine(e: OSError) -> str:
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left{f' for {where}' if where else ''}: free some, or set TMPDIR to a folder that has more"
     if e.errno == errno.EBADF:
-        return "stdin is closed, and something was to be read from it"
+        return "stdin is closed, and the command reads from it"
     if "temporary directory" in said:
-        return f"{said[:1].lower()}{said[1:]}: set TMPDIR to a folder that can be written"
+        return f"{said[:1].lower()}{said[1:]}: set TMPDIR to a writable folder"
     return f"{where}: {said}" if where else f"unexpected {type(e).__name__}: {said} (run it with -v for the traceback)"
 
 

@@ -107,38 +107,38 @@ _ALL: Final = " ".join(MEASURED)
 METRICS: Final = (
     # -- of every run: what `Run` adds to its result
     _counter("runs", _ALL, "run.one", "Runs that ended, with any result."),
-    _counter("failed_runs", _ALL, "run.failed", "Runs that ended with another exit code than 0."),
+    _counter("failed_runs", _ALL, "run.failed", "Runs that ended with an exit code other than 0."),
     _counter("safety_blocks", _ALL, "run.refused", "Runs that were refused for safety or by a pause (exit code 4)."),
     _gauge("exit_code", _ALL, "run.exit_code", "The exit code of the last run."),
     _gauge("run_duration_seconds", _ALL, "run.seconds", "How long the last run took."),
     _gauge("last_end_timestamp_seconds", _ALL, "run.ended_s", "When the last run ended."),
     _gauge("last_success_timestamp_seconds", _ALL, "run.success_s", "When the last run with exit code 0 ended."),
     _gauge(
-        "log_disk_free_bytes", _ALL, "run.log_free", "What is free where stdout and stderr go, if they are files."
+        "log_disk_free_bytes", _ALL, "run.log_free", "The free bytes where stdout and stderr go, if they are files."
     ),
     # -- the cluster when the run ended, whichever steps were due: the overview that `status` shows
-    _seen("seen_timestamp_seconds", "seen_s", "When the run looked at the cluster; other gauges of it are as of then."),
+    _seen("seen_timestamp_seconds", "seen_s", "When the run read the cluster; the cluster's gauges are as of then."),
     _seen("cluster_epoch", "cluster_epoch", "The cluster epoch."),
     _seen("watermark", "watermark", "M; -1 if nothing may be deleted."),
     _seen("epoch_lag", "lag_epochs", "The cluster epoch less M."),
     _seen("lag_seconds", "lag_s", "How long ago the epoch above M began."),
     _seen("computable_watermark", "computable_watermark", "What M would be if it were computed now."),
     _seen(
-        "lowest_partition_gc_epoch", "lowest_gc_epoch", "The lowest M(p) of all partitions; absent where M is the epoch."
+        "lowest_partition_gc_epoch", "lowest_gc_epoch", "The lowest M(p) of all partitions; absent if M is the epoch."
     ),
     _seen("held_back_partitions", "held_partitions", "Partitions whose M(p) is M."),
     _seen("partitions", "partitions", "Partitions of the cluster."),
     _seen("journals", "journals", "Journals that keep them."),
     _seen("unreadable_journals", "errors", "Journals that cannot be read; they hold M."),
-    _seen("records", "records", "Records ever uploaded into the topics there are."),
+    _seen("records", "records", "Records uploaded to the present topics since their creation."),
     _seen("unreconciled_records", "unreconciled_records", "Records that are still in L0."),
-    _seen("unreconciled_bytes", "unreconciled_bytes", "What they take in L0."),
+    _seen("unreconciled_bytes", "unreconciled_bytes", "The bytes of L0 that they take."),
     _seen(
         "laggard_garbage_bytes", "laggards.garbage_bytes",
         "Bytes of L0 that nothing needs and that lagging partitions keep, at the last listing.",
     ),
     _seen("pins", "pins", "Pins that have not ended."),
-    _seen("pinned_bytes", "pinned_bytes", "Bytes of garbage that one pin keeps, of the one that keeps most."),
+    _seen("pinned_bytes", "pinned_bytes", "Bytes of garbage kept by the pin that keeps most."),
     _seen("paused_seconds", "paused_s", "How long sweeps have been paused; 0 if they are not."),
     _seen("holes", "holes", "Ranges of records that were given up."),
     _seen("lost_records", "lost_records", "Records that were given up."),
@@ -151,7 +151,7 @@ METRICS: Final = (
     ),
     _seen("eligible_bytes", "garbage.left_bytes", "The bytes of those objects."),
     _seen("eligible_dollars_month", "garbage.dollars_month", "What those bytes cost a month at $0.023 for a GB."),
-    _seen("oldest_eligible_age_seconds", "oldest_eligible_s", "How old the oldest of those objects is; 0 for none."),
+    _seen("oldest_eligible_age_seconds", "oldest_eligible_s", "The age of the oldest of those objects, or 0."),
     _seen(
         "unparsable_keys", "garbage.unparsable", "Keys among the L0 objects that are not L0 keys; they are never deleted."
     ),
@@ -160,7 +160,7 @@ METRICS: Final = (
     _seen("l1_dropped_objects", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),
     _seen("l1_dropped_bytes", "l1.dropped_bytes", "The bytes of those objects."),
     _seen(
-        "l1_oldest_dropped_age_seconds", "oldest_dropped_s", "How long the oldest of those without a pin waits; 0 for none."
+        "l1_oldest_dropped_age_seconds", "oldest_dropped_s", "How long the oldest of those without a pin has waited, or 0."
     ),
     _seen("cause", "causes", "1 if status names this cause or warning, else 0.", label="cause"),
     # -- housekeep
@@ -172,16 +172,16 @@ METRICS: Final = (
     _gauge("broken_logs", "housekeep", "broken", "Logs for which housekeeping failed."),
     # -- reconcile
     _counter("reconciled_records", "reconcile", "records", "Records lifted into L1."),
-    _counter("reconciled_l1_objects", "reconcile", "l1_objects", "L1 objects written that count."),
+    _counter("reconciled_l1_objects", "reconcile", "l1_objects", "L1 objects written and committed."),
     _counter("reconciled_l1_bytes", "reconcile", "bytes", "The bytes of those objects."),
     _counter("reconciled_misfits", "reconcile", "misfits", "Records lifted that do not fit their topic's value schema."),
-    _counter("reconcile_lost_partitions", "reconcile", "lost", "Partitions that another reconciler was first at."),
+    _counter("reconcile_lost_partitions", "reconcile", "lost", "Partitions that another reconciler lifted first."),
     _gauge("reconcile_errors", "reconcile", "errors", "Partitions and objects that failed in the last run."),
     # -- merge
-    _counter("merged_l1_objects", "merge", "merged.objects_before", "L1 objects that others have taken the place of."),
-    _counter("merged_into_l1_objects", "merge", "merged.objects_after", "L1 objects written by merges that count."),
+    _counter("merged_l1_objects", "merge", "merged.objects_before", "L1 objects that merges replaced."),
+    _counter("merged_into_l1_objects", "merge", "merged.objects_after", "L1 objects that merges wrote and committed."),
     _counter("merge_read_bytes", "merge", "merged.bytes_read", "The bytes of the L1 objects that were merged."),
-    _counter("merge_written_bytes", "merge", "merged.bytes", "The bytes of the L1 objects that took their places."),
+    _counter("merge_written_bytes", "merge", "merged.bytes", "The bytes of the L1 objects that replaced them."),
     _counter("merges_lost", "merge", "lost", "Merges given up: another run had changed the partition's objects."),
     _gauge("merge_errors", "merge", "errors", "Partitions and journals that failed in the last run."),
     # -- sweep
@@ -189,15 +189,15 @@ METRICS: Final = (
     _counter("bytes_deleted", "sweep", "bytes", "The bytes of those objects."),
     _counter("objects_failed", "sweep", "failed", "Objects that could not be deleted."),
     _counter("objects_listed", "sweep", "listed", "Keys read."),
-    _counter("objects_skipped_not_eligible", "sweep", "not_eligible", "Keys read that M does not allow to delete."),
+    _counter("objects_skipped_not_eligible", "sweep", "not_eligible", "Keys read that lie above M."),
     _counter("objects_skipped_too_young", "sweep", "held_by_age", "Eligible objects that --min-age left."),
     _counter("uploads_aborted", "sweep", "uploads_aborted", "Unfinished multipart uploads aborted."),
     _counter("list_requests", "sweep", "requests.list", "LIST requests."),
     _counter("list_errors", "sweep", "list_errors", "LIST requests that ended a run."),
-    _counter("delete_requests", "sweep", "requests.delete", "DELETE requests, repeated ones counted."),
+    _counter("delete_requests", "sweep", "requests.delete", "DELETE requests, including repeated ones."),
     _counter("delete_errors", "sweep", "delete_errors", "DELETE requests that failed as a whole."),
     _counter("throttled", "sweep", "throttled", "How often the store asked to slow down, or did not answer in time."),
-    _counter("backpressure_seconds", "sweep", "backpressure_seconds", "For how long deleting waited because of that."),
+    _counter("backpressure_seconds", "sweep", "backpressure_seconds", "How long deleting waited because of that."),
     _gauge("highest_deleted_epoch", "sweep", "highest_deleted_epoch", "The highest epoch that the last run deleted."),
     # -- vacuum
     *(
@@ -228,7 +228,7 @@ METRICS: Final = (
     ),
     _gauge(
         "fence_last_rejected_gap", "upload", "fence.last_rejected_gap",
-        "By how many epochs a refused one lay below the window: the most of each journal's last.",
+        "How far the last refused epoch lay below its journal's window, for the journal with the largest gap.",
     ),
     _counter("fence_new_epochs", "upload", "fence.fences_new_epoch", "Fences at an epoch that was new."),
     _counter("fence_known_epochs", "upload", "fence.fences_known_epoch", "Fences at an epoch that was known."),

@@ -124,7 +124,7 @@ def _read(path: Path, note: Callable[[str], None]) -> dict[Key, float]:
     except FileNotFoundError:
         return {}
     except ValueError as e:  # it is not UTF-8 either
-        note(f"{path} does not hold metrics, and is begun anew: {e}")
+        note(f"{path} does not hold metrics, and is replaced: {e}")
         return {}
     return {key_of(s.name, s.labels): s.value for f in families for s in f.samples}
 

@@ -225,7 +225,8 @@ spark_options: Final = options([
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
     click.option(
         "--send-credentials/--no-send-credentials", default=None,
-        help="Whether a cluster's executors get the driver's credentials.  [default: unless it has them from a role]",
+        help="Whether a cluster's executors get the driver's credentials.  [default: if the driver's do not come "
+             "from a role]",
     ),
 ])  # fmt: skip
 """Gives a command the options for starting Spark."""
@@ -241,7 +242,7 @@ def engine_options(where: str = "Where it runs") -> Decorator:
     """
     choice = click.option(
         "--engine", type=click.Choice([AUTO, LOCAL, SPARK]), default=AUTO, show_default=True,
-        help=f"{where}: auto takes this process for small work, and then needs no Java.",
+        help=f"{where}: auto uses this process for small work, which needs no Java.",
     )  # fmt: skip
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,7 +290,7 @@ def since_1970(cluster: Cluster, time: int | None) -> int | None:
 
 price_option: Final = click.option(
     "--price-gb-month", type=Number(min=0), default=STANDARD_PRICE, show_default=True, metavar="DOLLARS",
-    help="What the store asks for a GB and month.",
+    help="The store's price per GB and month.",
 )  # fmt: skip
 """For commands that show the cost of garbage."""
 
@@ -311,7 +312,9 @@ def library(settings: Settings) -> Cluster:
     )
 
 
-yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal to ask at.")
+yes_option: Final = click.option(
+    "--yes", is_flag=True, help="Do not ask for confirmation; needed if there is no terminal."
+)
 """For commands that ask for confirmation."""
 
 
@@ -323,7 +326,7 @@ def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
     """
     where = f"in {without_secrets(cluster.url)} (cluster {cluster.handles().identity().cluster_id})"
     if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise UsageError(f"this would {verb} {what}, {where}: without a terminal to ask at, give --yes")
+        raise UsageError(f"this would {verb} {what}, {where}: there is no terminal to ask at; give --yes to confirm")
     question = escaped(f"I{where[1:]} this {verb}s {what}. {verb.capitalize()} it?")
     if not click.confirm("\n".join(fitted([question], 0, sys.stderr)), err=True):
         raise UsageError(f"nothing is {verb.removesuffix('e')}ed")

@@ -212,7 +212,7 @@ class Output:
             text, indent = ([f"{head}: {text[0]}"], indent and 2) if len(text) == 1 else ([head, *text], indent)
         shown = text if indent is None else fitted(text, indent, sys.stdout)
         lines = [json_text(data)] if self.json else shown
-        with writing_stdout("the command went through, but its result could not be written to stdout"):
+        with writing_stdout("the command succeeded, but its result could not be written to stdout"):
             for line in lines:
                 click.echo(line, color=is_coloured() or None)
 
@@ -247,7 +247,7 @@ class Output:
     def refuse_file(self, instead: str) -> None:
         """Raise `UsageError` if --json-file is given to a command that prints as it goes, and has no result."""
         if self._json_file is not None:
-            raise UsageError(f"--json-file takes a command's result, and this one prints as it goes: use {instead}")
+            raise UsageError(f"--json-file needs a single result, and this command prints as it runs: use {instead}")
 
     def _write_file(self, data: dict[str, Any]) -> None:
         if self._json_file is not None:
@@ -287,7 +287,7 @@ class Output:
         try:
             self.saw(cluster.status())
         except L0gcError as e:
-            self.note(f"the metrics do not have the cluster as it is now: {e}", "metrics_failed")
+            self.note(f"the metrics lack the cluster's present state: {e}", "metrics_failed")
 
     def note(self, text: str, name: str = "note", *, needed: bool = False, **fields: Any) -> None:
         """Print something that the user should know in addition to the result; `name` and `fields` are for readers of
@@ -309,11 +309,11 @@ def _new_file(name: str) -> Path:
     """Return a file that its folder seems to allow writing once the work is done."""
     path, writable = Path(name), False
     if name == "-":
-        raise UsageError("--json-file writes a file: --json prints to stdout")
+        raise UsageError("--json-file needs a file name; --json prints to stdout")
     with suppress(OSError, ValueError):  # a name that no file can have
         writable = not path.is_dir() and os.access(path.parent, os.W_OK)
     if not writable:
-        raise UsageError(f"--json-file {name} cannot be written: name a file in a folder that is there and writable")
+        raise UsageError(f"--json-file {name} cannot be written: name a file in a writable folder")
     return path
 
 
@@ -400,7 +400,7 @@ def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
         part = place.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else place  # as long as a name may be
         file = part.open("wb")
     except OSError as e:
-        raise UsageError(f"cannot write {path}: {e.strerror}; say where with -o FILE") from e
+        raise UsageError(f"cannot write {path}: {e.strerror}; name another file with -o FILE") from e
     try:
 
         def write(data: bytes) -> None:

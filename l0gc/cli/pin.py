@@ -30,8 +30,8 @@ def pin_command() -> None:
 @pin_command.command("create")
 @click.argument("name")
 @click.option("--ttl", type=duration, default=f"{PIN_TTL_S // 86_400}d", show_default=True, help="How long it lives.")
-@click.option("--topic", help="Keep what is in L1 of this topic, and of L0 what it needs; others' L1 may go.")
-@click.option("--level-one", is_flag=True, help="Keep what is in L1 alone, and let M move.")
+@click.option("--topic", help="Keep only this topic: its L1 objects, and the L0 objects that it needs.")
+@click.option("--level-one", is_flag=True, help="Keep only L1 objects, and let M move.")
 @click.option("--why", default="", metavar="TEXT", help="The reason, for others.")
 @cluster_options()
 def create(out: Output, cluster: Cluster, name: str, ttl: int, topic: str | None, level_one: bool, why: str) -> None:
@@ -76,7 +76,7 @@ def delete(out: Output, cluster: Cluster, name: str) -> None:
 
 def _line(p: PinView) -> str:
     if not p.in_effect:
-        held = "not in effect, M and all that is dropped wait for it"
+        held = "not in effect yet; M and all dropped objects wait for it"
     else:
         held = "L1 alone" if p.watermark is None else f"M stays at {epoch(p.watermark)} or below"
     why = f", {p.why}" if p.why else ""

@@ -78,7 +78,7 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
     whole = False
 
     def stopped() -> str:
-        return f"{path} is {'whole' if whole else 'as it was'}; running the command again is safe"
+        return f"{path} is {'complete' if whole else 'unchanged'}; running the command again is safe"
 
     with stop_on_interrupt(stopped):
         with out.progress(f"reading {topic}") as show, atomic_file(path) as write:
@@ -130,7 +130,7 @@ def log_command() -> None:
 @click.option("--controller", is_flag=True, help="The controller's log: topics, producers and epochs.  [default]")
 @click.option("--journal", type=click.IntRange(0), metavar="N", help="The log of journal N.")
 @click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin at this offset.")
-@click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, also where no entry is gone.")
+@click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, even if no entry was deleted.")
 @cluster_options()
 def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, start: int, checkpoint: bool) -> None:
     """Print what a log holds, one JSON object a line: its entries, and before them, where older ones are gone, its newest
@@ -144,7 +144,7 @@ def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, s
       l0gc log show --journal 3 --from 1200
     """
     if controller and journal is not None:
-        raise UsageError("show one log: --controller or --journal N")
+        raise UsageError("--controller and --journal exclude each other")
     out.refuse_file("--json")
     lines = damaged = 0
     with writing_stdout():
@@ -159,7 +159,9 @@ def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, s
             stdout.write((b"" if lines else _head(journal)) + b'],"count":%d,"damaged":%d}\n' % (lines, damaged))
     name = "the controller's log" if journal is None else f"journal {journal}"
     if damaged:
-        raise CorruptObjectError(f"{count(damaged, 'line')} of {name} cannot be read; those with an error say why")
+        raise CorruptObjectError(
+            f"{count(damaged, 'line')} of {name} cannot be read; each of those lines has its error"
+        )
     if not lines:
         out.note(f"{name} holds nothing" + (f" from offset {start} on" if start else ""))
 

@@ -136,7 +136,7 @@ def run_outcome(r: RunEntry) -> str:
 
 @cli_command("undelete")
 @click.option(
-    "--run", "run_id", required=True, shell_complete=RUN, metavar="RUN", help="The run to take back (l0gc runs list)."
+    "--run", "run_id", required=True, shell_complete=RUN, metavar="RUN", help="The run to undo (l0gc runs list)."
 )
 @record_option
 @cluster_options()
@@ -170,6 +170,7 @@ def _undelete_lines(result: UndeleteResult) -> list[str]:
     if result.restored:
         why = "it is at or below M" if result.command == SWEEP else "no journal names it"
         lines.append(
-            f"the next {result.command} deletes what is back again ({why}): copy it first, or run l0gc pause --why TEXT"
+            f"the next {result.command} deletes what was brought back ({why}): copy it first, or run l0gc pause "
+            f"--why TEXT"
         )
     return lines

@@ -113,11 +113,11 @@ def _keep_to_the_grace(out: int) -> None:
             _end_now(heard, "")
         elif time.monotonic() >= due:
             _end_now(
-                number, f"stopped, though not all of it ended within {GRACE_S:.0f} s: running the command again is safe"
+                number, f"stopped, but some work did not end within {GRACE_S:.0f} s: running the command again is safe"
             )
         elif not said:
             said = True
-            _thread.start_new_thread(_say, ("stopping (again to end at once)",))
+            _thread.start_new_thread(_say, ("stopping (a second signal ends it at once)",))
 
 
 def _end_now(number: int, why: str) -> None:

@@ -46,7 +46,7 @@ _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 @cli_command("status")
 @click.option(
     "--watch", type=duration, is_flag=False, flag_value=WATCH, metavar="[DURATION]",
-    help="Look again that often (5s), until Ctrl-C.",
+    help="Refresh at this interval (5s) until Ctrl-C.",
 )  # fmt: skip
 @price_option
 @cluster_options(metrics_options, epoch_interval_option)
@@ -156,7 +156,7 @@ def _epoch_and_m(s: Overview) -> Iterator[Line]:
         )
         in_all = f"{topics}, {partitions} in {journals}" if s.topics else topics
         yield Line("epoch", f"{s.cluster_epoch}, begun {_ago(s, s.epoch_ms)}; {in_all}")
-    published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "none is published"
+    published = f"{s.watermark}, published {_ago(s, s.published_ms)}" if s.published_ms >= 0 else "not published yet"
     now = f"; {epoch(s.computable_watermark)} if it were computed now" if s.computable_watermark is not None else ""
     yield Line("M", published + now)
     if s.external_log:
@@ -166,7 +166,7 @@ def _epoch_and_m(s: Overview) -> Iterator[Line]:
     lag = count(s.lag_epochs, "epoch")
     if s.lag_ms:
         more = " (or longer)" if s.lag_at_least else ""
-        lag += f"; what was uploaded in the last {span(s.lag_ms)}{more} cannot go yet"
+        lag += f"; what was uploaded in the last {span(s.lag_ms)}{more} cannot be deleted yet"
     yield Line("lag", lag)
     lost = f", {count(s.lost_records, 'record')} given up" if s.holes else ""
     unread = f"; not counted: {count(len(s.errors), 'journal')} that cannot be read" if s.errors else ""
@@ -178,14 +178,14 @@ def _epoch_and_m(s: Overview) -> Iterator[Line]:
 def _garbage(s: Overview) -> str:
     g, price = s.garbage, s.price_gb_month
     if g is None:
-        return "not known: nobody has listed the bucket yet"
+        return "unknown: the bucket has not been listed yet"
     eligible, as_of = f"{count(g.eligible_objects, 'object')} ({size(g.eligible_bytes)})", _ago(s, g.taken_ms)
     if not g.eligible_objects and not g.left_objects:
         return f"none as of {as_of}"
     name = " (S3 standard)" if price == STANDARD_PRICE else ""
     deleted = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
     if not g.left_objects:
-        return f"none: {eligible} of {as_of} went with the last sweeps"
+        return f"none: {eligible} of {as_of} were deleted by the last sweeps"
     left = ", what is left of it" if g.deleted_objects else ","
     if g.left_objects > g.eligible_objects:
         left = f"; since then {g.left_objects - g.eligible_objects:,} brought back, all of it"
@@ -280,7 +280,7 @@ def report_command(out: Output, cluster: Cluster, output: str, findings: Path | 
       l0gc verify --json > findings.json; l0gc report --findings findings.json
     """
     if out.json and output == _STDOUT:
-        raise UsageError("-o - and --json both print to stdout; take one of them")
+        raise UsageError("-o - and --json both print to stdout; give one of them")
     with out.progress("reading"):
         report = cluster.report(findings=findings, price_gb_month=price_gb_month)
     if output == _STDOUT:
@@ -325,7 +325,7 @@ def print_result(out: Output, result: DoctorResult) -> None:
 @operation_options(Verify)
 @cluster_options(engine_options(), metrics_options)
 def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
-    """Check that the bucket holds what the journals say, and that nothing live is at or below M. Changes nothing.
+    """Check that the bucket holds what the journals name, and that nothing live is at or below M. Changes nothing.
 
     \b
     Example:
@@ -338,7 +338,7 @@ def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
         verified,
         title="verifying",
         reports=True,
-        stays=lambda reported: "nothing was changed, and nothing is known; run l0gc verify again",
+        stays=lambda reported: "nothing was changed, and the check is incomplete; run l0gc verify again",
     )
 
 

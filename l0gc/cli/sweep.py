@@ -45,7 +45,8 @@ def new_run(cluster: Cluster) -> str:
     "listed",
     type=FILE,
     metavar="FILE",
-    help="With --dry-run: write what would be deleted there (key, epoch, bytes, time), - for stdout.",
+    help="With --dry-run: write the objects that would be deleted to this file (key, epoch, bytes, time); - for "
+    "stdout.",
 )
 @cluster_options(engine_options(), metrics_options)
 def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | None, **options: Any) -> None:
@@ -62,7 +63,7 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
     """
     if listed is not None and not options["dry_run"]:
         raise UsageError(
-            "--list writes what would be deleted, so it belongs to --dry-run; of a run, see l0gc runs show"
+            "--list needs --dry-run, since it writes what would be deleted; l0gc runs show lists what a run deleted"
         )
     if listed == "-" and out.json:
         raise UsageError("--list - writes to stdout, and so does --json: name a file for one of them")
@@ -99,7 +100,8 @@ def swept(r: SweepResult) -> list[str]:
     ]
     if plan.options.grace_s and r.bound < r.watermark:
         lines.append(
-            f"--grace held back what an M allows that was published within the last {span(int(1000 * plan.options.grace_s))}"
+            f"--grace held back what only an M published within this time allows: "
+            f"{span(int(1000 * plan.options.grace_s))}"
         )
     if r.watermark < 0:
         lines.append("nothing is published yet: run l0gc compute-watermark")
@@ -107,7 +109,7 @@ def swept(r: SweepResult) -> list[str]:
         before = r.eligible - r.held_by_age - r.deleted
         more = f", and {count(before, 'object')} by earlier ones" if before > 0 and not r.limited else ""
         lines.append(
-            f"shadow run {r.run_id}: nothing was deleted, this is on record{more}; l0gc verify --shadow judges it"
+            f"shadow run {r.run_id}: nothing was deleted, and it is on record{more}; l0gc verify --shadow judges it"
         )
     if plan.paused:
         lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")
@@ -126,7 +128,7 @@ def swept(r: SweepResult) -> list[str]:
     if not plan.by_version and r.deleted:
         lines += bytes_that_stay(plan, " or l0gc sweep --purge-versions")
     if r.versioning == UNKNOWN:
-        lines.append("whether the bucket keeps versions is not known: the store does not say (s3:GetBucketVersioning)")
+        lines.append("it is unknown whether the bucket keeps versions: the store did not answer s3:GetBucketVersioning")
     return lines
 
 

@@ -80,7 +80,7 @@ def list_tables(out: Output, cluster: Cluster) -> None:
 
 @table_command.command("drop")
 @click.argument("topic", shell_complete=TOPIC)
-@click.option("--forget", is_flag=True, help="Leave the catalog as it is: forget the table here alone.")
+@click.option("--forget", is_flag=True, help="Leave the catalog as it is, and forget the table in l0gc only.")
 @cluster_options()
 def drop(out: Output, cluster: Cluster, topic: str, forget: bool) -> None:
     """Drop a topic's table: it leaves its catalog, its metadata files go. L1 objects stay.

@@ -37,7 +37,7 @@ retention_options: Final = options([
     ),
     click.option(
         "--retention-bytes", type=quantity(BYTES, "512MiB, 10GiB or a number of bytes"), default=UNSET, metavar="SIZE",
-        help="Delete the oldest L1 objects of a partition while the others are as large as this. -1: unlimited.",
+        help="Delete the oldest L1 objects of a partition while the rest has at least this size. -1: unlimited.",
     ),
 ])  # fmt: skip
 
@@ -53,8 +53,8 @@ def retention_text(ms: int | None, bytes_: int | None) -> str:
 
 schema_option: Final = click.option(
     "--value-schema", type=click.File("rb"), metavar="FILE",
-    help="Have values, JSON objects, parsed into typed columns, too: a JSON Schema, or Iceberg's or Arrow's schema as JSON. "
-    "-: stdin.",
+    help="Parse values, which are JSON objects, into typed columns, too. FILE (- for stdin) is a JSON Schema, or "
+         "Iceberg's or Arrow's schema as JSON.",
 )  # fmt: skip
 
 
@@ -82,10 +82,12 @@ def topic_command() -> None:
 
 @topic_command.command("create")
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), required=True, help="How many partitions; it cannot change.")
+@click.option(
+    "--partitions", type=click.IntRange(1), required=True, help="The number of partitions, which cannot change."
+)
 @click.option(
     "--journals", type=click.IntRange(1),
-    help="Spread the partitions over so many journals. An upload then commits to each of them.  [default: 1]",
+    help="Spread the partitions over this many journals. An upload then commits to each of them.  [default: 1]",
 )  # fmt: skip
 @retention_options
 @schema_option
@@ -115,7 +117,7 @@ def create(
 
 @topic_command.command("alter")
 @click.argument("name", required=False, shell_complete=TOPIC)
-@click.option("--defaults", is_flag=True, help="Alter the settings of topics without their own.")
+@click.option("--defaults", is_flag=True, help="Alter the defaults of topics without their own settings.")
 @retention_options
 @schema_option
 @yes_option
@@ -141,12 +143,12 @@ def alter(
       l0gc topic alter --defaults --retention 30d
     """
     if (name is None) != defaults:
-        raise UsageError("name one topic, or say --defaults")
+        raise UsageError("name one topic, or give --defaults")
     schema = _schema_text(value_schema)
     if set(retention.values()) == {UNSET} and schema is None:
-        raise UsageError("say what to change: --retention, --retention-bytes or --value-schema")
+        raise UsageError("nothing to change: give --retention, --retention-bytes or --value-schema")
     if defaults and schema is not None:
-        raise UsageError("a value schema is a topic's own; leave out --defaults, and name the topic")
+        raise UsageError("a value schema belongs to one topic: name the topic instead of --defaults")
     if not yes and (
         lost := _lost(cluster, name, RetentionSettings(retention["retention_ms"], retention["retention_bytes"]))
     ):
@@ -186,7 +188,7 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
       l0gc topic delete events --yes
     """
     if not yes:
-        what = f"{_what_goes(cluster, name)}; its records can then be read no more, and their objects go"
+        what = f"{_what_goes(cluster, name)}; its records can then no longer be read, and their objects are deleted"
         asked(out, cluster, "delete", what)
     out.finish(
         lambda: cluster.topics.delete(name),
@@ -204,7 +206,7 @@ def _what_goes(cluster: Cluster, name: str) -> str:
     try:
         totals = cluster.topics.describe(name, limit=0)
     except CorruptObjectError:
-        return f"{what}; a journal of it cannot be read, so nobody knows how many records it has"
+        return f"{what}; one of its journals cannot be read, so its number of records is unknown"
     records = count(totals.records, "record")
     return f"{what} and {records}, {totals.unreconciled_records:,} of them not in L1"
 
@@ -225,7 +227,7 @@ def list_topics(out: Output, cluster: Cluster) -> None:
 @topic_command.command("infer")
 @click.argument("name", shell_complete=TOPIC)
 @click.option(
-    "--records", type=click.IntRange(1), default=10_000, show_default=True, help="Read up to so many records."
+    "--records", type=click.IntRange(1), default=10_000, show_default=True, help="Read at most this many records."
 )
 @cluster_options()
 def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
@@ -243,7 +245,7 @@ def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
 
 @topic_command.command("describe")
 @click.argument("name", shell_complete=TOPIC)
-@click.option("--partition", type=int, metavar="N", help="Show partition N alone.")
+@click.option("--partition", type=int, metavar="N", help="Show only partition N.")
 @click.option(
     "--limit",
     type=click.IntRange(0),
@@ -341,21 +343,21 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
 
 @cli_command("delete-records")
 @click.argument("topic", shell_complete=TOPIC)
-@click.option("--partition", type=int, metavar="N", help="Only of partition N.")
-@click.option("--all-partitions", is_flag=True, help="Of all partitions.")
+@click.option("--partition", type=int, metavar="N", help="Delete records of partition N only.")
+@click.option("--all-partitions", is_flag=True, help="Delete records of all partitions.")
 @click.option(
     "--before-offset",
     type=click.IntRange(-1),
     metavar="N",
-    help="The first offset that stays. -1: delete all that there is now.",
+    help="The first offset to keep. -1: delete all present records.",
 )
 @click.option(
     "--before-time",
     type=time_ms,
     metavar="TIME",
-    help="Delete what lies before the first record of this time or later: 2026-01-31T12:00:00Z, or 7d ago.",
+    help="Delete the records before the first one of this time or later: 2026-01-31T12:00:00Z, or 7d ago.",
 )
-@click.option("--dry-run", is_flag=True, help="Delete nothing; say what a run would delete.")
+@click.option("--dry-run", is_flag=True, help="Delete nothing; show what a run would delete.")
 @yes_option
 @cluster_options()
 def delete_records_command(
@@ -380,9 +382,9 @@ def delete_records_command(
       l0gc delete-records events --all-partitions --before-time 7d --dry-run
     """
     if (before_offset is None) == (before_time is None):
-        raise UsageError("say before what records are to be deleted: --before-offset or --before-time, one of the two")
+        raise UsageError("give the end of what to delete: either --before-offset or --before-time")
     if (partition is None) != all_partitions:
-        raise UsageError("say of which partitions: --partition N or --all-partitions, one of the two")
+        raise UsageError("give the partitions: either --partition N or --all-partitions")
     before_time = since_1970(cluster, before_time)
     delete = partial(cluster.delete_records, topic, partition, before_offset=before_offset, before_time_ms=before_time)
     if not yes and not dry_run and (plan := delete(dry_run=True)).records:
@@ -405,7 +407,7 @@ def _expired(result: ExpireResult) -> list[str]:
     if result.partitions > len(result.starts) > 0:
         lines.append(f"and {count(result.partitions - len(result.starts), 'partition')} more")
     if result.lost:
-        lines.append(f"{count(result.lost, 'partition')} changed during the run; the next run takes them")
+        lines.append(f"{count(result.lost, 'partition')} changed during the run; run it again for these")
     return lines
 
 
@@ -420,14 +422,14 @@ run_expire: Final = partial(
 
 @cli_command("give-up")
 @click.argument("topic", required=False, shell_complete=TOPIC)
-@click.option("--object", "objects", multiple=True, metavar="KEY", help="A lost L0 object, for all records in it.")
+@click.option("--object", "objects", multiple=True, metavar="KEY", help="Give up all records of this lost L0 object.")
 @click.option("--partition", type=int, metavar="N", help="The partition of TOPIC that has lost records.")
 @click.option(
     "--offsets",
     "span",
     type=span_of("offsets", "20-29 or 7"),
     metavar="FIRST-LAST",
-    help="Its lost records, both ends included.",
+    help="The offsets of its lost records, both ends included.",
 )
 @click.option("--force-readable", is_flag=True, help="Give them up although some of them can be read.")
 @yes_option

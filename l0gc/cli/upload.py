@@ -111,7 +111,7 @@ def list_all(out: Output, cluster: Cluster) -> None:
         shown = [
             f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {moment(p.began_ms)}" for p in found.producers
         ]
-        return shown or ["no producers exist; l0gc upload --producer NAME makes one"]
+        return shown or ["no producers exist; l0gc upload --producer NAME creates one"]
 
     out.finish(cluster.producers.list, lines)
 

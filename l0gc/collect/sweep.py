@@ -55,7 +55,7 @@ class SweepResult(RunResult, kw_only=True):
         requests: `list` and `delete` requests, each repeated delete counted, repeated lists not. Of a dry run, the
             deletes of full batches: `--max-rate` and a slow store make smaller ones.
         throttled: How often the store asked to slow down, or did not answer in time.
-        backpressure_seconds: For how long deleting waited because of that.
+        backpressure_seconds: How long deleting waited because of that.
         failures: Up to 20 failures, each with `key`, `code` and `message`.
         versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
         engine: `local` or `spark`.

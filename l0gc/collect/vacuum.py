@@ -51,7 +51,7 @@ class VacuumResult(RunResult, kw_only=True):
         uploads_aborted: Unfinished multipart uploads of L1 objects aborted: a killed run's, stamped below the fence.
         requests: `list` and `delete` requests.
         throttled: How often the store asked to slow down, or did not answer in time.
-        backpressure_seconds: For how long deleting waited because of that.
+        backpressure_seconds: How long deleting waited because of that.
         failures: Up to 20 failures, each with `key`, `code` and `message`.
         broken: Journals that could not be read, and why; nothing of theirs was deleted. With any, exit code 3.
         damaged: Dropped index objects that could not be read, and why; they stay, with the L1 objects that they list.

@@ -140,12 +140,12 @@ def test_ages_are_by_the_stores_clock_and_each_epoch_names_its_holder() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--snapshot-age", "1h"], "--snapshot-age belongs to --reports and --partitions"),
-        (["--cluster-epoch", "9"], "--cluster-epoch belongs to --reports and --partitions"),
-        (["--expect-partitions", "0"], "--expect-partitions belongs to --reports and --partitions"),
-        (["--allow-no-partitions"], "--allow-no-partitions belongs to --reports and --partitions"),
-        (["--allow-unlisted-reports"], "--allow-unlisted-reports belongs to --reports and --partitions"),
-        (["--reports", "r.csv"], "--reports and --partitions belong together"),
+        (["--snapshot-age", "1h"], "--snapshot-age needs --reports and --partitions"),
+        (["--cluster-epoch", "9"], "--cluster-epoch needs --reports and --partitions"),
+        (["--expect-partitions", "0"], "--expect-partitions needs --reports and --partitions"),
+        (["--allow-no-partitions"], "--allow-no-partitions needs --reports and --partitions"),
+        (["--allow-unlisted-reports"], "--allow-unlisted-reports needs --reports and --partitions"),
+        (["--reports", "r.csv"], "--reports and --partitions need each other"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(args: list[str], message: str) -> None:

@@ -85,15 +85,15 @@ def test_a_json_file_has_the_result_next_to_what_is_printed(cluster: Handles, tm
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["topic", "list", "--json-file", "-"], "--json-file writes a file: --json prints to stdout"),
+        (["topic", "list", "--json-file", "-"], "--json-file needs a file name; --json prints to stdout"),
         (["housekeep", "--json-file", "/nowhere/file"], "--json-file /nowhere/file cannot be written: "),
         (
             ["read", "events", "--json-file", "{}"],
-            "--json-file takes a command's result, and this one prints as it goes: ",
+            "--json-file needs a single result, and this command prints as it runs: ",
         ),
         (
             ["log", "show", "--json-file", "{}"],
-            "--json-file takes a command's result, and this one prints as it goes: ",
+            "--json-file needs a single result, and this command prints as it runs: ",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_a_producer_is_described_on_lines_of_at_most_80_columns(cluster: StoreCo
 
 
 def test_the_list_has_every_name(cluster: StoreConfig, tmp_path: Path) -> None:
-    assert text_of("producer", "list") == ["no producers exist; l0gc upload --producer NAME makes one"]
+    assert text_of("producer", "list") == ["no producers exist; l0gc upload --producer NAME creates one"]
     put(tmp_path / "in", 1)
     (row,) = l0gc("producer", "list")["producers"]
     assert (row["name"], row["epoch"]) == ("nightly", 0)

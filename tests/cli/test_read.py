@@ -68,7 +68,7 @@ def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Handles, tmp_pa
 @pytest.mark.parametrize(
     ("cause", "raised", "said"),
     [
-        (KeyboardInterrupt(), StoppedError, "stopped: .*out is as it was; running the command again is safe"),
+        (KeyboardInterrupt(), StoppedError, "stopped: .*out is unchanged; running the command again is safe"),
         (AccessDeniedError("denied"), RefusedObjectError, "denied"),
     ],
 )
@@ -88,7 +88,7 @@ def test_nothing_half_is_left(
 def test_a_file_that_cannot_be_is_a_sentence(cluster: Handles, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "none" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 300)):
-        with pytest.raises(UsageError, match=r"^cannot write .*; say where with -o FILE$"):
+        with pytest.raises(UsageError, match=r"^cannot write .*; name another file with -o FILE$"):
             l0gc("read", "events", "-o", str(place))
     with pytest.raises(OutputFailedError, match=r"^/dev/full could not be written: No space left on device$"):
         l0gc("read", "events", "-o", "/dev/full")

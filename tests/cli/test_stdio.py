@@ -16,8 +16,8 @@ from tests.support.cli import BIN, founded, l0gc, l0gc_process
 
 pytestmark = pytest.mark.weed
 
-FULL = "l0gc: the command went through, but its result could not be written to stdout: No space left on device\n"
-CLOSED = "l0gc: the command went through, but its result could not be written to stdout: it is closed\n"
+FULL = "l0gc: the command succeeded, but its result could not be written to stdout: No space left on device\n"
+CLOSED = "l0gc: the command succeeded, but its result could not be written to stdout: it is closed\n"
 
 
 def shell(redirection: str, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -69,7 +69,7 @@ def test_a_closed_stdin_is_a_sentence(cluster: None) -> None:
     ended = shell("<&-", "upload", "events", "-")
     assert (ended.returncode, ended.stderr.decode()) == (
         1,
-        "l0gc: stdin is closed, and something was to be read from it\n",
+        "l0gc: stdin is closed, and the command reads from it\n",
     )
 
 
@@ -115,7 +115,7 @@ def test_a_full_disk_is_a_sentence_that_names_the_way_out(capfd: pytest.CaptureF
     )
     none = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
     assert entry._of_this_machine(none) == (
-        "no usable temporary directory found in ['/tmp']: set TMPDIR to a folder that can be written"
+        "no usable temporary directory found in ['/tmp']: set TMPDIR to a writable folder"
     )
 
 

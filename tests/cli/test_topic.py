@@ -152,7 +152,7 @@ def test_a_deletion_says_what_goes_and_asks(cluster: StoreConfig, tmp_path: Path
             typed.type("l0gc topic delete events")
             shown = " ".join(screen_of(typed.run(answer, code=code)).split())
             what = "topic events (revision 1) with 2 partitions and 3 records, 3 of them not in L1"
-            assert f" this deletes {what}; its records can then be read no more" in shown
+            assert f" this deletes {what}; its records can then no longer be read" in shown
             assert f"In s3://{cluster.bucket}/{cluster.prefix} (cluster " in shown
             assert said in shown
             assert bool(l0gc("topic", "list")["topics"]) == (answer == "n")
@@ -165,7 +165,7 @@ def test_where_there_is_no_terminal_to_ask_at_nothing_is_deleted_without_yes(
     l0gc("topic", "create", "events", "--partitions", "2")
     ended = ended_here("topic", "delete", "events", *options, stdin=b"y\n")
     assert (ended.code, ended.stdout) == (2, b"")
-    assert "without a terminal to ask at, give --yes" in ended.stderr
+    assert "there is no terminal to ask at; give --yes to confirm" in ended.stderr
     assert l0gc("topic", "list")["topics"]
     assert ended_here("topic", "delete", "events", "--yes", *options).code == 0
     assert not l0gc("topic", "list")["topics"]

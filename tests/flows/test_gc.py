@@ -138,7 +138,7 @@ def test_a_dry_run_changes_nothing(loaded: S3Store, capsys: pytest.CaptureFixtur
     assert (done["housekeep"], done["reconcile"]) == (None, None)
     assert (done["compute_watermark"]["published"], done["sweep"]["dry_run"]) == (False, True)
     assert done["vacuum"]["dry_run"] is True
-    assert "leaves out what comes before compute-watermark" in capsys.readouterr().err
+    assert "skips the steps before compute-watermark" in capsys.readouterr().err
 
 
 def test_without_a_cluster_nothing_begins(store: S3Store) -> None:

@@ -61,7 +61,7 @@ class MergeResult(Outcome):
     """What a run did, or with `dry_run` would do.
 
     Attributes:
-        merged: `objects_before`: L1 objects that others have taken the place of. `objects_after`: those others.
+        merged: `objects_before`: L1 objects that merges replaced. `objects_after`: those others.
             `records`: how many they hold. `bytes`: their size; in a dry run the size of those before, which is the most
             that it can be. `bytes_read`: the size of those before. `partitions`: in how many partitions.
         lost: Merges that were given up, because another merge, an expiry or the deletion of the topic had changed the
