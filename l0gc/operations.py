@@ -90,7 +90,7 @@ def _check_storable(value: object) -> None:
     """Raise `ValueError` for a number or text, also within a sequence, that no entry can store."""
     match value:
         case int() | float() if not -(2**63) <= value < 2**63:  # nor is NaN
-            raise ValueError("it must be a number of 64 bits")
+            raise ValueError("it must fit into 64 bits")
         case str() | Path():
             text = str(value)
             text.encode(errors="surrogateescape" if isinstance(value, Path) else "strict")

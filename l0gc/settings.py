@@ -135,7 +135,7 @@ def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[s
         sections[name] = {key.replace("_", "-"): value for key, value in given.items()}
         for key in sections[name]:
             if key not in known:
-                hint = suggestion(key, known, f"l0gc {name} --help has them")
+                hint = suggestion(key, known, f"l0gc {name} --help lists them")
                 raise UsageError(f"the config file {path} has an unknown option {key!r} in [{where}{name}]; {hint}")
     return sections
 

@@ -221,8 +221,8 @@ def test_without_m_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch, caplog: p
         result: Any = raised.value.result
         assert (result.sweep, result.vacuum, set(result.not_due)) == (None, None, {"merge", "expire", "table_sync"})
         assert [m for m in caplog.messages if "left out" in m] == [
-            "sweep is left out: M was not computed",
-            "vacuum is left out: M was not computed",
+            "sweep is skipped: M was not computed",
+            "vacuum is skipped: M was not computed",
         ]
 
 

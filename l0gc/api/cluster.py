@@ -465,7 +465,7 @@ class Cluster:
             from l0gc.spark.frames import ExternalFrames
 
             if external is not None or reports is None or partitions is None:
-                raise UsageError("reports and partitions belong together, and without external")
+                raise UsageError("reports and partitions need each other, and exclude external")
             external = ExternalFrames(reports, partitions)
         if spark is None:
             spark = getattr(external, "session", None)
@@ -682,7 +682,7 @@ class Cluster:
         if above is not None and expect is not None:
             raise UsageError("--expect and --above exclude each other")
         if close_unknown_topics and above is None:
-            raise UsageError("--close-unknown-topics goes with --above")
+            raise UsageError("--close-unknown-topics needs --above")
         cluster = self.handles()
         if above is None:
             return AdvancedEpoch(cluster.controller.advance(expect, user_at_host()))
@@ -768,7 +768,7 @@ class Cluster:
 
         cluster, wanted = self.handles(), Verify.of(options)
         if wanted.access_logs is not None and not wanted.shadow:
-            raise UsageError("--access-logs goes with --shadow")
+            raise UsageError("--access-logs needs --shadow")
         check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
         if wanted.shadow:
             progress("reading the records of shadow runs and the journals")

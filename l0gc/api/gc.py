@@ -101,9 +101,9 @@ class GcResult(Outcome):
         if not self.errors:
             return None
         failed = ", ".join(f"{e.step} ({e.exit_code})" for e in self.errors)
-        text = f"not every step went through: {failed}; what each said is above"
+        text = f"some steps failed: {failed}; their errors are above"
         if not self.refused:
-            text += ", and l0gc status has the way out"
+            text += ", and l0gc status shows what to do"
         return EndedError(text, gc_steps.worst(e.exit_code for e in self.errors))
 
 
@@ -160,7 +160,7 @@ class _Run:
         for step in steps:
             if gc_steps.is_left_out(step.name, [e.step for e in self._result.errors]):
                 left_out = event("step_left_out", step=step.name)
-                _log.log(NOTE, "%s is left out: M was not computed", step.name, extra=left_out)
+                _log.log(NOTE, "%s is skipped: M was not computed", step.name, extra=left_out)
             elif not self._do(step):
                 break
 
@@ -245,7 +245,7 @@ class Due:
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
         due = merge_due(self._cluster, MergeRule(self._merge.target_bytes, self._merge.fan_in))
-        return "" if due else "no partition has L1 objects that should be one"
+        return "" if due else "no partition has L1 objects to merge"
 
     def no_expiry(self) -> str:
         state = self._cluster.controller.snapshot()
@@ -299,7 +299,7 @@ class Due:
         dropped = source.is_due(self._now_ms() - int(1000 * self._vacuum.l1_grace_s))
         if dropped or source.broken or self.orphans():
             return ""
-        return "nothing that was dropped has had its grace, and orphans were searched for within a day"
+        return "the grace of dropped objects has not ended, and orphans were searched for less than a day ago"
 
     def orphans(self) -> bool:
         """Return whether it is time to look for orphans, which takes a listing."""

@@ -213,7 +213,7 @@ class Pins(Group):
             why: for others.
         """
         if name.startswith(TABLE_PINS):
-            raise UsageError(f"pin names that begin with {TABLE_PINS!r} are those of tables; use another name")
+            raise UsageError(f"pin names that begin with {TABLE_PINS!r} are reserved for tables; use another name")
         cluster = self._handles()
         revision = ALL_TOPICS if topic is None else cluster.controller.snapshot().topic(topic).revision
         pin = pins.create_pin(
@@ -365,7 +365,7 @@ class Runs(Group):
         cluster.identity()
         found = find_in_runs(cluster, key, records=records_of(cluster, record_dir))
         if found is None:
-            raise NotFoundError(f"no run that is on record deleted {key!r}: its record expired, or it was never there")
+            raise NotFoundError(f"no recorded run deleted {key!r}: its record expired, or it was never there")
         return found
 
 

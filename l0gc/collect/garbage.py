@@ -69,13 +69,13 @@ GARBAGE: Final = {
         SWEEP,
     ),
     DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics", _DROPPED, (L1_DATA,)),
-    DROPPED_INDEX: GarbageKind("index objects that others have taken the place of", _DROPPED, (L1_INDEX,)),
+    DROPPED_INDEX: GarbageKind("index objects that newer ones replaced", _DROPPED, (L1_INDEX,)),
     ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", _ORPHANED, (L1_DATA,), listed=True),
     ORPHANED_INDEX: GarbageKind("index objects that no journal ever named", _ORPHANED, (L1_INDEX,), listed=True),
     RUN_RECORDS: GarbageKind(
         "objects of old run records",
-        "The run is older than `--keep-runs`, or not one of the 10,000 newest; with them go the last runs, just as old, of "
-        "jobs that this l0gc does not have.",
+        "The run is older than `--keep-runs`, or not one of the 10,000 newest; equally old notes of the last runs of "
+        "jobs that this l0gc does not have go, too.",
         (RUNS, ATTEMPTS),
         old=old_run_records,
         recorded=False,

@@ -93,16 +93,16 @@ def sweep_not_due(
         shadow: whether it is a shadow run.
     """
     if published is None or published.watermark <= NO_WATERMARK:
-        return "nothing is published that may be deleted"
+        return "no published M allows a deletion"
     bound = published.watermark if before_ms is None else watermark_at(published, before_ms)
     if bound <= NO_WATERMARK:
-        return f"M = {published.watermark} was published too lately for --sweep-grace, and none before it"
+        return f"M = {published.watermark} was published too recently for --sweep-grace, and no older one counts"
     if bound <= (done := max(note.swept, note.shadowed) if shadow else note.swept):
         older = "" if bound == published.watermark else ", the newest that --sweep-grace allows"
         did = "deleted" if done == note.swept else "has on record"
         return f"the last sweep {did} all up to M = {bound}{older}"
     if published.eligible_objects == 0:
-        return f"M = {published.watermark} was published with a listing, which had nothing at or below it"
+        return f"M = {published.watermark} was published with a listing that had nothing at or below it"
     return ""
 
 

@@ -127,7 +127,7 @@ class PauseWatch:
 
 def paused_error(described: str) -> PausedError:
     """Return the error that a sweep ends with while the pause `described` is set."""
-    return PausedError(f"sweeps are paused: {described}; l0gc resume lets them go on")
+    return PausedError(f"sweeps are paused: {described}; run l0gc resume to let them continue")
 
 
 def describe_pause(pause: Pause) -> str:

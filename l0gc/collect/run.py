@@ -123,7 +123,8 @@ class RunResult(Tally, Outcome, kw_only=True):
             return paused_error(self.paused)
         if self.stopped:
             return StoppedError(
-                f"stopped; requests in progress are done, and another {self.command} goes on from there", _STOPPED_CODE
+                f"stopped; requests in progress are done, and another {self.command} continues from there",
+                _STOPPED_CODE,
             )
         if self.over_ratio:
             allowed = count(self.plan.ratio_limit or 0, "object is", "objects are")

@@ -186,7 +186,7 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
         """Return a sentence on what the run did, and whether it can be undone."""
         run = f"run {self.run_id} ({self.command or 'killed'})"
         if self.status != DELETED:
-            return f"{run} meant to delete it ({size(self.size)}), and left it"
+            return f"{run} planned to delete it ({size(self.size)}), but left it"
         when = f" at {moment(self.deleted_ms)}" if self.deleted_ms >= 0 else ""
         undo = f"l0gc undelete --run {self.run_id} brings back what the run deleted"
         back = undo if self.kept else "no version of it was kept, so only a backup brings it back"
@@ -419,8 +419,8 @@ def who_deleted(cluster: ClusterHandle, key: str) -> str:
     try:
         found = find_in_runs(cluster, key)
     except (StoreError, CorruptObjectError) as e:
-        return f"whether a run deleted it cannot be read: {e}"
-    return "no run that is on record deleted it" if found is None else found.sentence
+        return f"it is unknown whether a run deleted it: {e}"
+    return "no recorded run deleted it" if found is None else found.sentence
 
 
 def _reached(records: Records, run_id: str, epoch: int) -> bool:
@@ -441,13 +441,13 @@ def run_named(records: Records, start: str) -> str:
     if run_of(f"{folder(start)}x") is not None:
         return start
     if not re.fullmatch(r"[0-9]{1,8}|[0-9]{8}T[0-9]{0,6}|[0-9]{8}T[0-9]{6}Z(-[0-9a-f]{0,7})?", start):
-        raise UsageError(f"{start!r} is not a run id; they look like 20260131T235959Z-0123abcd (l0gc runs list)")
+        raise UsageError(f"{start!r} is not a run id; use for example 20260131T235959Z-0123abcd (l0gc runs list)")
     runs = {run for page in records.scan(RUNS) for key in page.keys if (run := run_of(key)) and run.startswith(start)}
     if len(runs) > 1:
         raise UsageError(f"{start} begins the ids of {len(runs)} runs, {min(runs)} and others: give more of it")
     if not runs:
         raise NotFoundError(
-            f"no run whose id begins with {start} has a record; l0gc runs list shows those that are kept"
+            f"no run whose id begins with {start} has a record; l0gc runs list shows the records that are kept"
         )
     return runs.pop()
 

@@ -96,7 +96,7 @@ class VacuumResult(RunResult, kw_only=True):
             found.append(f"{count(self.failed, 'object')} could not be deleted; the first is {first.key}: {first.why}")
         if self.broken:
             broken = count(len(self.broken), "journal")
-            found.append(f"{broken} could not be read, and nothing of theirs was deleted: {self.broken[0]}")
+            found.append(f"{broken} could not be read, so none of their objects was deleted: {self.broken[0]}")
         if self.damaged:
             damaged = count(len(self.damaged), "dropped index object")
             found.append(f"{damaged} could not be read: {self.damaged[0]}")

@@ -298,7 +298,7 @@ class _BoundProcess:
         """Return why the process died, as one line of its log: its fatal error, else the log's end."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         fatal = [line for line in lines if FATAL.match(line)]
-        return (" / ".join(fatal[:1] or lines[-3:]) or "(it said nothing)")[-600:]
+        return (" / ".join(fatal[:1] or lines[-3:]) or "(it printed nothing)")[-600:]
 
 
 def _refuse_if_taken(port: int) -> None:
@@ -309,7 +309,8 @@ def _refuse_if_taken(port: int) -> None:
             listener.bind((HOST, port))
         except OSError as error:
             raise EmbeddedServerError(
-                f"port {port} of {HOST} cannot be had ({error.strerror}); take another one, or none for any that is free"
+                f"port {port} of {HOST} is not available ({error.strerror}); choose another one, or leave it out to "
+                f"use a free one"
             ) from error
 
 

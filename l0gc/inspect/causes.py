@@ -62,7 +62,7 @@ fail.
 HOUSEKEEP: Final = "l0gc housekeep"
 BARRIER: Final = "l0gc housekeep --barrier"
 SWEEP: Final = "l0gc sweep"
-RESUME: Final = "wait until its reason is gone, then l0gc resume"
+RESUME: Final = "wait until its reason no longer holds, then l0gc resume"
 UNPIN: Final = f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
 PUT_BACK: Final = f"put the newest log of that journal back (docs/operate-logs.md), then {COMPUTE}"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
@@ -188,7 +188,7 @@ def find_warnings(o: Overview) -> list[Cause]:
         warnings.append(Cause(DAMAGED_RECORD, o.damaged_record, remedy))
     if o.unclosed:
         warnings.append(
-            Cause(UNCLOSED_TOPIC, _first(o.unclosed), f"{HOUSEKEEP}, which closes it, or says why it cannot")
+            Cause(UNCLOSED_TOPIC, _first(o.unclosed), f"{HOUSEKEEP}, which closes it, or reports why it cannot")
         )
     warnings += [Cause(OVERDUE_TABLE, t.sentence, t.remedy) for t in o.tables if t.overdue]
     warnings += _brought_back(o)
@@ -221,9 +221,9 @@ def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
     if abs(skew_ms) <= SKEW_MS:
         return None
     detail = (
-        f"this machine's clock is {abs(skew_ms) / 1000:,.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the store's; ticks "
-        "and ages use the store's, so it does not hold M, but records get this one's time, and S3 refuses requests from 15 "
-        "minutes on"
+        f"this machine's clock is {abs(skew_ms) / 1000:,.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the "
+        f"store's; it does not hold M, since ticks and ages use the store's clock, but records get this one's time, "
+        f"and S3 refuses requests from a difference of 15 minutes on"
     )
     return Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")
 
@@ -302,7 +302,7 @@ def _of_the_bucket(o: Overview) -> Iterator[Cause]:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
         yield Cause(DAMAGED_JOURNAL, _first(o.damaged_journals), remedy)
     if unreadable := [e for e in o.errors if e not in o.damaged_journals]:
-        remedy = f"see to what it says, then {HOUSEKEEP} && {COMPUTE}"
+        remedy = f"fix what it reports, then {HOUSEKEEP} && {COMPUTE}"
         yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)
     if o.damaged:
         ways = f"restore that object from a version or a backup, or give up its records: {o.giving_up}"
@@ -368,7 +368,7 @@ def _of_partitions(o: Overview) -> Iterator[Cause]:
         records = f"{_some(o, by_data)} at {o.computable_watermark}: {_at_least(o)}{total} not in L1 yet"
         if failed := o.failed("reconcile"):
             detail = f"{records}, and {_ran(o, 'reconcile')}: {failed.error}"
-            yield Cause(RECONCILE_FAILED, detail, f"see to what it says, then {remedy}")
+            yield Cause(RECONCILE_FAILED, detail, f"fix what it reports, then {remedy}")
         else:
             yield Cause(UNRECONCILED_DATA, f"{records}; {_ran(o, 'reconcile')}", remedy)
     if idle:
@@ -440,11 +440,11 @@ def _of_failed_runs(o: Overview, others: set[str]) -> Iterator[Cause]:
     for command, code, remedy, explained in rows:
         attempt = o.failed(command)
         if attempt is not None and not others & explained:
-            yield Cause(code, f"{_ran(o, command)}: {attempt.error}", f"see to what it says, then {remedy}")
+            yield Cause(code, f"{_ran(o, command)}: {attempt.error}", f"fix what it reports, then {remedy}")
 
 
 def _of_sweeps(o: Overview) -> Iterator[Cause]:
     if o.paused is not None:
         yield Cause(PAUSED, f"sweeps are paused: {describe_pause(o.paused)}", RESUME)
     elif attempt := o.failed("sweep"):
-        yield Cause(SWEEP_FAILED, f"{_ran(o, 'sweep')}: {attempt.error}", f"see to what it says, then {SWEEP}")
+        yield Cause(SWEEP_FAILED, f"{_ran(o, 'sweep')}: {attempt.error}", f"fix what it reports, then {SWEEP}")

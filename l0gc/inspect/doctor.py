@@ -264,7 +264,7 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
     try:
         tried = probe(store, runtime)
     except AccessDeniedError as e:
-        yield warning("store", f"not tried in full: {e}", "allow it, or run this once as the user that runs init")
+        yield warning("store", f"not tried completely: {e}", "allow it, or run this once as the user that runs init")
         return
     except StoreUnfitError as e:
         yield failure("store", str(e), "keep the cluster on another store: l0gc refuses this one, as init does")
@@ -273,8 +273,8 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
     if form is not None and store.quotes_etags != (form.etags == QUOTED):
         yield failure(
             "etags",
-            f"the store does not take ETags as {FORMAT} says ({form.etags})",
-            "run l0gc init again: it tries the store, and remembers what it takes",
+            f"the store does not accept ETags in the form that {FORMAT} records ({form.etags})",
+            "run l0gc init again: it probes the store, and records which form it accepts",
         )
     lost = race(store, runtime)
     if lost:
@@ -295,7 +295,7 @@ def race(store: ObjectStore, runtime: Runtime) -> str:
                     winners = _winners(pool, store, key, etag)
                     body = store.get(key).body
                     if len(winners) > 1 or (winners and body != winners[0]):
-                        return f"{len(winners)} threads got success for their conditional {kind} of one key"
+                        return f"{len(winners)} threads succeeded with a conditional {kind} of one key"
     finally:
         store.discard(folder)
     return ""
@@ -413,7 +413,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
             yield failure(
                 "lifecycle",
                 f"{where} {EXPIRES} by age, whether they are needed or not",
-                "remove it: M says what may go",
+                "remove it: M decides what may be deleted",
             )
         elif MOVES in rule.does:
             fights += 1
@@ -421,7 +421,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
                 "lifecycle", f"{where} {MOVES}", "exclude l0gc/ and level_zero/: early deletion and retrieval cost more"
             )
     if not fights:
-        yield ok("lifecycle", "no rule fights l0gc")
+        yield ok("lifecycle", "no rule conflicts with l0gc")
     bare = [
         folder
         for folder in VERSIONED_FOLDERS
@@ -433,7 +433,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
     if versioned and bare:
         yield warning(
             "old versions",
-            f"no rule expires those below {', '.join(bare)}, and the delete markers there: what is deleted stays",
+            f"no rule expires those below {', '.join(bare)}, and the delete markers there, so deleted bytes stay",
             f"let one rule expire noncurrent versions and expired delete markers below {prefix or 'the whole bucket'}",
         )
 

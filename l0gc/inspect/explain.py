@@ -142,7 +142,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     else:
         _epoch(e, o, parsed.epoch, key=key)
         if e.verdict == "held" and not e.broken and not o.external_log:
-            e.explanation.insert(0, "No journal refers to it any more; it goes when M reaches its epoch.")
+            e.explanation.insert(0, "No journal refers to it any more; it may be deleted once M reaches its epoch.")
     return _refused(e, o)
 
 
@@ -169,7 +169,7 @@ def explain_partition(cluster: Handles, name: str) -> Explanation:
     o = read_overview(cluster)
     if o.external_log:
         raise SafetyError(
-            f"partition {name} is another system's, whose log l0gc cannot read: its reports say what it holds"
+            f"partition {name} belongs to another system, whose log l0gc cannot read; see that system's reports"
         )
     topic, partition = o.logs.snapshot.topic(m[1]), int(m[2])
     if partition >= topic.partitions:
@@ -195,7 +195,7 @@ def _explanation(o: Overview, subject: str, epoch: int | None = None) -> Explana
 def _refused(e: Explanation, o: Overview) -> Explanation:
     """Return the explanation with the cause that blocks publications and deletions: everything else waits for its end."""
     if (cause := blocking_cause(o)) is not None:
-        e.explanation.append(f"Nothing is published or deleted by M until this is mended: {cause.detail}.")
+        e.explanation.append(f"Nothing is published or deleted by M until this is fixed: {cause.detail}.")
         e.next = cause.remedy
     return e
 
@@ -257,7 +257,7 @@ def _who_names(cluster: Handles, o: Overview, l1: L1Key) -> tuple[bool, str]:
                 return True, f"Journal {journal} names it: its records are live."
         except UNREADABLE as error:
             return False, f"Whether a journal names it cannot be read: {error}."
-    return False, "No journal that could be read names it: it is what a run left, or what a run is about to commit."
+    return False, "No journal that could be read names it: a run left it behind, or is about to commit it."
 
 
 def _needed(

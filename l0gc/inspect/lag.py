@@ -92,7 +92,8 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
             offsets = {int(partition): offset for partition, offset in stored.items() if partition != REVISION}
             if offsets and max(offsets) >= topic.partitions:
                 raise NotFoundError(
-                    f"{name} has partition {topic_name}/{max(offsets)}, which does not exist: that is another cluster's"
+                    f"{name} has partition {topic_name}/{max(offsets)}, which does not exist: the query reads "
+                    f"another cluster"
                 )
             found += _of_topic(cluster, topic, offsets, source, now_ms)
     return QueryLag(batch_id, now_ms, found)
@@ -108,7 +109,8 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
     version, _, *lines = checkpoint.get(f"offsets/{max(ended)}").body.decode(errors="replace").splitlines() or [""] * 2
     if version != _VERSION:
         raise UnsupportedFormatError(
-            f"{name}/offsets/{max(ended)} has version {version!r}, and l0gc knows {_VERSION}, which Spark writes unless "
+            f"{name}/offsets/{max(ended)} has version {version!r}, but l0gc reads only {_VERSION}, which Spark "
+            f"writes unless "
             "spark.sql.streaming.offsetLog.formatVersion is set"
         )
     found = {}

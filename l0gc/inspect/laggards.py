@@ -144,7 +144,7 @@ def find_laggards(
         return Laggards()
     if scan is None:
         laggards = _who(unreconciled, below - 1)
-        text = "; how much garbage that keeps is not known, since the bucket was never listed"
+        text = "; how much garbage that keeps is unknown, since the bucket was never listed"
         sentence = f"{_lag(laggards, now_ms)}{_ending(text, COMPUTE, giving_up)}"
         return msgspec.structs.replace(laggards, garbage_bytes=None, sentence=sentence)
     objects = {r.epoch: (r.objects, r.bytes) for r in scan.epochs if r.epoch is not None}

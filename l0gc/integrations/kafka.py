@@ -100,9 +100,10 @@ def to_l0gc(
             missing = sorted(filled.intersection(partitions) - positions.keys())
             if missing and not from_beginning:
                 raise SafetyError(
-                    f"partition {missing[0]} of topic {topic!r} has records, and no position of topic {source!r} (id "
-                    f"{read_id}) in Kafka cluster {cluster_id} is remembered: it was made again, the bridge was down for "
-                    "weeks, or the records are another source's; if they are not of this one, start it with --from-beginning"
+                    f"partition {missing[0]} of topic {topic!r} has records, but no position in topic {source!r} (id "
+                    f"{read_id}) of Kafka cluster {cluster_id} is stored: that topic was created again, the bridge "
+                    f"was down for weeks, or the records have another source; if they do, start the bridge with "
+                    f"--from-beginning"
                 )
             for p in wanted:
                 p.offset = positions.get(p.partition, OFFSET_BEGINNING)
@@ -125,8 +126,8 @@ def to_l0gc(
                     continue
                 if (now_id := topic_id(admin, source)) != read_id:
                     raise SafetyError(
-                        f"topic {source!r} of Kafka had the id {read_id} and has {now_id}: it was made again while it was "
-                        "read, and nothing of the new one was copied; start the bridge again"
+                        f"Kafka's topic {source!r} had the id {read_id} and now has {now_id}: it was created again "
+                        f"while it was read, and nothing of the new one was copied; start the bridge again"
                     )
                 ends = {m.partition(): m.offset() + 1 for m in messages}
                 sender.send(map(_record_of, messages), ends)
@@ -159,9 +160,10 @@ def _why(consumer: Consumer, failed: Any, positions: Mapping[int, int]) -> Excep
     partition = failed.partition()
     first, end = consumer.get_watermark_offsets(TopicPartition(failed.topic(), partition), _ANSWER_S)
     return SafetyError(
-        f"the bridge is at offset {positions.get(partition, 0)} of partition {partition} of topic {failed.topic()!r}, and "
-        f"Kafka has the offsets from {first} to {end}: if it deleted records before they were read, go on at the first one "
-        "that is left with --from-beginning; if the topic was made again, copy it into another topic of l0gc"
+        f"the bridge is at offset {positions.get(partition, 0)} of partition {partition} of topic "
+        f"{failed.topic()!r}, but Kafka has the offsets from {first} to {end}: if it deleted records before they "
+        f"were read, continue at the first one left with --from-beginning; if the topic was created again, copy it "
+        f"into another topic of l0gc"
     )
 
 
@@ -239,7 +241,7 @@ def main() -> None:
     way.add_argument(
         "--from-beginning",
         action="store_true",
-        help="begin where no position is remembered, or the next records were deleted in Kafka, at the first record",
+        help="begin at the first record where no position is stored, or where Kafka has deleted the next records",
     )
     given = parser.parse_args()
     try:

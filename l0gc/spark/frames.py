@@ -55,7 +55,7 @@ class ExternalFrames(SnapshotLimits):
         """Check the columns, which needs no executor. Raises `UsageError`, `CorruptObjectError`."""
         for name, frame, needed in self._frames():
             if type(frame).__name__ != "DataFrame" or not hasattr(frame, "mapInArrow"):
-                raise UsageError(f"{name} cannot be {type(frame).__name__}: give a DataFrame of Spark")
+                raise UsageError(f"{name} cannot be {type(frame).__name__}: give a Spark DataFrame")
             from pyspark.sql.pandas.types import to_arrow_schema
 
             columns = [f for f in frame.schema if f.name in TYPES]

@@ -80,7 +80,8 @@ def get_session(
     python = settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or (without_zips() if local else sys.executable)
     if shutil.which(python) is None:
         raise UsageError(
-            f"the executors' Python {python} is not here, where Spark plans with it: put one at that path, too"
+            f"the executors' Python {python} does not exist on this machine, where Spark plans with it: put one at "
+            f"that path, too"
         )
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -158,7 +158,7 @@ def cause_of(error: BaseException) -> errors.L0gcError:
         first = str(error.java_exception.toString()).partition("\n")[0]
     elif not isinstance(error, PySparkException):
         return errors.L0gcError(
-            "the Spark job failed: its Java has gone, killed or out of memory (spark.driver.memory); run it again"
+            "the Spark job failed: its Java process was killed or ran out of memory (spark.driver.memory); run it again"
         )
     reason = first or str(error).strip().partition("\n")[0] or "Spark gave no reason"
     return errors.L0gcError(f"the Spark job failed: {reason} (run it with -v for the traceback)")

@@ -202,7 +202,7 @@ class Access:
         finally:
             client.meta.events.unregister("before-sign.s3.GetObject", stop)
         proxy = ProxyConfiguration(get_environ_proxies(client.meta.endpoint_url)).proxy_url_for(built.url)
-        obstacles = [f"{name} is set, which is not meant for it" for name in filter(os.environ.get, _ONLY_OBSTORES)]
+        obstacles = [f"{name} is set, which only obstore would read" for name in filter(os.environ.get, _ONLY_OBSTORES)]
         if built.signature != "s3v4 for s3":
             obstacles.append(f"requests are signed by {built.signature}")
         if process() != os.getpid():

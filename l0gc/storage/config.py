@@ -103,7 +103,7 @@ class StoreConfig:
         if parts.netloc.startswith("arn:"):
             raise UsageError(
                 f"URL {url!r} names an access point by its ARN; use its alias as the bucket, which ends with -s3alias (a "
-                "multi-region access point has none, and l0gc does not take it)"
+                "multi-region access point has none, and l0gc does not support it)"
             )
         if not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(f"URL {url!r} names no bucket: letters, digits, dots, dashes")

@@ -113,7 +113,7 @@ def decode_entry(key: str, body: bytes, limit: int = ENTRY_LIMIT) -> Entry:
 def pack_sealed(key: str, content: bytes, limit: int) -> bytes:
     """Return `content`, packed and sealed for `key`. Raises `ProtocolError` if it is larger than `limit`."""
     if len(content) > limit:
-        raise ProtocolError(f"{key} would hold {len(content):,} bytes, and {limit:,} are the most")
+        raise ProtocolError(f"{key} would hold {len(content):,} bytes, more than the {limit:,} that it may have")
     packed = compressed(content)
     return packed + checksum(key, packed).to_bytes(_SEAL_BYTES, "little")
 

@@ -579,7 +579,7 @@ def _landed(key: str, offset: int, stored: Stored, limit: int) -> Landed:
 def outcome_unknown(what: str, why: str) -> AppendOutcomeUnknownError:
     """Return the error for an append whose outcome could not be determined."""
     return AppendOutcomeUnknownError(
-        f"whether {what} was written is not known ({why}); "
+        f"it is unknown whether {what} was written ({why}); "
         "run the command again with the same --producer, which repeats nothing"
     )
 

@@ -168,7 +168,7 @@ class WorkerThreads(Executor):
             if begun.acquire(timeout=_BEGUN_S):
                 self._alive.append(alive)
                 return
-        raise UsageError("no thread can be started any more: use the cluster before Python ends")
+        raise UsageError("no thread can be started, since Python is ending: use the cluster before that")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._closed = True

@@ -93,10 +93,10 @@ def _ranges(store: ObjectStore, key: str) -> None:
         raise
     except StoreError as e:
         raise StoreUnfitError(
-            f"the store, or a proxy before it, does not serve a part of an object (Range): {e}"
+            f"the store, or a proxy in front of it, does not serve a part of an object (Range): {e}"
         ) from e
     if found != [body[at : at + size] for at, size in spans]:
-        raise StoreUnfitError("the store, or a proxy before it, serves other bytes than the requested Range")
+        raise StoreUnfitError("the store, or a proxy in front of it, serves other bytes than the requested Range")
 
 
 def _deletes(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:

@@ -193,7 +193,7 @@ ROWS: Final = (
     Row(StoreError, f"{{endpoint}} is not up, or is overloaded ({{status}} {{code}}): {_NOT_UP}", statuses=(502, 504)),
     Row(
         StoreError,
-        "the store refused a request for {what} and did not say why (400): check --region and the credentials",
+        "the store refused a request for {what} without a reason (400): check --region and the credentials",
         codes=("400",),
     ),
 )
@@ -222,7 +222,7 @@ FAILURES: Final = (
     Failure("CredentialRetrievalError", AccessDeniedError, _UNUSABLE),
     Failure("TokenRetrievalError", AccessDeniedError, _UNUSABLE),
     Failure("SSOError", AccessDeniedError, _UNUSABLE),
-    Failure("ParamValidationError", StoreError, "{kind} of {what} cannot be asked for: {e}"),
+    Failure("ParamValidationError", StoreError, "{kind} of {what} cannot be requested: {e}"),
     Failure(
         "EndpointConnectionError",
         StoreUnreachableError,

@@ -221,7 +221,8 @@ class Replica(Generic[S]):
             conflicts += 1
             if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:
                 raise ProtocolError(
-                    f"the log {self.log.folder} could not be appended to: others were first {conflicts} times; run the "
+                    f"the log {self.log.folder} could not be appended to: other writers were first {conflicts} "
+                    f"times; run the "
                     "command again, with fewer writers at once"
                 )
 

@@ -122,8 +122,8 @@ class _FileSet:
         self._finished = finished and bool(there)
         if self._finished and self._marker is None:
             raise SafetyError(
-                f"the folder {path} is not finished: it has no {_MARKER}, which its writer should put there last; or give "
-                "the number of partitions as --expect-partitions"
+                f"the folder {path} is not complete: it has no {_MARKER}, which its writer puts there last; wait for "
+                f"it, or give the number of partitions as --expect-partitions"
             )
         for name, its_own in _FORMATS.items():
             if any(its_own.match(key) for key in there):
@@ -145,7 +145,7 @@ class _FileSet:
         """Raise `SafetyError` if the folder was rewritten since it was found."""
         if self._finished and _marker(self._store) != self._marker:
             raise SafetyError(
-                f"the folder {self._path} was written anew while it was read; run it again when it is finished"
+                f"the folder {self._path} was rewritten while it was read; run the command again when it is complete"
             )
 
 
@@ -214,7 +214,7 @@ def read_table(
     """
     kind = _SUFFIX.search(name)
     if kind is None:
-        raise UsageError(f"{name} is not of a known kind: .parquet, .csv, .csv.gz, .ndjson or .ndjson.gz")
+        raise UsageError(f"{name} has an unknown file type; use .parquet, .csv, .csv.gz, .ndjson or .ndjson.gz")
     try:
         rows = _unpacked(name, body) if kind[2] else body
         # A .gz file of nothing has an end of its own, so it was not cut off.
@@ -236,7 +236,7 @@ def _unpacked(name: str, body: bytes) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
         rows = file.read(_UNPACKED_BYTES + 1)
     if len(rows) > _UNPACKED_BYTES:
-        raise UsageError(f"{name} unpacks to more than {_UNPACKED_BYTES:,} bytes: give its rows in several files")
+        raise UsageError(f"{name} unpacks to more than {_UNPACKED_BYTES:,} bytes: split its rows into several files")
     return rows
 
 

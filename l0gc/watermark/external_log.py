@@ -94,8 +94,8 @@ class ExternalLog(NamedTuple):
         """
         if expected not in (None, found.partitions):
             raise SafetyError(
-                f"{source} lists {count(found.partitions, 'partition')}, and --expect-partitions says "
-                f"{expected:,}: wait until it is whole, or correct the number"
+                f"{source} lists {count(found.partitions, 'partition')}, but --expect-partitions is {expected:,}: "
+                f"wait until it is complete, or correct the number"
             )
         lowest, highest = found.cluster_epochs or (epoch, epoch)
         if lowest is None or highest is None:
@@ -103,10 +103,10 @@ class ExternalLog(NamedTuple):
                 f"the cluster epoch of {source} is not known: give --cluster-epoch, or a column cluster_epoch"
             )
         if lowest != highest:
-            raise UsageError(f"{source} has several cluster epochs ({lowest} to {highest}): it is not of one snapshot")
+            raise UsageError(f"{source} has several cluster epochs ({lowest} to {highest}): export one snapshot")
         if epoch not in (None, lowest):
             raise UsageError(
-                f"{source} is of cluster epoch {lowest}, and --cluster-epoch says {epoch}: give one of the two"
+                f"{source} is of cluster epoch {lowest}, but --cluster-epoch is {epoch}: leave one of the two out"
             )
         return cls(lowest, found, limits)
 

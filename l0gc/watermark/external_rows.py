@@ -48,7 +48,7 @@ _LARGEST: Final = (1 << _NUMBER_BITS) - 1
 _UNKNOWN: Final = -1
 """Stands for an unknown revision."""
 _REASONS: Final = {
-    REPORTED: "its report says so; it moves when that system reports a higher gc epoch",
+    REPORTED: "by its report; it moves when that system reports a higher gc epoch",
     UNREPORTED: "no report: it counts with the epoch before its creation, or holds everything if that is not known",
 }
 
@@ -216,13 +216,13 @@ def _impossible(tables: Sequence[pa.Table], partition: npt.NDArray[np.int64], gc
     """Return the first sentence about an impossible number."""
     found = []
     if len(partition) and partition.min() < 0:
-        found.append("a partition below 0 cannot be")
+        found.append("a partition cannot be below 0")
     if any((pc.min(t["revision"]).as_py() or 0) < 0 for t in tables):
-        found.append("a revision below 0 cannot be")
+        found.append("a revision cannot be below 0")
     if len(partition) and partition.max() > _LARGEST:
-        found.append(f"a partition above {_LARGEST} cannot be: {partition.max()}")
+        found.append(f"a partition cannot be above {_LARGEST}: {partition.max()}")
     if len(gc_epoch) and gc_epoch.min() < NO_WATERMARK:
-        found.append(f"a gc_epoch below {NO_WATERMARK}, which is that of a partition that needs everything, cannot be")
+        found.append(f"a gc_epoch cannot be below {NO_WATERMARK}, which means that the partition needs everything")
     return min(found, default="")
 
 

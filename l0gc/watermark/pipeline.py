@@ -213,7 +213,7 @@ def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:
         UsageError: the epoch is invalid.
     """
     if not is_epoch(snapshot.cluster_epoch):
-        raise UsageError(f"cluster epoch {snapshot.cluster_epoch} cannot be: epochs are 0 to {MAX_EPOCH}")
+        raise UsageError(f"{snapshot.cluster_epoch} is not a cluster epoch: epochs are 0 to {MAX_EPOCH}")
     if snapshot.external_log and not external:
         raise SafetyError(
             "this cluster's epochs come from another system's log: give l0gc compute-watermark its --reports and "

@@ -96,8 +96,8 @@ def decode_published(body: bytes) -> PublishedWatermark:
         return _PUBLISHED.decode(unseal(PUBLISHED_WATERMARK, body))
     except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
-            f"{PUBLISHED_WATERMARK} cannot be read ({e}); restore it from a version or a backup. Only if there is "
-            "none, remove it and run l0gc compute-watermark: that a log went back before then is not noticed any more"
+            f"{PUBLISHED_WATERMARK} cannot be read ({e}); restore it from a version or a backup. If there is none, "
+            f"remove it and run l0gc compute-watermark; whether a log was set back before then is no longer noticed"
         ) from e
 
 
@@ -288,7 +288,7 @@ def refuse_if_set_back(
         if names and unit.highest_epoch > identity.cluster_epoch:  # or that epoch began since
             check_epochs(cluster.identity().cluster_epoch, unit.highest_epoch, unit.highest_in)
         if by_m and unit.error and not unit.damaged:
-            raise StoreError(f"whether {unit.unit} was set back is not known: {unit.error}; nothing was deleted")
+            raise StoreError(f"it is unknown whether {unit.unit} was set back: {unit.error}; nothing was deleted")
         check_set_back(published, unit, by_m=by_m)
     return LogCheck(identity, published, unread)
 
@@ -396,4 +396,6 @@ def _swap(
             pass
         else:
             return current
-    raise StoreError(f"{PUBLISHED_WATERMARK} changed under every one of {_TRIES} tries to write to it; run it again")
+    raise StoreError(
+        f"{PUBLISHED_WATERMARK} changed during each of {_TRIES} attempts to write it; run the command again"
+    )

@@ -136,7 +136,7 @@ def test_a_port_that_is_taken_and_a_file_for_a_folder_get_a_sentence(tmp_path: P
         taken.listen()
         ended = l0gc_process("server", "--port", str(taken.getsockname()[1]))
     assert ended.code == 1
-    assert "cannot be had" in ended.stderr
+    assert "is not available" in ended.stderr
     file = tmp_path / "file"
     file.touch()
     ended = l0gc_process("server", "--directory", str(file))

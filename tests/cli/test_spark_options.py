@@ -68,7 +68,11 @@ def test_the_wish_about_credentials_is_kept(
             r"^a Spark Connect server cannot run l0gc's jobs \(--master sc://…\): name the cluster itself, or use --engine",
         ),
         (["--conf", "spark.remote=sc://host"], UsageError, "^a Spark Connect server cannot run l0gc's jobs"),
-        (["--conf", "spark.pyspark.python=/nowhere/python"], UsageError, "Python /nowhere/python is not here"),
+        (
+            ["--conf", "spark.pyspark.python=/nowhere/python"],
+            UsageError,
+            "Python /nowhere/python does not exist on this machine",
+        ),
     ],
 )
 def test_what_is_not_there_is_reported_before_spark_is_started(

@@ -189,7 +189,7 @@ def test_where_m_is_refused_nothing_is_swept(
     assert [(e["step"], e["exit_code"]) for e in done["errors"]] == [("compute-watermark", 4)]
     assert (done["compute_watermark"], done["sweep"], error.exit_code) == (None, None, 4)
     assert l0_objects(loaded) == before
-    assert "sweep is left out" in capsys.readouterr().err
+    assert "sweep is skipped" in capsys.readouterr().err
 
 
 def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
@@ -268,7 +268,9 @@ def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(
     ended = end(process)
     assert ended.code == 1, ended.stderr
     assert [(e["step"], e["exit_code"]) for e in ended.data["errors"]] == [("reconcile", 1), ("compute-watermark", 1)]
-    assert {e["message"].partition(",")[0] for e in ended.data["errors"]} == {"the Spark job failed: its Java has gone"}
+    assert {e["message"].partition(",")[0] for e in ended.data["errors"]} == {
+        "the Spark job failed: its Java process was killed or ran"
+    }
     assert ended.data["sweep"] is None
     assert l0_objects(loaded)
 

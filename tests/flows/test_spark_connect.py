@@ -78,5 +78,5 @@ def test_a_client_of_spark_connect_reads_and_writes_batches_and_streams(
 
         with pytest.raises(Exception, match="option 'startoffsets' does not exist: did you mean 'startingOffsets'"):
             client.read.format("l0gc").options(**place, topic="events", startOffsets="1").load().collect()
-        with pytest.raises(Exception, match="a stream has no end: option endingOffsets is a batch's"):
+        with pytest.raises(Exception, match="a stream has no end: option endingOffsets is for batches only"):
             copy(endingOffsets="latest")

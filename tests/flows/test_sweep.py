@@ -89,7 +89,7 @@ def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
     gone = before - level_zero(store)
     assert ended.data["stopped"] is True
     assert 0 < ended.data["deleted"] == len(gone) < MANY
-    assert "another sweep goes on from there" in ended.stderr
+    assert "another sweep continues from there" in ended.stderr
     shown = l0gc("runs", "show", ended.data["run_id"])
     assert (shown["outcome"], shown["by_status"]["deleted"]) == ("stopped", len(gone))
     assert set(shown["by_status"]) <= {"deleted", "left"}

@@ -272,6 +272,6 @@ def test_a_report_of_s3_is_read_from_s3(store: S3Store, bucket: object) -> None:
     flags = ["--reports", f"{base}/reports", "--partitions", f"{base}/partitions.csv", "--no-scan"]
     refused = ended_here("compute-watermark", *flags, "--cluster-epoch", "9")
     assert refused.code == 4
-    assert "reports is not finished" in refused.stderr
+    assert "reports is not complete" in refused.stderr
     place.put("reports/_SUCCESS", b"")
     assert l0gc("compute-watermark", *flags, "--cluster-epoch", "9")["watermark"] == 7

@@ -116,7 +116,7 @@ def test_a_store_that_checks_before_it_writes_fails_in_the_race_alone() -> None:
     checks = by_name(doctor.promises(store, Runtime()))
     assert checks["store"].status == OK
     assert checks["race"].status == FAILURE
-    assert "8 threads got success" in checks["race"].text
+    assert "8 threads succeeded" in checks["race"].text
     assert store.objects == {}
 
 

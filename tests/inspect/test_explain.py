@@ -129,7 +129,7 @@ def test_of_an_object_that_a_sweep_deleted_the_run_is_named(needed: tuple[Handle
     assert e.explanation[0].startswith(f"There is no such object; run {run} (sweep) deleted it (")
     assert e.explanation[0].endswith("no version of it was kept, so only a backup brings it back.")
     never = f"{key[:-4]}0000"
-    assert "no run that is on record deleted it" in explain_key(cluster, never).explanation[0]
+    assert "no recorded run deleted it" in explain_key(cluster, never).explanation[0]
 
 
 def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Handles, str]) -> None:
@@ -178,7 +178,7 @@ def test_an_l1_object_is_live_dropped_or_left_over(needed: tuple[Handles, str]) 
     lost, gone = explain_key(cluster, key), explain_key(cluster, other)
     assert (lost.verdict, lost.next.startswith("restore the named object")) == ("missing", True)
     assert (gone.verdict, gone.next) == ("gone", "nothing")
-    assert gone.explanation[2] == "There is no such object; no run that is on record deleted it."
+    assert gone.explanation[2] == "There is no such object; no recorded run deleted it."
     delete_records(cluster, "events", 1, before_offset=3)
     e = explain_key(cluster, key)
     assert (e.verdict, e.explanation[1].startswith("Journal 0 has dropped it")) == ("gone", True)
@@ -333,5 +333,5 @@ def test_of_another_systems_log_only_m_is_known() -> None:
     assert explain_epoch(cluster, 51).verdict == "held"
     e = explain_epoch(cluster, 40)
     assert (e.verdict, e.cluster_epoch) == ("eligible", 50)
-    with pytest.raises(SafetyError, match="events/0 is another system's"):
+    with pytest.raises(SafetyError, match="events/0 belongs to another system"):
         explain_partition(cluster, "events/0")

@@ -149,7 +149,7 @@ def test_anything_else_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     wrote(tmp_path, 0, KAFKA)
     check(NotFoundError, "reads no topic of l0gc")
     wrote(tmp_path, 1, at, version="v3")
-    check(UnsupportedFormatError, "offsets/1 has version 'v3', and l0gc knows v1, which Spark writes unless")
+    check(UnsupportedFormatError, "offsets/1 has version 'v3', but l0gc reads only v1, which Spark writes unless")
     wrote(tmp_path, 2, {"events": at["events"] | {"0": 7}})
     check(OffsetOutOfRangeError, "at record 7 of partition events/0, which ends at 0: its journal looks restored")
     wrote(tmp_path, 3, {"events": at["events"] | {"2": 0}})

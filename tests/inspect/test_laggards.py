@@ -193,7 +193,7 @@ def test_without_a_listing_it_says_who_lags_and_that_the_rest_is_not_known() -> 
     found = seen(cluster)
     assert (found.partitions, found.garbage_bytes, found.listed_ms) == (1, None, -1)
     assert found.sentence == (
-        "paused-0/3 has lagged for 80 min; how much garbage that keeps is not known, since the bucket was never "
+        "paused-0/3 has lagged for 80 min; how much garbage that keeps is unknown, since the bucket was never "
         "listed: l0gc compute-watermark"
     )
 

@@ -369,7 +369,7 @@ def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_publish
     o = read_overview(cluster)
     assert ([c.cause for c in o.causes], o.next) == (
         ["paused"],
-        "wait until its reason is gone, then l0gc resume",
+        "wait until its reason no longer holds, then l0gc resume",
     )
 
 
@@ -428,7 +428,7 @@ def test_what_went_back_is_seen_by_every_view_alike(
     assert first.cause == cause
     for e in (explain_epoch(another_process(cluster), 1), explain_partition(another_process(cluster), "events/0")):
         assert (e.explanation[-1], e.next) == (
-            f"Nothing is published or deleted by M until this is mended: {first.detail}.",
+            f"Nothing is published or deleted by M until this is fixed: {first.detail}.",
             first.remedy,
         )
     checks = [

@@ -219,7 +219,7 @@ def test_a_position_past_the_end_is_an_error_that_names_both(kafka: tuple[Produc
         patch.setattr(bridge, "_partitions", lambda servers, source: (list(range(PARTITIONS)), cluster_id))
         again = ",".join(f"{b.host}:{b.port}" for b in found.brokers.values())
         with pytest.raises(
-            SafetyError, match=r"at offset 25 of partition \d of topic 'clicks', and Kafka has .* 0 to 10:"
+            SafetyError, match=r"at offset 25 of partition \d of topic 'clicks', but Kafka has .* 0 to 10:"
         ):
             to_l0gc(again, url, 1)
     assert in_l0gc(url) == expected(100)
@@ -231,7 +231,9 @@ def test_a_topic_of_kafka_that_was_made_again_is_copied_only_if_that_is_said(tan
     to_l0gc(tansu, url, 60)
     make_topic(tansu, again=True)
     produce(producer, 0, 100)
-    with pytest.raises(SafetyError, match=r"\(id \S+\) in Kafka cluster tansu_cluster .* made again.*--from-beginning"):
+    with pytest.raises(
+        SafetyError, match=r"\(id \S+\) of Kafka cluster tansu_cluster .* created again.*--from-beginning"
+    ):
         to_l0gc(tansu, url, 1)
     assert in_l0gc(url) == expected(60)
     to_l0gc(tansu, url, 100, from_beginning=True)
@@ -254,7 +256,7 @@ def test_a_topic_of_kafka_that_is_made_again_while_it_is_read_ends_the_bridge(
             return found
 
     monkeypatch.setattr(bridge, "Consumer", MadeAgain)
-    with pytest.raises(SafetyError, match=r"had the id \S+ and has \S+: it was made again while it was read"):
+    with pytest.raises(SafetyError, match=r"had the id \S+ and now has \S+: it was created again while it was read"):
         to_l0gc(tansu, url, 1)
     assert in_l0gc(url) == expected(0)
 
@@ -290,7 +292,7 @@ def test_records_without_a_position_on_either_side_are_not_copied_a_second_time(
     to_l0gc(servers, url, 100)
     monkeypatch.setattr(bridge, "topic_id", lambda admin, source: "another")
     with pytest.raises(
-        SafetyError, match="partition 0 of topic 'events' has records, and no position of topic 'clicks'"
+        SafetyError, match="partition 0 of topic 'events' has records, but no position in topic 'clicks'"
     ):
         to_l0gc(servers, url, 1)
     assert in_l0gc(url) == expected(100)

@@ -131,10 +131,10 @@ def rows(spark: SparkSession, schema: str, *values: Any) -> DataFrame:
             {"reports": ("topic string, partition int, gc_epoch timestamp", ("t", 1, datetime.datetime(2026, 1, 1)))},
             CorruptObjectError, "timestamp.* in the column 'gc_epoch'",
         ),
-        ({"partitions": (LISTED, ("t", 1, -1))}, UsageError, "a partition below 0"),
+        ({"partitions": (LISTED, ("t", 1, -1))}, UsageError, "a partition cannot be below 0"),
         ({"partitions": (LISTED,), "reports": (REPORTED,)}, SafetyError, "the list of partitions is empty"),
         ({"partitions": (LISTED, ("t", 1, 1), ("t", 2, 1)), "reports": (REPORTED, ("t", None, 1, 4))}, UsageError, "t/1 is"),
-        ({"expect_partitions": 3}, SafetyError, "partitions lists 1 partition, and --expect-partitions says 3"),
+        ({"expect_partitions": 3}, SafetyError, "partitions lists 1 partition, but --expect-partitions is 3"),
         ({"cluster_epoch": None}, UsageError, "cluster epoch of partitions is not known"),
     ],
 )  # fmt: skip
@@ -158,7 +158,7 @@ def test_data_frames_are_given_as_reports_and_partitions(cluster: Cluster, one_s
     reports = rows(one_spark, REPORTED, ("t", 1, 1, 7))
     partitions = rows(one_spark, "topic string, partition int, cluster_epoch long", ("t", 1, 50))
     assert cluster.compute_watermark(reports=reports, partitions=partitions, scan=False).watermark == 7
-    with pytest.raises(UsageError, match="belong together"):
+    with pytest.raises(UsageError, match="need each other"):
         cluster.compute_watermark(reports=reports)
-    with pytest.raises(UsageError, match="reports cannot be str: give a DataFrame"):
+    with pytest.raises(UsageError, match="reports cannot be str: give a Spark DataFrame"):
         cluster.compute_watermark(one_spark, external=ExternalFrames("s3://b/r", partitions))  # type: ignore[arg-type]

@@ -145,7 +145,7 @@ def test_what_a_stream_raised_is_found_before_the_plan_that_spark_adds() -> None
     "lost", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")]
 )
 def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
-    with pytest.raises(L0gcError, match=r"^the Spark job failed: its Java has gone"), raising_causes():
+    with pytest.raises(L0gcError, match=r"^the Spark job failed: its Java process was killed or ran"), raising_causes():
         raise lost
 
 
@@ -169,7 +169,7 @@ def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> 
     ("why", "raised", "match"),
     [
         (KeyboardInterrupt(), KeyboardInterrupt, None),
-        (ConnectionRefusedError(111, "no"), L0gcError, "^the Spark job failed: its Java has gone"),
+        (ConnectionRefusedError(111, "no"), L0gcError, "^the Spark job failed: its Java process was killed or ran"),
     ],
     ids=["a signal", "Java has gone"],
 )

@@ -244,7 +244,7 @@ def test_an_outcome_that_cannot_be_learned_by_the_deadline_is_reported_as_unknow
 
     store.fault = fault
     began = store.clock.monotonic()
-    with pytest.raises(AppendOutcomeUnknownError, match=r"00000 was written is not known .*--producer"):
+    with pytest.raises(AppendOutcomeUnknownError, match=r"00000 was written .*--producer"):
         append(a_log(store), store, 0, "mine")
     assert APPEND_DEADLINE_S <= store.clock.monotonic() - began < APPEND_DEADLINE_S + 10
     assert store.clock.monotonic() - began < AGE_S / 3

@@ -84,7 +84,7 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
         ThrottledError, "http://store:9000 is not up, or is overloaded and asks to slow down (503 503): see whether its",
     ),
     (Answer("GetObject", 502, "502"), "k", StoreError, "http://store:9000 is not up, or is overloaded (502 502): see wh"),
-    (Answer("HeadBucket", 400, "400"), "", StoreError, "the store refused a request for s3://b/p/ and did not say why (4"),
+    (Answer("HeadBucket", 400, "400"), "", StoreError, "the store refused a request for s3://b/p/ without a reason (4"),
     (Answer("PutObject", 501, "NotImplemented", "no", conditional=True), "k", StoreError, "s3://b/p/k: 501 NotImpl"),
 ]  # fmt: skip
 
@@ -121,7 +121,7 @@ NOTHING_SENT: list[tuple[boto.BotoCoreError, type[L0gcError], str]] = [
     ),
     (boto.TokenRetrievalError(provider="p", error_msg="x"), AccessDeniedError, "the credentials for s3://b/p/ cannot be"),
     (boto.UnauthorizedSSOTokenError(), AccessDeniedError, "the credentials for s3://b/p/ cannot be used: The SSO session"),
-    (boto.ParamValidationError(report="x"), StoreError, "get of s3://b/p/k cannot be asked for: Parameter validation"),
+    (boto.ParamValidationError(report="x"), StoreError, "get of s3://b/p/k cannot be requested: Parameter validation"),
     (
         boto.EndpointConnectionError(endpoint_url="http://store:9000", error=None),
         StoreUnreachableError, "http://store:9000 does not accept connections; check --endpoint-url and the network",

@@ -256,7 +256,7 @@ def test_a_writer_that_always_loses_ends(store: MemoryStore) -> None:
 
     store.fault = be_first
     began = store.clock.monotonic()
-    with pytest.raises(ProtocolError, match="others were first"):
+    with pytest.raises(ProtocolError, match="other writers were first"):
         propose(a, "never")
     assert store.clock.monotonic() - began < PROPOSE_DEADLINE_S + 60
 

@@ -77,7 +77,7 @@ def test_a_folder_is_all_its_files_but_for_a_writers_own(tmp_path: Path) -> None
     assert read(tmp_path, "r").found.unlisted == 1
     assert read(tmp_path, "r").found.gc_epochs == {7: 1}
     (folder / "notes.txt").write_text("")
-    with pytest.raises(UsageError, match=r"notes\.txt is not of a known kind"):
+    with pytest.raises(UsageError, match=r"notes\.txt has an unknown file type"):
         read(tmp_path, "r")
 
 
@@ -86,7 +86,7 @@ def test_a_folder_that_is_not_finished_is_refused(tmp_path: Path, unfinished: st
     """A list of partitions whose writer is still adding files puts M too high."""
     for name in ("r", "p"):
         a_folder(tmp_path, name, finished=name != unfinished)
-    with pytest.raises(SafetyError, match=rf"folder .*/{unfinished} is not finished: it has no _SUCCESS"):
+    with pytest.raises(SafetyError, match=rf"folder .*/{unfinished} is not complete: it has no _SUCCESS"):
         read(tmp_path, "r", "p")
     (tmp_path / unfinished / "_SUCCESS").write_text("")
     assert read(tmp_path, "r", "p").found.partitions == 2
@@ -97,7 +97,7 @@ def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_pat
         a_folder(tmp_path, name, finished=False)
     assert read(tmp_path, "r", "p", expect=2).found.partitions == 2
     for expected in (1, 3):
-        with pytest.raises(SafetyError, match=f"lists 2 partitions, and --expect-partitions says {expected}"):
+        with pytest.raises(SafetyError, match=f"lists 2 partitions, but --expect-partitions is {expected}"):
             read(tmp_path, "r", "p", expect=expected)
     (tmp_path / "p" / "b.csv").write_text("topic,partition\nt,0\n")  # one of two is there twice
     with pytest.raises(SafetyError, match="lists 1 partition"):
@@ -142,7 +142,7 @@ def test_a_folder_that_is_written_anew_while_it_is_read_is_refused(
         return once(path)
 
     monkeypatch.setattr(Path, "read_bytes", rewritten)
-    with pytest.raises(SafetyError, match="/p was written anew while it was read"):
+    with pytest.raises(SafetyError, match="/p was rewritten while it was read"):
         read(tmp_path, "r", "p")
 
 
@@ -170,7 +170,7 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
     stores = {"s3://b/p": store, "s3://b/r.csv": MemoryStore(), "s3://b": reports}
     files = ExternalFiles("s3://b/r.csv", "s3://b/p", 50)
     if late:
-        with pytest.raises(SafetyError, match="s3://b/p is not finished"):
+        with pytest.raises(SafetyError, match="s3://b/p is not complete"):
             external.read(files, stores.__getitem__)
         return
     assert external.read(files, stores.__getitem__).found.partitions == 2

@@ -82,10 +82,10 @@ def test_the_answer_is_that_of_a_plain_loop_however_rows_are_spread(rng: random.
 @pytest.mark.parametrize(
     ("listed", "reported", "said"),
     [
-        ([("t", 1, -1)], [], "a partition below 0"),
-        ([("t", -1, 1)], [], "a revision below 0"),
-        ([("t", 1, 2**31)], [], "a partition above 2147483647 cannot be: 2147483648"),
-        ([], [("t", 1, 1, -2)], "a gc_epoch below -1"),
+        ([("t", 1, -1)], [], "a partition cannot be below 0"),
+        ([("t", -1, 1)], [], "a revision cannot be below 0"),
+        ([("t", 1, 2**31)], [], "a partition cannot be above 2147483647: 2147483648"),
+        ([], [("t", 1, 1, -2)], "a gc_epoch cannot be below -1"),
     ],
 )
 @pytest.mark.parametrize("parts", [1, 5])

@@ -177,7 +177,7 @@ def test_a_publication_without_a_reply_is_looked_up(store: MemoryStore) -> None:
 def test_a_publication_that_is_overtaken_for_ever_gives_up(store: MemoryStore) -> None:
     put(store, a_watermark(1))
     store.fault = failing(AmbiguousWriteError("cut"), "put_if_match")
-    with pytest.raises(StoreError, match="changed under every one of 20 tries"):
+    with pytest.raises(StoreError, match="changed during each of 20 attempts"):
         put(store, a_watermark(5))
     assert published(store) == 1
 

@@ -255,7 +255,7 @@ def gather(
     o = read_overview(cluster, price_gb_month, runs=RUNS_READ)
     scans, skipped = read_trend(cluster.store, cluster.parallel, o.cluster_id, SCANS_READ)
     if skipped:
-        o.notes.append(f"{skipped} scan snapshots cannot be read, or are another cluster's; the trend goes without")
+        o.notes.append(f"{skipped} scan snapshots cannot be read, or are another cluster's; the trend omits them")
     bars = list[EpochBar]()
     if o.scan is not None and o.garbage is not None:
         left = o.garbage.left_objects / max(1, o.garbage.eligible_objects)
@@ -284,7 +284,7 @@ def gather(
             runs, _ = list_runs(cluster.store, RUNS_READ, parallel=cluster.parallel, shadow=True)
             report.shadow = shadow_of(runs, cluster.identity().layout.shards, o.as_of_ms)
         except CorruptObjectError as e:
-            o.notes.append(f"{e}; what shadow runs would have deleted is not known")
+            o.notes.append(f"{e}; what shadow runs would have deleted is unknown")
     report.verdict = verdict(o, findings)
     return report
 
@@ -314,7 +314,9 @@ def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
     if o.watermark < 0:
         return Verdict(WAITING, "for the first M: none is published yet, so nothing may go.")
     if o.garbage is None:
-        return Verdict(HEALTHY, "M follows the cluster epoch. What the bucket holds is not known: no scan is there.")
+        return Verdict(
+            HEALTHY, "M follows the cluster epoch. What the bucket holds is unknown, since it was never listed."
+        )
     if not o.left_objects:
         held = o.garbage.held_objects
         rest = f"{count(held, 'object')} may still be needed" if held else "L0 is empty"

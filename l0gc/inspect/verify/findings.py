@@ -81,10 +81,10 @@ class Kind(StrEnum):
     BOUNDARY_BROKEN = "boundary_broken", "danger", f"{_STOP}; {_RESTORE_LOG}, boundary.json included"
     TOPIC_MISPLACED = "topic_misplaced", "danger", f"{_STOP}; {_NEWER}, or the journal that the controller names"
     TOPIC_UNKNOWN = "topic_unknown", "danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"
-    TOPIC_UNCLOSED = "topic_unclosed", "waste", "run l0gc housekeep, which closes it, or says why it cannot"
+    TOPIC_UNCLOSED = "topic_unclosed", "waste", "run l0gc housekeep, which closes it, or reports why it cannot"
     JOURNAL_UNKNOWN = "journal_unknown", "danger", f"{_NEWER}, or remove the journal if it is foreign"
     SHADOW_NEEDED = "shadow_needed", "danger", f"stop: {_UNTIL} why it was needed after M had passed it"
-    SHADOW_READ = "shadow_read", "danger", f"stop: {_UNTIL} why; who copies the whole bucket needs none of it"
+    SHADOW_READ = "shadow_read", "danger", f"stop: {_UNTIL} why; a copy of the whole bucket reads it without need"
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -396,7 +396,7 @@ def _object_fault(copy: JournalCopy, t: TopicState) -> str:
                 f"window {copy.state.window}"
             )
         if not before <= o.log_offset <= copy.offset:
-            return f"object {o.key} is said to have landed at offset {o.log_offset}, after {before} and up to {copy.offset}"
+            return f"object {o.key} landed at offset {o.log_offset}, not after {before} and up to {copy.offset}"
         before = o.log_offset
     return ""
 

@@ -128,7 +128,7 @@ def _checkpoint_faults(
             same = machine.encode(machine.decode(kept.payload, log.checkpoint_key(checkpoint)))
             if (time_ms, machine.encode(state)) != (kept.time_ms, same):
                 behind = "the beginning" if start < 0 else f"checkpoint {start}"
-                text = f"checkpoint {checkpoint} does not hold what the entries from {behind} on give"
+                text = f"checkpoint {checkpoint} differs from the state that the entries from {behind} on give"
                 yield Kind.CHECKPOINT_DIFFERS, text
                 return
             start = checkpoint
@@ -196,7 +196,7 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
     ends = extents["row"] + extents["records"]
     begins = np.append(extents["row"][1:], records)
     if (ends > begins).any() or (whole and (extents["row"][0] or (ends != begins).any())):
-        return f"the block at byte {block.start} holds {records} records, others than the journal says"
+        return f"the block at byte {block.start} holds {records} records that are not those in the journal"
     return ""
 
 

@@ -162,7 +162,7 @@ def verify(
             suspects.append(Suspect(Kind.WATERMARK_AHEAD, key=PUBLISHED_WATERMARK, detail=text))
     suspects += [Suspect(kind, key=CONTROLLER_LOG, detail=text) for kind, text in controller_faults(cluster, deep=deep)]
     for folder in unknown_journals(cluster.store, state.journals):
-        text = f"the controller knows journals 0 to {state.journals - 1} alone"
+        text = f"the controller has only the journals 0 to {state.journals - 1}"
         suspects.append(Suspect(Kind.JOURNAL_UNKNOWN, key=folder, detail=text))
 
     listed = published.listed_objects if published is not None else -1

@@ -119,7 +119,7 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
         suspects += _needed(cluster, run, pins, needs, proof)
 
     found = confirm(cluster, basis, suspects)
-    proof.sum_up("not one was needed" if not found else f"stop: {count(len(found), 'finding')} of l0gc verify --shadow")
+    proof.sum_up("none was needed" if not found else f"stop: {count(len(found), 'finding')} of l0gc verify --shadow")
     first = heapq.nsmallest(MAX_FINDINGS, found, key=finding_order)
     result = result_of(basis, Counter(s.kind for s in found), first, deep=False)
     result.shadow, result.seconds = proof, time.monotonic() - started

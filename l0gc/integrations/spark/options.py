@@ -308,7 +308,7 @@ class _Options:
             return (), text, {}
         topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
         if not topics or (named == ["topic"] and len(topics) > 1):
-            raise UsageError(f"option {named[0]} is {text!r}: several topics go into option subscribe")
+            raise UsageError(f"option {named[0]} is {text!r}: name several topics with option subscribe")
         return topics, None, {}
 
 
@@ -349,7 +349,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     o = _Options(given, _READ)
     ending = [name for name in _READ if name.startswith("ending") and o.text(name)]
     if streaming and ending:
-        raise UsageError(f"a stream has no end: option {ending[0]} is a batch's")
+        raise UsageError(f"a stream has no end: option {ending[0]} is for batches only")
     topics, pattern, assigned = o.topics()
     batch = streaming is False
     options = ReadOptions(
@@ -370,7 +370,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         o.text("pin"),
     )
     if streaming and options.pin is not None:
-        raise UsageError("a stream reads what is there when it reads: option pin is a batch's")
+        raise UsageError("a stream reads the newest state: option pin is for batches only")
     least, most = options.min_offsets, options.max_offsets
     if least is not None and most is not None and least > most:
         raise UsageError(f"option minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger is less: {most}")
@@ -407,7 +407,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     o = _Options(given, _WRITE)
     producer, batch_id = o.text("producerName"), o.number("batchId", 0, MAX_BATCH_ID)
     if streaming and batch_id is not None:
-        raise UsageError("option batchId is a batch's; a stream's batches have their own ids")
+        raise UsageError("option batchId is for batches only; a stream's batches have their own ids")
     if not streaming and (producer is None) != (batch_id is None):
         raise UsageError(
             "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"

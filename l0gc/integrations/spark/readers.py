@@ -91,7 +91,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
         except PartitionClosedError as e:
             if options.fail_on_data_loss:
                 raise
-            _log.warning("%s; what was left of it is left out", e, extra=event("data_loss"))
+            _log.warning("%s; its remaining records are left out", e, extra=event("data_loss"))
     if TaskContext.get() is not None:  # a worker, which is used again
         leave_out_of_collections()
     counters = asdict(reader.counters)

@@ -121,7 +121,7 @@ class L0gcDataSource(DataSource):
     def _write_options(self, schema: StructType, overwrite: bool, *, streaming: bool) -> WriteOptions:
         if overwrite:
             how = 'outputMode("append")' if streaming else 'mode("append")'
-            raise UsageError(f"a topic is added to and never overwritten: write with {how}")
+            raise UsageError(f"a topic can only be appended to: write with {how}")
         options = write_options(self.options, streaming=streaming)
         columns = {f.name.lower(): f for f in schema.fields}
         for name, types in _WRITABLE.items():

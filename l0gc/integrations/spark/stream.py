@@ -208,10 +208,10 @@ class Stream:
         """Raises `OffsetOutOfRangeError` unless a loss is accepted."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{what}. With option failOnDataLoss=false the query goes on with what there is, else begin it with another "
-                "checkpointLocation"
+                f"{what}; set option failOnDataLoss=false to continue with what exists, or start the query with a "
+                f"new checkpointLocation"
             )
-        _log.warning("%s; the query goes on", what, extra=event("data_loss"))
+        _log.warning("%s; the query continues", what, extra=event("data_loss"))
 
 
 def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:

@@ -278,11 +278,9 @@ def test_what_shadow_runs_would_have_deleted_is_counted_once_and_judged_by_verif
     said = "200 objects (2.0 KiB) would have gone in 3 d, by 2 shadow runs; "
     assert facts.shadow.sentence == f"{said}l0gc verify --shadow shows whether one was needed"
     assert facts.shadow.sentence in render(facts)
-    found = VerifyResult(
-        1, 0, False, shadow=msgspec.structs.replace(facts.shadow, sentence=f"{said}not one was needed")
-    )
+    found = VerifyResult(1, 0, False, shadow=msgspec.structs.replace(facts.shadow, sentence=f"{said}none was needed"))
     judged = gather(cluster, "s3://b/p/", findings=found)
-    assert f"<p>{said}not one was needed.</p>" in render(judged)
+    assert f"<p>{said}none was needed.</p>" in render(judged)
     damaged = f"l0gc/runs/shadow/{summary(NOW - 3 * DAY_MS, 0).run_id}/run.json"
     cluster.store.put(damaged, b"x")
     notes = gathered(cluster).overview.notes
@@ -486,7 +484,11 @@ def test_a_finding_and_a_warning_need_a_person_though_nothing_is_held() -> None:
         ({}, HEALTHY, "no garbage is left; L0 is empty."),
         ({"held_objects": 3}, HEALTHY, "no garbage is left; 3 objects may still be needed."),
         ({"left": (2, 2048)}, HEALTHY, "the next sweep may delete 2 objects (2.0 KiB)."),
-        ({"left": None}, HEALTHY, "M follows the cluster epoch. What the bucket holds is not known: no scan is there."),
+        (
+            {"left": None},
+            HEALTHY,
+            "M follows the cluster epoch. What the bucket holds is unknown, since it was never listed.",
+        ),
         ({"watermark": -1}, WAITING, "for the first M: none is published yet, so nothing may go."),
         (
             {"left": (1, 1), "since_sweep_ms": None},

@@ -117,7 +117,7 @@ def test_of_a_missing_object_the_run_that_deleted_it_is_named() -> None:
     cluster.store.delete([lost, of_l1])
     details = {f.key: f.detail for f in verified(cluster).findings}
     assert f"; run {run} (killed) deleted it (7 B); l0gc undelete --run {run} brings back" in details[lost]
-    assert details[of_l1] == "the object is missing; no run that is on record deleted it"
+    assert details[of_l1] == "the object is missing; no recorded run deleted it"
 
 
 def test_all_findings_are_counted_and_the_first_are_listed() -> None:

@@ -65,7 +65,7 @@ def test_nothing_is_found_where_nothing_was_needed() -> None:
     assert result.shadow is not None
     assert (result.shadow.runs, result.shadow.objects, result.shadow.bytes) == (1, 3, run.bytes)
     assert (result.shadow.entries, result.shadow.entries_gone, result.shadow.log_lines) == (1, 0, None)
-    said = f"3 objects ({run.bytes} B) would have gone in 60 s, by 1 shadow run; not one was needed"
+    said = f"3 objects ({run.bytes} B) would have gone in 60 s, by 1 shadow run; none was needed"
     assert result.shadow.sentence == said
 
 
@@ -252,7 +252,7 @@ def test_the_option_needs_a_shadow(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = lifted()
     run = shadow(cluster)
     with over(cluster, monkeypatch) as opened:
-        with pytest.raises(UsageError, match="--access-logs goes with --shadow"):
+        with pytest.raises(UsageError, match="--access-logs needs --shadow"):
             opened.verify(access_logs="logs")
         proof = opened.verify(shadow=True).shadow
         assert proof is not None

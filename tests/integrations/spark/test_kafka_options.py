@@ -162,7 +162,7 @@ def test_what_is_wrong_with_the_options_of_a_stream_is_said_by_every_call() -> N
         lambda: reader.read(None),  # type: ignore[arg-type]
     )
     for call in calls:
-        with pytest.raises(UsageError, match="a stream has no end: option endingTimestamp is a batch's"):
+        with pytest.raises(UsageError, match="a stream has no end: option endingTimestamp is for batches only"):
             call()
     reader.stop()
 

@@ -134,7 +134,7 @@ def test_a_pin_that_does_not_keep_what_a_frame_reads_is_refused(cluster: Handles
 
 
 def test_a_stream_has_no_pin(cluster: Handles) -> None:
-    with on(cluster), pytest.raises(UsageError, match="option pin is a batch's"):
+    with on(cluster), pytest.raises(UsageError, match="option pin is for batches only"):
         stream_reader(topic="events", pin="true")
 
 

@@ -381,7 +381,7 @@ def test_offsets_say_where_a_batch_begins_and_ends(
         ({"topic": "", "assign": '{"events":[3]}'}, UsageError, "option assign names partition 3 of topic 'events'"),
         ({"topic": "", "assign": '["events"]'}, UsageError, "must be JSON like"),
         ({"subscribe": "other"}, UsageError, "one of the options topic, subscribe"),
-        ({"topic": "events,other"}, UsageError, "several topics go into option subscribe"),
+        ({"topic": "events,other"}, UsageError, "name several topics with option subscribe"),
         ({"minPartitions": "none"}, UsageError, "minPartitions must be a whole number from 1 to "),
         ({"failOnDataLoss": "maybe"}, UsageError, "failOnDataLoss must be true or false"),
     ],

@@ -542,7 +542,7 @@ def test_an_epoch_that_is_not_far_enough_is_refused_before_anything_is_written()
     cluster = memory_cluster()
     publish_m(cluster, 4, 20)
     before = dict(store_of(cluster).objects)
-    with pytest.raises(EpochRegressionError, match="--above 18 is not far enough"):
+    with pytest.raises(EpochRegressionError, match="--above 18 is too low"):
         cluster.controller.advance_above(18)
     assert store_of(cluster).objects == before
     assert cluster.controller.advance_above(19) == 20

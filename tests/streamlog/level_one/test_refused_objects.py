@@ -214,7 +214,7 @@ def test_a_refused_object_of_a_log_holds_up_its_own_journal_alone(how: str, part
         ("log_unreadable", 0)
     ]
     assert [e for e in read_overview(another_process(cluster)).errors if e.startswith("journal 0")]
-    with pytest.raises(StoreError, match="whether journal 0 was set back is not known"):
+    with pytest.raises(StoreError, match="it is unknown whether journal 0 was set back"):
         refuse_if_set_back(another_process(cluster), by_m=True)
     store_of(cluster).fault = lambda call: None
     assert run(cluster).errors == []
