@@ -48,9 +48,9 @@ def delete_records(
         EpochRegressionError: what is published is above the cluster epoch; nothing was deleted (hazard 10).
     """
     if (before_offset is None) == (before_time_ms is None):
-        raise UsageError("say before what records are to be deleted: an offset or a time, one of the two")
+        raise UsageError("give the end of what to delete: either an offset or a time")
     if before_offset is not None and before_offset < HIGH_WATERMARK:
-        raise UsageError(f"offset {before_offset} cannot be; give one from 0 up, or -1 for all records that there are")
+        raise UsageError(f"offset {before_offset} is not valid; give 0 or more, or -1 for all present records")
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
     target = state.topic(topic)

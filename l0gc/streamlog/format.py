@@ -67,8 +67,8 @@ def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | No
     needed = form.min_reader_version if only_reads else max(form.min_reader_version, form.min_writer_version)
     if needed > VERSION:
         raise UnsupportedFormatError(
-            f"this bucket has format {form.version}, which needs a l0gc that knows format {needed}, and this one "
-            f"({l0gc.__version__}) knows format {VERSION}: use the l0gc that founded the cluster, or a newer one"
+            f"this bucket has format {form.version}, which needs an l0gc that supports format {needed}, but this one "
+            f"({l0gc.__version__}) supports format {VERSION}: use the l0gc that founded the cluster, or a newer one"
         )
     if form.version < VERSION:
         raise UnsupportedFormatError(
@@ -110,8 +110,8 @@ def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
 def refuse_without_format() -> UnsupportedFormatError:
     """Return the error for a cluster of unknown format."""
     return UnsupportedFormatError(
-        f"there is a cluster under this URL, but no {FORMAT} that says how it is laid out: put it back from a backup or "
-        "a version of the object"
+        f"a cluster exists under this URL, but {FORMAT}, which records its layout, is missing: restore it from a "
+        f"backup or a version"
     )
 
 
@@ -120,7 +120,9 @@ def _read(store: ObjectStore) -> tuple[Format, str] | None:
     try:
         return None if stored is None else (_DECODER.decode(stored.body), stored.etag)
     except UNDECODABLE as e:
-        raise CorruptObjectError(f"{FORMAT} does not say how the bucket is laid out: {e}; restore it") from e
+        raise CorruptObjectError(
+            f"{FORMAT} does not record the bucket's layout: {e}; restore it from a backup or a version"
+        ) from e
 
 
 def _refuse_the_first_edition(store: ObjectStore) -> None:

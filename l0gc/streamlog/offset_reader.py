@@ -227,7 +227,7 @@ class OffsetReader:
             )
             if self._without_holes:
                 raise RecordsLostError(
-                    f"{lost}, since nobody could read them; leave them out with {self._without_holes}"
+                    f"{lost}, since they could not be read; leave them out with {self._without_holes}"
                 )
             _log.warning("%s; they are left out", lost, extra=event("hole"))
             self._next[at] = end

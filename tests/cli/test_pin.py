@@ -43,10 +43,10 @@ def test_a_pin_is_created_listed_and_deleted(cluster: StoreConfig) -> None:
         (
             "create new --ttl 0s",
             2,
-            "a pin ends by itself, after at most 366 d; 0 s is not possible: use for example 1d",
+            "a pin lasts at most 366 d, not 0 s; use for example 1d",
         ),
         ("create new --ttl -1d", 2, "'-1d' is not a valid duration; use for example 30s, 15m, 2h or 7d"),
-        ("create new --ttl 400d", 2, "a pin ends by itself, after at most 366 d; 400 d is not possible"),
+        ("create new --ttl 400d", 2, "a pin lasts at most 366 d, not 400 d"),
         ("create table-1-x", 2, "pin names that begin with 'table-' are reserved for tables; use another name"),
         ("create new --ttl", 2, "Option '--ttl' requires an argument"),
         ("delete ther", 5, "pin 'ther' does not exist, or has ended; did you mean 'there'"),

@@ -97,7 +97,7 @@ def test_a_hole_ahead_of_a_running_stream_fails_it_in_one_sentence_or_is_passed(
         said = re.findall(r"l0gc\.errors\.RecordsLostError: (.*)", str(failed.value))
         assert said, failed.value
         assert set(said) == {
-            "the records 10 to 19 of partition events/0 were given up, since nobody could read them; leave them out with "
+            "the records 10 to 19 of partition events/0 were given up, since they could not be read; leave them out with "
             "option failOnDataLoss=false"
         }
         assert sorted(strict.rows) == list(range(LOST[0]))

@@ -118,7 +118,7 @@ def test_a_cluster_whose_format_is_gone_is_refused() -> None:
     store = MemoryStore()
     memory_cluster(store)
     store.delete([FORMAT])
-    with pytest.raises(UnsupportedFormatError, match=rf"no {FORMAT} that says how it is laid out: put it back"):
+    with pytest.raises(UnsupportedFormatError, match=rf"{FORMAT}, which records its layout, is missing: restore it"):
         process_on(store).controller.snapshot()
 
 

@@ -312,7 +312,7 @@ def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Handles) -> N
         cluster.controller.delete_pin("backup", pin.revision)
     assert cluster.controller.snapshot().pins == {"backup": other}
     assert cluster.controller.delete_pin("backup") == other
-    with pytest.raises(NotFoundError, match="pin 'backup' does not exist, or has ended; l0gc pin list shows"):
+    with pytest.raises(NotFoundError, match="pin 'backup' does not exist, or has ended; run l0gc pin list"):
         cluster.controller.delete_pin("backup")
 
 

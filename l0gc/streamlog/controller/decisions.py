@@ -187,7 +187,7 @@ def decide_advance(state: ControllerState, expected: int | None, caller: str) ->
         return None
     raise ProtocolError(
         f"the cluster epoch is {state.epoch}, not {expected}, and not because of an advance by {caller!r}; "
-        "look at l0gc epoch show before you advance it"
+        "run l0gc epoch show before you advance it"
     )
 
 
@@ -227,7 +227,7 @@ def decide_init_producer(
         return entries.InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
     producer_id, epoch, run = instance
     if producer is None or producer.producer_id != producer_id:
-        raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it anew, without an epoch")
+        raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it again, without an epoch")
     if (epoch, run) == (producer.epoch, producer.run):
         return entries.InitProducer(name, producer_id, epoch + 1, epoch, new_run)
     if 0 <= epoch == producer.last_epoch and run == producer.last_run:  # -1 stands for "none", which nobody can have

@@ -275,7 +275,7 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
                 "another name"
             )
         if len(state.pins) >= MAX_PINS:
-            raise UsageError(f"{MAX_PINS:,} pins exist, and more are not possible: delete some with l0gc pin delete")
+            raise UsageError(f"{MAX_PINS:,} pins exist, which is the limit: delete some with l0gc pin delete")
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
         times = at.now_ms, at.now_ms + self.ttl_ms
@@ -296,7 +296,7 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     def check(self, state: ControllerState) -> None:
         pin = state.pin(self.name, self.revision)
         if pin.in_effect:
-            raise UsageError(f"pin {self.name!r} has taken effect before")
+            raise UsageError(f"pin {self.name!r} has already taken effect")
         check_pin_effect(state, msgspec.structs.replace(pin, watermark=self.watermark, ends=self.ends))
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
@@ -513,9 +513,7 @@ def check_producer(name: str, producer_id: int, run: str) -> None:
 def check_pin(name: str, ttl_ms: int, why: str = "") -> None:
     check_line("a pin name", name)
     if not 0 < ttl_ms <= MAX_PIN_MS:
-        raise UsageError(
-            f"a pin ends by itself, after at most {span(MAX_PIN_MS)}; {span(ttl_ms)} is not possible: use for example 1d"
-        )
+        raise UsageError(f"a pin lasts at most {span(MAX_PIN_MS)}, not {span(ttl_ms)}; use for example 1d")
     if why:
         check_line(f"the reason for pin {name!r}", why)
 
@@ -523,11 +521,11 @@ def check_pin(name: str, ttl_ms: int, why: str = "") -> None:
 def check_pin_effect(state: ControllerState, pin: Pin) -> None:
     """Raise `UsageError` unless a pin can have taken effect with this M and these ends of journals."""
     if not NO_WATERMARK <= pin.watermark <= (NO_WATERMARK if pin.level_one else state.epoch):
-        raise UsageError(f"pin {pin.name!r} holds M at {pin.watermark}, which cannot be")
+        raise UsageError(f"pin {pin.name!r} holds M at {pin.watermark}, which is impossible")
     ends = pin.ends or []
     journals = [journal for journal, _ in ends]
     if journals != sorted(set(journals)) or not all(0 <= j < state.journals and end >= 0 for j, end in ends):
-        raise UsageError(f"pin {pin.name!r} names ends of journals that cannot be")
+        raise UsageError(f"pin {pin.name!r} names impossible ends of journals")
 
 
 def check_table(topic: str, catalog: str, table: str) -> None:
@@ -542,11 +540,11 @@ def _check_state(state: ControllerState) -> None:
     """Raise `UsageError` if no log can have led to the state of a checkpoint."""
     if state.epoch < 0:
         if state != ControllerState():
-            raise UsageError("it is of no epoch, and not empty")
+            raise UsageError("it has no epoch, but is not empty")
         return
     check_cluster_settings(state.cluster_id, state.shards, state.key_template, state.journals)
     if not is_epoch(state.epoch):
-        raise UsageError(f"epoch {state.epoch} cannot be")
+        raise UsageError(f"epoch {state.epoch} is impossible")
     for topic in (*state.topics.values(), *(d.topic for d in state.deleted)):
         check_topic(topic.name, topic.partitions, topic.topic_id)
         check_retention(topic.retention_ms, topic.retention_bytes)
@@ -568,17 +566,17 @@ def _check_state(state: ControllerState) -> None:
             raise UsageError(f"topic {topic.name!r} is kept as {name!r}")
     for d in state.deleted:
         if not d.topic.revision < d.deleted_epoch <= state.epoch:
-            raise UsageError(f"topic {d.topic.name!r} was deleted in an epoch that cannot be")
+            raise UsageError(f"topic {d.topic.name!r} was deleted in an impossible epoch")
     for name, pin in state.pins.items():
         check_pin(pin.name, pin.end_ms - pin.created_ms, pin.why)
         if name != pin.name or not 0 < pin.revision <= state.epoch or not 0 < pin.offset <= pin.revision:
-            raise UsageError(f"pin {name!r} cannot be")
+            raise UsageError(f"pin {name!r} is impossible")
         if pin.ends is not None:
             check_pin_effect(state, pin)
     for name, table in state.tables.items():
         check_table(table.topic, table.catalog, table.table)
         if name != table.topic or not 0 < table.revision <= state.epoch:
-            raise UsageError(f"the table of topic {name!r} cannot be")
+            raise UsageError(f"the table of topic {name!r} is impossible")
     for name, p in state.producers.items():
         check_producer(name, p.producer_id, p.run)
         if not -1 <= p.last_epoch < p.epoch:

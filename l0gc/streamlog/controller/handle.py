@@ -361,7 +361,9 @@ class Controller:
             UsageError: only some of the three are given.
         """
         if len({v is None for v in (producer_id, epoch, run)}) > 1:
-            raise UsageError(f"an instance of producer {name!r} has an id, an epoch and a run, a new one has none")
+            raise UsageError(
+                f"give the id, epoch and run of an instance of producer {name!r}, or none of the three for a new one"
+            )
         instance = (
             (producer_id, epoch, run) if producer_id is not None and epoch is not None and run is not None else None
         )

@@ -263,7 +263,7 @@ class ControllerState(msgspec.Struct, array_like=True):
     def topic(self, name: str, revision: int | None = None) -> Topic:
         """Return the topic, of this revision alone unless that is None. Raises `NotFoundError`, with the nearest name."""
         if (topic := self.topics.get(name)) is None:
-            hint = suggestion(name, self.topics, "l0gc topic list shows what there is")
+            hint = suggestion(name, self.topics, "run l0gc topic list")
             raise NotFoundError(f"topic {name!r} does not exist; {hint}")
         if revision not in (None, topic.revision):
             raise NotFoundError(
@@ -276,8 +276,8 @@ class ControllerState(msgspec.Struct, array_like=True):
         """The producer. Raises `NotFoundError`, with the nearest name."""
         if name in self.producers:
             return self.producers[name]
-        hint = suggestion(name, self.producers, "l0gc producer list shows what there is")
-        raise NotFoundError(f"producer {name!r} does not exist, or was forgotten; {hint}")
+        hint = suggestion(name, self.producers, "run l0gc producer list")
+        raise NotFoundError(f"producer {name!r} does not exist, or has expired; {hint}")
 
     def retention(self, topic: Topic) -> Retention:
         """How much of a topic is kept: by its own settings, and by the cluster's where it has none."""
@@ -307,7 +307,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         """The topic's table. Raises `NotFoundError`, with the nearest name."""
         if topic in self.tables:
             return self.tables[topic]
-        hint = suggestion(topic, self.tables, "l0gc table list shows what there is")
+        hint = suggestion(topic, self.tables, "run l0gc table list")
         raise NotFoundError(f"topic {topic!r} has no table; {hint}")
 
     def topic_of(self, table: TopicTable) -> Topic | None:
@@ -320,7 +320,7 @@ class ControllerState(msgspec.Struct, array_like=True):
     def pin(self, name: str, revision: int | None = None) -> Pin:
         """Return the pin, of this revision alone unless that is None. Raises `NotFoundError`, with the nearest name."""
         if (pin := self.pins.get(name)) is None:
-            hint = suggestion(name, self.pins, "l0gc pin list shows what there is")
+            hint = suggestion(name, self.pins, "run l0gc pin list")
             raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
         if revision not in (None, pin.revision):
             raise NotFoundError(

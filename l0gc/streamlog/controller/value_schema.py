@@ -111,7 +111,7 @@ def evolved(known: ValueSchema | None, wanted: Sequence[ValueColumn]) -> ValueSc
         raise UsageError(f"a value schema has 1 to {MAX_FIELDS:,} fields; name those that queries need")
     names = [c.column.lower() for c in columns]
     if twice := next((c.column for c in columns if names.count(c.column.lower()) > 1), None):
-        raise UsageError(f"two fields would be column {twice!r}, where case does not count; leave one of them out")
+        raise UsageError(f"two fields would become column {twice!r}, since case is ignored; leave one of them out")
     return ValueSchema(1 if known is None else known.number + 1, columns)
 
 
@@ -119,9 +119,9 @@ def check_value_schema(schema: ValueSchema) -> None:
     """Raise `UsageError` if no log can have led to this schema."""
     ids = [c.id for c in each_column(schema.columns)]
     if schema.number < 1 or len(set(ids)) != len(ids) or not all(FIRST_ID <= i < FIRST_ID + MAX_FIELDS for i in ids):
-        raise UsageError("its value schema has a number or field ids that cannot be")
+        raise UsageError("its value schema has an impossible number or field ids")
     if evolved(schema, schema.columns) != schema:
-        raise UsageError("its value schema has columns that cannot be")
+        raise UsageError("its value schema has impossible columns")
 
 
 def _evolved(
@@ -135,7 +135,7 @@ def _evolved(
         if not 0 < len(c.name) <= MAX_NAME or not c.name.isprintable() or "." in c.name:
             raise UsageError(f"field name {c.name[:50]!r} must have 1 to {MAX_NAME} printable characters without a dot")
         if names.count(c.name.lower()) > 1:
-            raise UsageError(f"field {where + c.name!r} is there twice, and case does not count in a table")
+            raise UsageError(f"field {where + c.name!r} occurs twice, since tables ignore case; leave one of them out")
     if gone := next((c.name for c in before if c.name not in by_name), None):
         raise UsageError(f"field {where + gone!r} is in the topic's value schema, and cannot be dropped; name it, too")
     known = {c.name: c for c in before}
@@ -147,10 +147,10 @@ def _evolved_one(known: ValueColumn | None, c: ValueColumn, ids: Iterator[int], 
     digits = c.decimal
     nested = c.type in {_LIST, _STRUCT}
     if not (nested or c.type in _SIMPLE or (digits and digits[1] <= digits[0] <= 38 and digits[0])):
-        raise UsageError(f"field {where!r} has type {c.type[:50]}, which l0gc does not know; use for example string")
+        raise UsageError(f"field {where!r} has type {c.type[:50]}, which l0gc does not support; use for example string")
     if nested != bool(c.children) or (c.type == _LIST and [e.name for e in c.children] != [_ELEMENT]):
         raise UsageError(
-            f"field {where!r} is a {c.type} of nothing, or of too much; say what it holds, or leave it out"
+            f"field {where!r} is a {c.type} without contents, or with several; say what it holds, or leave it out"
         )
     if known is not None and known.type != c.type and (known.type, c.type) not in _WIDER:
         old = known.decimal

@@ -167,7 +167,7 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
                 size = store.head(key).size
                 if size < end:
                     raise CorruptObjectError(
-                        f"{key} has {size} bytes where the log says {end} or more; restore that object from a version"
+                        f"{key} has {size} bytes, but the log records {end} or more; restore that object from a version"
                     ) from None
             raise
 
@@ -202,7 +202,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     if number > 0 and end != len(content):
         raise wrong
     if count < at_least:
-        raise CorruptObjectError(f"{where} holds {count} records where the log says {at_least} or more")
+        raise CorruptObjectError(f"{where} holds {count} records, but the log records {at_least} or more")
     data = pa.py_buffer(content)
     try:
         more = headers_and_times.unpack_optional(data.slice(end), count) if number < 0 else []

@@ -115,8 +115,8 @@ class Input:
                     break
         if left:
             raise UsageError(
-                f"{self.name} was cut by {left} bytes while it was uploaded; what was read before that is sent. "
-                "Upload it again once nobody changes it"
+                f"{self.name} was truncated by {left} bytes while it was uploaded; what was read before that is "
+                f"uploaded. Upload it again once it no longer changes"
             )
 
 
@@ -270,7 +270,7 @@ def _file(path: Path) -> Iterator[bytes]:
 
 def _binary(piece: object) -> bytes:
     if not isinstance(piece, bytes):
-        raise UsageError("an open file gives text, and records are bytes: open it in binary mode ('rb')")
+        raise UsageError("the file is open in text mode, but records are bytes: open it in binary mode ('rb')")
     return piece
 
 

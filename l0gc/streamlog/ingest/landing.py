@@ -153,8 +153,8 @@ class Landing:
                 return
         (journal, topic), error = next(iter(refused.items()))
         raise ProtocolError(
-            f"records for topic {topic!r} were offered to journal {journal} {MAX_TRIES} times, and refused each "
-            f"time: {error}"
+            f"records for topic {topic!r} were refused by journal {journal} {MAX_TRIES} times, each time stamped "
+            f"anew: {error}"
         ) from error
 
     def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Place, L0gcError]:

@@ -258,7 +258,7 @@ def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:
         shape = msgspec.defstruct("Asked", [("field", kind)], rename={"field": field}, gc=False)
     except ValueError as e:
         raise UsageError(
-            f"a field name must have no quote, backslash or control character: {field!r} is not taken"
+            f"field name {field!r} has a quote, backslash or control character, which l0gc does not support"
         ) from e
     return msgspec.json.Decoder(shape)
 

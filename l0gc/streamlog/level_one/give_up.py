@@ -135,7 +135,7 @@ def give_up(
     """
     refuse_if_set_back(cluster)
     if bool(objects) == (offsets is not None):
-        raise UsageError("say what to give up: L0 objects, or a topic, its partition and offsets")
+        raise UsageError("nothing to give up: name L0 objects, or a topic, its partition and offsets")
     state = cluster.controller.snapshot()
     if offsets is not None:
         lost = [_by_offsets(cluster, state.topic(topic), partition, *offsets)]

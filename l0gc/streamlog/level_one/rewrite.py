@@ -215,8 +215,8 @@ def _check_columns(source: Opened, number: int) -> None:
     unknown = sorted({f.name for f in found if not is_typed(f)} - set(L1_FILE.names))
     if unknown:
         raise UnsupportedFormatError(
-            f"{source.wanted.key} has a column {unknown[0]!r}, which this l0gc ({l0gc.__version__}) does not know and a "
-            "merge would lose: merge with the l0gc that wrote it, or a newer one"
+            f"{source.wanted.key} has a column {unknown[0]!r}, which this l0gc ({l0gc.__version__}) does not support "
+            f"and a merge would lose: merge with the l0gc that wrote it, or a newer one"
         )
 
 

@@ -375,7 +375,7 @@ def test_a_batch_that_is_refused_every_time_says_why(monkeypatch: pytest.MonkeyP
     rows = message(cluster, 1, [1], [0])
     refused = Appended(error=UnknownProducerError("it rains"))
     monkeypatch.setattr(JournalHandle, "append", lambda handle, objects: refused)
-    with pytest.raises(ProtocolError, match="journal 0 50 times, and refused each time: it rains"):
+    with pytest.raises(ProtocolError, match="refused by journal 0 50 times, each time stamped anew: it rains"):
         commit(another_process(cluster), [rows], 1)
 
 

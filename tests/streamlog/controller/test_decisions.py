@@ -125,7 +125,7 @@ def test_a_new_instance_goes_above_what_a_journal_has_seen_and_never_above_the_c
         "p", 7, 1, -1, "new"
     )
     with pytest.raises(
-        EpochRegressionError, match="epoch 4 of producer 'p', and the controller log is only at epoch 3"
+        EpochRegressionError, match="epoch 4 of producer 'p', but the controller log is only at epoch 3"
     ):
         decide_init_producer(state, "p", None, new_id=7, new_run="new", above=4)
 
@@ -152,7 +152,7 @@ def test_a_producer_that_was_never_so_is_refused(producer_id: int, epoch: int, l
 
 
 def test_an_unknown_producer_with_an_epoch_is_refused() -> None:
-    with pytest.raises(InvalidProducerEpochError, match="'p' has no id 1; start it anew"):
+    with pytest.raises(InvalidProducerEpochError, match="'p' has no id 1; start it again"):
         decide(state_of(FOUNDED), (1, 0, "run"))
 
 

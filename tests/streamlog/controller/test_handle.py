@@ -416,7 +416,7 @@ def test_an_instance_has_an_id_an_epoch_and_a_run_or_none_of_them() -> None:
     cluster = memory_cluster()
     p = cluster.controller.init_producer("p")
     for some in [(p.producer_id, None, None), (None, p.epoch, p.run), (p.producer_id, p.epoch, None)]:
-        with pytest.raises(UsageError, match="an id, an epoch and a run"):
+        with pytest.raises(UsageError, match="give the id, epoch and run"):
             cluster.controller.init_producer("p", *some)
     assert cluster.controller.epoch() == 1
 

@@ -139,7 +139,7 @@ def test_what_has_the_right_checksum_and_is_no_block_is_reported_by_name() -> No
 
 def test_fewer_records_than_the_log_says_are_corrupt() -> None:
     body, block = one_block(b"one", b"two")
-    with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes .* holds 2 records where the log says 3"):
+    with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes .* holds 2 records, but the log records 3"):
         decode_block(body, KEY, block, 3)
     assert decode_block(body, KEY, block, 2).num_rows == 2
 
@@ -193,7 +193,7 @@ def test_an_object_that_is_shorter_than_the_log_says_is_corrupt_and_a_failing_st
     store = MemoryStore()
     store.put(KEY, bytes(100))
     store.fault = failing(StoreError("no such range"), "get")
-    with pytest.raises(CorruptObjectError, match=f"^{KEY} has 100 bytes where the log says 120"):
+    with pytest.raises(CorruptObjectError, match=f"^{KEY} has 100 bytes, but the log records 120"):
         fetch(store, KEY, [(0, 10), (50, 70)])
     with pytest.raises(StoreError, match="no such range"):
         fetch(store, KEY, [(0, 10), (50, 50)])

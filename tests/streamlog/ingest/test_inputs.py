@@ -135,7 +135,7 @@ def test_no_more_is_read_than_was_hashed(tmp_path: Path) -> None:
         write(a, b"1\n2\nthree\nfour\n")
         assert all_of(source) == [b"1", b"2", b"thr"]
         write(a, b"1\n2")
-        with pytest.raises(UsageError, match=f"^{a} was cut by 4 bytes while it was uploaded"):
+        with pytest.raises(UsageError, match=f"^{a} was truncated by 4 bytes while it was uploaded"):
             all_of(source)
 
 

@@ -213,7 +213,7 @@ def test_a_file_that_is_cut_while_it_is_uploaded_is_named(tmp_path: Path) -> Non
             f.truncate(600)
 
     session = begin_run(cluster, "job")
-    with pytest.raises(UsageError, match=f"^{path} was cut by .* while it was uploaded"):
+    with pytest.raises(UsageError, match=f"^{path} was truncated by .* while it was uploaded"):
         upload(cluster, "events", [path], session=session, batch_bytes=SMALL * 5000, progress=cut)
 
 

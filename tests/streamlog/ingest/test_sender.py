@@ -137,7 +137,7 @@ def test_a_sender_that_sent_nothing_for_weeks_goes_on_only_if_no_other_one_follo
         with open_sender(another_process(cluster), "events", "bridge") as new:
             new.send(*some(1, 3))
             for records in (some(1, 3), ([], {})):
-                with pytest.raises(InvalidProducerEpochError, match="start it anew"):
+                with pytest.raises(InvalidProducerEpochError, match="start it again"):
                     old.send(*records)
     assert sum(map(len, content(cluster))) == 3 * PARTITIONS
 

@@ -198,7 +198,7 @@ def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: p
             slide(cluster, 2)
 
     store_of(cluster).fault = fault
-    with pytest.raises(ProtocolError, match=r"offered to journal \d+ 3 times, and refused each time: .*"):
+    with pytest.raises(ProtocolError, match=r"refused by journal \d+ 3 times, each time stamped anew: .*"):
         upload(cluster, "events", [write(tmp_path / "in", lines(4))])
     assert len(l0_objects(cluster)) == 3
 

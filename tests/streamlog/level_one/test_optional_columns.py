@@ -126,8 +126,8 @@ def test_a_merge_leaves_objects_alone_that_have_a_column_which_it_does_not_know(
         patch.setattr(rewrite, "L1_FILE", pa.schema([f for f in L1_FILE if f.name != "headers"]))
         [error] = merge(cluster).errors
     assert re.fullmatch(
-        r"partition events/0: level_one/\S+ has a column 'headers', which this l0gc \(\S+\) does not know and a merge would "
-        r"lose: merge with the l0gc that wrote it, or a newer one; its L1 objects stay as they are",
+        r"partition events/0: level_one/\S+ has a column 'headers', which this l0gc \(\S+\) does not support and a "
+        r"merge would lose: merge with the l0gc that wrote it, or a newer one; its L1 objects stay as they are",
         error,
     )
     assert l1_files(cluster) == bodies

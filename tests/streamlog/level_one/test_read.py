@@ -198,7 +198,7 @@ def test_an_object_that_the_store_refuses_is_a_fault_and_one_that_is_too_short_i
         store.objects[plan[0].object.key].body = b"short"
     store.fault = failing(StoreError("416"), "get", plan[0].object.key)
     (found,) = faults(rows_of(cluster, plan))
-    assert ("has 5 bytes where the log says" if truncated else "416") in found.message
+    assert ("has 5 bytes, but the log records" if truncated else "416") in found.message
 
 
 def test_objects_are_decoded_on_all_cores_and_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
