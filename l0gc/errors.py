@@ -25,6 +25,12 @@ def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
+def installing(extra: str = "") -> str:
+    """Return the command that installs l0gc, with an extra; it is not published, so it needs a checkout."""
+    package = f"'.[{extra}]'" if extra else "."
+    return f"run pip install {package} in a checkout of l0gc"
+
+
 class L0gcError(Exception):
     """Base class of all errors that l0gc raises on purpose.
 

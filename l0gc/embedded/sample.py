@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from l0gc.errors import NotFoundError, UsageError
+from l0gc.errors import NotFoundError, UsageError, installing
 
 if TYPE_CHECKING:
     import os

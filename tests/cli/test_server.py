@@ -155,4 +155,4 @@ def test_without_the_extra_the_sentence_names_it(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert "pip install 'l0gc[server]'" in ended.stderr
+    assert "pip install '.[server]' in a checkout" in ended.stderr

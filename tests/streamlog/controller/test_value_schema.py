@@ -120,7 +120,7 @@ def test_a_schema_is_read_from_the_json_of_arrow_of_iceberg_and_of_json_schema()
         ('{"fields": [{"name": "a"}]}', "cannot be read"), ('{"properties": {"a": true}}', "cannot be read"),
         ('{"properties": {}}', "neither"), (fields(("a", "uuid")), "type uuid"),
         (fields(("a", "decimal(39, 2)")), "decimal"), (fields(("a", "decimal(2, 3)")), "decimal"),
-        (fields(("a", {"type": "map"})), "type map"), (fields(("a", {"type": "struct", "fields": []})), "nothing"),
+        (fields(("a", {"type": "map"})), "type map"), (fields(("a", {"type": "struct", "fields": []})), "without contents"),
         (fields(("a", "int"), ("A", "int")), "ignore case"), (fields(("a.b", "int")), "without a dot"),
         (fields(("", "int")), "printable"), (fields(("a\n", "int")), "printable"), (fields(("x" * 201, "int")), "200"),
         (fields(("key", "int"), ("value_key", "int")), "value_key"),
