@@ -1,4 +1,4 @@
-"""A cluster: its handles, which end with the `with` block, and a method for the work of each command."""
+"""Gives a cluster's handles, which a `with` block closes, and one method for the work of each command."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ A = TypeVar("A")
 
 @checks_arguments
 class Cluster:
-    """A cluster, as `l0gc.open` gives it. Several threads may use it."""
+    """Gives access to a cluster, as `l0gc.open` returns it. Several threads may use it."""
 
     topics: Topics
     """The cluster's topics."""
     producers: Producers
-    """Who uploads into it."""
+    """The producers that upload to it."""
     runs: Runs
     """The records of its past sweeps and vacuums."""
     pins: Pins
-    """Who keeps a state of it readable."""
+    """The pins that keep a state of it readable."""
     tables: Tables
     """The Iceberg tables of its topics."""
 
@@ -91,7 +91,7 @@ class Cluster:
         return f"<l0gc.Cluster {self.url}>"
 
     def __reduce__(self) -> tuple[type[Cluster], tuple[StoreConfig, str | None, float]]:
-        """Pickle what it was opened with, and open it again where it is unpickled: threads and clients stay here."""
+        """Pickle the arguments that it was opened with; unpickling opens it again, with new threads and clients."""
         if self._closed:
             raise UsageError(CLOSED)
         return Cluster, self._opened_with
@@ -103,13 +103,13 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End its threads; a `with` block does it."""
+        """Close the cluster and end its threads, as a `with` block does."""
         self._closed = True
         self._stack.close()
 
     @property
     def url(self) -> str:
-        """The bucket and the prefix, as a URL."""
+        """Return the bucket and the prefix as a URL."""
         return self.store.url
 
     def handles(self) -> Handles:
@@ -119,7 +119,7 @@ class Cluster:
         return self._handles
 
     def init(self, **options: Unpack[InitKeywords]) -> FoundedCluster:
-        """Try out the store and found the cluster; where it is already, change nothing. As `l0gc init`."""
+        """Probe the store and create the cluster; change nothing if it exists. As `l0gc init`."""
         from l0gc.streamlog.founding import found_cluster
 
         return found_cluster(self.handles(), self.store, Init(**options))
@@ -131,14 +131,14 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[UploadKeywords],
     ) -> UploadResult:
-        """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was before it.
+        """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was committed.
 
         Args:
-            sources: paths or binary files, which hold what `format` says (`"-"` is stdin); iterables of records, each of
-                them its value as bytes, an `l0gc.Record`, a tuple of key, value and perhaps headers and create time, or a
-                dict of a `Record`'s fields; tables with such columns, of Arrow, pandas, Polars or anything else that gives
-                Arrow streams. A record goes to the partition that it names, else to that of its key.
-            progress: called after each batch that is committed, with all that is committed so far.
+            sources: paths or binary files, in the format that `format` names (`"-"` is stdin); iterables of records; or
+                tables with a record's columns, of Arrow, pandas, Polars or any other source of Arrow streams. A record is
+                its value as bytes, an `l0gc.Record`, a dict of its fields, or a tuple of key, value and optionally headers
+                and create time. It goes to the partition that it names, otherwise to that of its key.
+            progress: called after each committed batch, with all that is committed so far.
         """
         from l0gc.streamlog.ingest.inputs import LINES, plain_size
         from l0gc.streamlog.ingest.uploader import open_upload
@@ -174,7 +174,7 @@ class Cluster:
         start: int | None = None,
         **options: Unpack[ReadKeywords],
     ) -> Iterator[Record]:
-        """The records of a topic, byte for byte as uploaded, as `l0gc read`: one partition after another, or only one.
+        """Yield a topic's records, byte for byte as uploaded, of one partition or of one after another. As `l0gc read`.
 
         Raises:
             AccessDeniedError: with `pin`, the credentials may only read.
@@ -192,11 +192,11 @@ class Cluster:
         columns: Sequence[str] | None = None,
         **options: Unpack[ReadKeywords],
     ) -> RecordBatchReader:
-        """The records as `read` gives them, in batches of Arrow, for pandas, Polars and DuckDB.
+        """Read the records that `read` yields in Arrow batches, for pandas, Polars and DuckDB.
 
         Args:
-            columns: only these, in this order, which saves reading the others: those of L1, and of the topic's value
-                schema, parsed as they are read. By default all.
+            columns: only these columns of L1 and of the topic's value schema, in this order; the others are not read. By
+                default all.
         """
         from pyarrow import RecordBatchReader
 
@@ -217,7 +217,7 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[ReadKeywords],
     ) -> Iterator[RecordLines]:
-        """The records as `read` gives them, some thousand at once, each followed by a newline: for a file.
+        """Yield the records of `read` as lines for a file: some thousand records at once, each followed by a newline.
 
         Args:
             length_prefixed: each behind its length instead, as `upload` takes them with `format="length-prefixed"`, so that
@@ -237,14 +237,14 @@ class Cluster:
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
 
     def lag(self, checkpoint: str | Path) -> QueryLag:
-        """How far a streaming query of Spark is behind the topics that it reads, a partition after another. The command line
-        does not have this.
+        """Return how far a streaming query of Spark is behind the topics that it reads, by partition. Only the library has
+        this.
 
         Args:
             checkpoint: its `checkpointLocation`: a folder of this machine, or in a bucket of this store, as `s3://bucket/folder`.
 
         Raises:
-            NotFoundError: there is no checkpoint, no micro-batch has ended, or the query reads a topic that is not there.
+            NotFoundError: there is no checkpoint, no micro-batch has ended, or a topic does not exist.
         """
         from urllib.parse import urlsplit
         from urllib.request import url2pathname
@@ -275,13 +275,13 @@ class Cluster:
         level_one: bool = False,
         why: str = "",
     ) -> Iterator[PinView]:
-        """A pin for a `with` block, which is renewed in the block and deleted at its end; see `Pins.create`.
+        """Create a pin for a `with` block, which renews it and deletes it at the end; see `Pins.create`.
 
         Args:
             ttl_s: how long it lives after this process has died, in seconds, or a `timedelta`.
 
         Raises:
-            NotFoundError: at the end of the block, if the pin had ended before, so that what was read may have been gone.
+            NotFoundError: at the end of the block: the pin had already ended, so records may have been missing.
         """
         pin = self.pins.create(name, ttl_s=ttl_s, topic=topic, level_one=level_one, why=why)
         with renewed(self.handles, name, pin.epoch, pin.expires_ms - pin.created_ms):
@@ -289,7 +289,7 @@ class Cluster:
             self.handles().controller.snapshot().pin(name, pin.epoch)
 
     def housekeep(self, **options: Unpack[HousekeepKeywords]) -> HousekeepResult:
-        """Advance the epoch if it is due, move idle journals on, and keep the logs short. As `l0gc housekeep`."""
+        """Advance the epoch if it is due, advance idle journals, and keep the logs short. As `l0gc housekeep`."""
         from l0gc.streamlog.housekeep import housekeep
 
         wanted = Housekeep(**options)
@@ -390,9 +390,9 @@ class Cluster:
         """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
 
         Args:
-            before_offset: the first offset that stays; -1 to delete all records that there are now.
-            before_time_ms: keep the first record whose timestamp is this one or a later one, and all after it.
-            dry_run: delete nothing; the result is what a run would do.
+            before_offset: the first offset to keep; -1 to delete all present records.
+            before_time_ms: keep the first record with this timestamp or a later one, and all after it.
+            dry_run: delete nothing; the result shows what a run would delete.
         """
         from l0gc.streamlog.delete_records import delete_records
 
@@ -416,12 +416,12 @@ class Cluster:
         objects: Sequence[str] = (),
         force_readable: bool = False,
     ) -> GiveUpResult:
-        """Give up lost records that are not in L1, so that the rest of their partitions goes on. As `l0gc give-up`.
+        """Give up lost records that are not in L1, so that their partitions can continue. As `l0gc give-up`.
 
         Args:
-            offsets: the first and the last record of the topic's partition; readers find a hole there for ever.
-            objects: the keys of L0 objects instead, for all records in them.
-            force_readable: also records that can be read.
+            offsets: the first and last lost record of the topic's partition; readers will always find a hole there.
+            objects: instead, the keys of L0 objects, to give up all their records.
+            force_readable: give up even records that can be read.
         """
         from l0gc.streamlog.level_one.give_up import give_up
 
@@ -581,13 +581,13 @@ class Cluster:
     ) -> GcResult:
         """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep, vacuum, each if due. As `l0gc gc`.
 
-        Each step takes its own options, for example `sweep=Sweep(min_age_s=3600)`; None leaves it out. Steps that fail are
-        in the result of the error that is raised in the end; the others were done.
+        Each step takes its own options, for example `sweep=Sweep(min_age_s=3600)`; None skips it. Failed steps are in the
+        result of the error that is raised at the end.
 
         Args:
             spark: see `reconcile`; each step decides whether it uses an engine's session.
             run_id: the name of the run, and of its sweep; by default a new one.
-            around: does each step, by calling the function that it gets with the step's name; None where it is not due.
+            around: runs each step: it gets the step's name, and the function to call or None if it is not due.
         """
         wanted, engine, handles = Gc(**options), Engine.of(spark), self.handles()
         external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
@@ -639,7 +639,7 @@ class Cluster:
         """Pause all sweeps of the cluster, wherever they run, until `resume`. As `l0gc pause`.
 
         Args:
-            why: the reason, which every sweep then gives.
+            why: the reason, which every sweep then reports.
             by: who pauses; by default this user on this host.
         """
         from l0gc.collect.pause import NewPause, set_pause
@@ -654,7 +654,7 @@ class Cluster:
         return NewPause(pause.why, pause.by, pause.since_ms, new)
 
     def resume(self) -> Pause | None:
-        """Let sweeps go on; the pause that was set, or None. As `l0gc resume`."""
+        """Let sweeps continue, and return the pause that was set, or None. As `l0gc resume`."""
         from l0gc.collect.pause import clear_pause
 
         cluster = self.handles()
@@ -663,7 +663,7 @@ class Cluster:
 
     @property
     def epoch(self) -> int:
-        """The cluster epoch, read now."""
+        """Return the cluster epoch, read now."""
         return self.handles().controller.snapshot().epoch
 
     def advance_epoch(
@@ -672,9 +672,9 @@ class Cluster:
         """Advance the cluster epoch by one. As `l0gc epoch advance`.
 
         Args:
-            expect: only if the epoch is this one. Repeated by this user on this host, it advances once.
-            above: to the epoch above this one, also where the controller log went back behind what is published.
-            close_unknown_topics: with `above`: give up topics that journals hold and the controller log does not know.
+            expect: advance only if the epoch is this one; repeated by this user on this host, it advances once.
+            above: advance to the epoch above this one, even if the controller log is older than what is published.
+            close_unknown_topics: with `above`: give up topics that journals hold but the controller log lacks.
         """
         from l0gc.streamlog.topics import AdvancedEpoch, UnknownTopic
         from l0gc.streamlog.topics import close_unknown_topics as close_them
@@ -691,32 +691,33 @@ class Cluster:
         return AdvancedEpoch(epoch, closed)
 
     def accept_set_back(self, journal: int) -> int:
-        """Go on with a journal that was set back to an older copy, because its newest log is gone for good.
+        """Accept a journal that was set back to an older copy, if its newest log is lost for good; return the new tick's
+        epoch.
 
-        What its lost entries named is then lost. Returns the tick below which nothing lands there any more. As `l0gc
-        housekeep --accept-set-back`, which shows first why the journal is refused, and asks.
+        What its lost entries named is then lost, and nothing lands below that epoch any more. As `l0gc housekeep
+        --accept-set-back`, which first shows why the journal is refused, and asks.
         """
         from l0gc.streamlog.set_back import accept_set_back
 
         return accept_set_back(self.handles(), journal)
 
     def status(self, *, price_gb_month: float = STANDARD_PRICE) -> Overview:
-        """M, what holds it back and why, and what to do next. As `l0gc status`.
+        """Return M, what holds it back and why, and what to do next. As `l0gc status`.
 
         Args:
-            price_gb_month: dollars for a GB and month.
+            price_gb_month: dollars per GB and month.
         """
         from l0gc.inspect.reading import read_overview
 
         return read_overview(self.handles(), price_gb_month)
 
     def explain(self, key: str | None = None, *, epoch: int | None = None, partition: str | None = None) -> Explanation:
-        """Why an object is kept or may go, and which command moves it. As `l0gc explain`; one thing at a time.
+        """Explain why an object is kept or may be deleted, and which command changes that. As `l0gc explain`.
 
         Args:
-            key: of an object, relative to the URL, or as a whole s3:// URL.
-            epoch: what holds the objects of this epoch.
-            partition: what this partition holds: `TOPIC/N`.
+            key: explain this object; a key relative to the URL, or a whole s3:// URL.
+            epoch: explain what holds the objects of this epoch.
+            partition: explain what this partition holds, as `TOPIC/N`.
         """
         from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 
@@ -729,11 +730,11 @@ class Cluster:
         return explain_partition(self.handles(), partition or "")
 
     def report(self, *, findings: Path | None = None, price_gb_month: float = STANDARD_PRICE) -> Report:
-        """A page about the cluster, as one HTML file, and what it shows. As `l0gc report`.
+        """Return a report on the cluster, as one HTML page, and the facts that it shows. As `l0gc report`.
 
         Args:
-            findings: show what `l0gc verify --json` printed into this file, too.
-            price_gb_month: dollars for a GB and month.
+            findings: also show what `l0gc verify --json` printed into this file.
+            price_gb_month: dollars per GB and month.
         """
         from l0gc.inspect.report.facts import gather, read_findings
         from l0gc.inspect.report.page import render
@@ -793,11 +794,12 @@ class Cluster:
         return examine(self.handles(), self.store, progress)
 
     def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[LogLine]:
-        """What a log holds, from offset `start` on: each has `data`, and `damaged` if it cannot be read. As `l0gc log show`.
+        """Yield a log's lines from offset `start` on, each with `data`, and `damaged` if it cannot be read. As `l0gc log
+        show`.
 
         Args:
             journal: by default the controller's log.
-            checkpoint: the newest checkpoint comes first, also where no entry is gone.
+            checkpoint: yield the newest checkpoint first, even if no entry was deleted.
         """
         from l0gc.inspect.log import show_log
 
@@ -806,7 +808,7 @@ class Cluster:
     def _wanted(
         self, topic: str, partition: int | None, start: int | None, options: ReadKeywords
     ) -> tuple[Topic, Read]:
-        """The topic, and what is to be read of it. Raises `UsageError`, `NotFoundError`: it does not have that."""
+        """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has no such partition."""
         wanted = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
         if partition is not None:
@@ -814,11 +816,11 @@ class Cluster:
         return target, wanted
 
     def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
-        """What is read; as of a pin, if that is wanted."""
+        """Yield what is read, as of a pin if the options ask for one."""
         return self._pinned(read, topic, wanted) if wanted.pin else read(self.handles(), topic, wanted)
 
     def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
-        """Read as of a pin, which is created first. Raises `NotFoundError`: it ended before the reading did."""
+        """Create a pin and read as of it. Raises `NotFoundError` if the pin ended before the reading did."""
         from l0gc.streamlog.pins import leased_for_reader, while_pinned
 
         cluster = self.handles()
@@ -828,11 +830,11 @@ class Cluster:
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress
     ) -> AbstractContextManager[Workers[Handles]]:
-        """Those who do a piece of work."""
+        """Return the workers for a piece of work."""
         return Engine.of(spark).workers(self.handles(), self._config, work, progress)
 
     def _counted(self, enough: int = 0, *, eligible: bool = False) -> int:
-        """How many objects the last computation of M listed, or found eligible; -1 if it counted none, or nobody knows."""
+        """Return how many objects the last computation of M listed, or found eligible; -1 if that is unknown."""
         from l0gc.watermark.publication import read_any
 
         with suppress(CorruptObjectError):
@@ -843,11 +845,11 @@ class Cluster:
 
 
 def sweep_work(eligible: Callable[[int], int], *, limited: bool) -> Work:
-    """How large a sweep is.
+    """Return the size of a sweep, for the choice of an engine.
 
     Args:
-        eligible: gives what the last scan saw as eligible, -1 without one.
-        limited: whether there is a limit, or a record, that only one process can keep.
+        eligible: returns how many objects the last scan found eligible; -1 without one.
+        limited: whether it has a limit or a record that only one process can keep.
     """
     unit = "objects that were eligible at the last scan"
     return Work(eligible, unit, DELETING, limits=ONE_PROCESS if limited else "")

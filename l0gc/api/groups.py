@@ -1,4 +1,4 @@
-"""The topics, producers and runs of a cluster, as the library gives them; how a result with a problem becomes an error."""
+"""Gives a cluster's topics, producers, runs, pins and tables to the library, and raises a result's problem as an error."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _as_number(kind: Any) -> Any:
 
 
 class Group:
-    """What a cluster has of one thing; `handles` gives the cluster's, or refuses once it is closed."""
+    """Groups a cluster's methods on one kind of thing; `handles` returns the cluster's, or refuses once it is closed."""
 
     def __init_subclass__(cls) -> None:
         checks_arguments(cls)
@@ -105,7 +105,7 @@ def _retention(ms: int | timedelta | UnsetType | None, size: int | UnsetType | N
 
 
 class Topics(Group):
-    """The topics of a cluster: `cluster.topics`."""
+    """Creates, changes and shows a cluster's topics: `cluster.topics`."""
 
     def create(
         self,
@@ -117,15 +117,15 @@ class Topics(Group):
         retention_bytes: int | UnsetType | None = UNSET,
         value_schema: dict[str, Any] | str | None = None,
     ) -> CreatedTopic:
-        """Create a topic; repeated with the same numbers, change nothing. As `l0gc topic create`.
+        """Create a topic; repeated with the same arguments, it changes nothing. As `l0gc topic create`.
 
         Args:
-            journals: spread the partitions over so many journals; by default they are in one.
-            retention_ms: keep records for so many milliseconds, or a `timedelta`; -1 for ever, None as long as the cluster's
-                default says.
-            retention_bytes: keep so many bytes of L1 of each partition, in the same way.
-            value_schema: have values, which are JSON, parsed into these columns of L1, too: Iceberg's or Arrow's schema as
-                JSON, or a JSON Schema, parsed or as text.
+            journals: spread the partitions over this many journals; by default one.
+            retention_ms: keep records for this many milliseconds, or a `timedelta`; -1 means for ever, None the cluster's
+                default.
+            retention_bytes: keep this many bytes of L1 in each partition; -1 and None as above.
+            value_schema: also parse JSON values into these columns of L1: Iceberg's or Arrow's schema as JSON, or a JSON
+                Schema, parsed or as text.
         """
         columns = () if value_schema is None else columns_of(value_schema)
         retention = _retention(retention_ms, retention_bytes)
@@ -140,12 +140,12 @@ class Topics(Group):
         retention_bytes: int | UnsetType | None = UNSET,
         value_schema: dict[str, Any] | str | None = None,
     ) -> AlteredTopic:
-        """Change a topic's settings; what is not given stays. As `l0gc topic alter`.
+        """Change the settings of a topic that are given. As `l0gc topic alter`.
 
         Args:
-            retention_ms: how many milliseconds records are kept; -1 for ever, None as long as the cluster's default says.
-            retention_bytes: how many bytes of L1 of each partition are kept, in the same way.
-            value_schema: the columns from now on, as of `create`. It names all that the topic has, may add some, and may
+            retention_ms: how many milliseconds records are kept; -1 means for ever, None the cluster's default.
+            retention_bytes: how many bytes of L1 each partition keeps; -1 and None as above.
+            value_schema: the columns from now on, as for `create`. It must name all present columns. It may add some, and
                 widen types: int to long, float to double, a decimal to more digits.
         """
         columns = () if value_schema is None else columns_of(value_schema)
@@ -159,12 +159,14 @@ class Topics(Group):
         retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
     ) -> AlteredDefaults:
-        """Change the retention of topics without their own. As `l0gc topic alter --defaults`; arguments as of `alter`."""
+        """Change the default retention, for topics without their own. As `l0gc topic alter --defaults`; arguments as for
+        `alter`.
+        """
         now, altered = topics.alter_defaults(self._handles(), _retention(retention_ms, retention_bytes))
         return AlteredDefaults(now.ms, now.bytes, altered)
 
     def delete(self, name: str) -> RemovedTopic:
-        """Delete a topic: it takes nothing more, and no longer holds M back. As `l0gc topic delete`."""
+        """Delete a topic: it accepts no more records, and no longer holds M back. As `l0gc topic delete`."""
         topic, broken = topics.delete_topic(self._handles(), name)
         return checked(RemovedTopic(**asdict(topic), broken=broken))
 
@@ -177,22 +179,22 @@ class Topics(Group):
         """Return a topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
 
         Args:
-            partition: the offsets of this one alone.
-            limit: of how many partitions the offsets are given.
+            partition: give the offsets of this partition only.
+            limit: how many partitions' offsets to give.
         """
         return topics.describe_topic(self._handles(), name, partition, limit)
 
     def infer(self, name: str, records: Count = 10_000) -> InferredSchema:
-        """Propose a value schema from the first records of a topic, up to so many. As `l0gc topic infer`.
+        """Propose a value schema from the first `records` records of a topic. As `l0gc topic infer`.
 
         Raises:
-            NotFoundError: no record is a JSON object with fields of which columns can be made.
+            NotFoundError: no record is a JSON object with fields that can become columns.
         """
         return topics.infer_schema(self._handles(), name, records)
 
 
 class Pins(Group):
-    """The pins of a cluster: `cluster.pins`."""
+    """Creates, shows and deletes a cluster's pins: `cluster.pins`."""
 
     def create(
         self,
@@ -203,14 +205,14 @@ class Pins(Group):
         level_one: bool = False,
         why: str = "",
     ) -> PinView:
-        """Keep what the cluster holds now readable until the pin ends. As `l0gc pin create`; `cluster.pin` is the same as a
-        `with` block.
+        """Keep the cluster's present state readable until the pin ends. As `l0gc pin create`; `cluster.pin` is a `with`
+        block.
 
         Args:
-            ttl_s: it ends by itself after so many seconds, or a `timedelta`.
-            topic: keep only what is in L1 of this topic, and what it needs of L0.
-            level_one: keep what is in L1, and let M move.
-            why: for others.
+            ttl_s: the pin ends after this many seconds, or a `timedelta`.
+            topic: keep only this topic: its L1, and the L0 objects that it needs.
+            level_one: keep only L1, and let M move.
+            why: the reason, which others see.
         """
         if name.startswith(TABLE_PINS):
             raise UsageError(f"pin names that begin with {TABLE_PINS!r} are reserved for tables; use another name")
@@ -227,19 +229,19 @@ class Pins(Group):
         return PinList(PinView.of(known[name]) for name in sorted(known))
 
     def delete(self, name: str, *, epoch: int | None = None) -> PinView:
-        """Delete a pin: what it held may go. As `l0gc pin delete`.
+        """Delete a pin, so that what it held may be deleted. As `l0gc pin delete`.
 
         Args:
-            epoch: only the pin that was created at this epoch, and no other one of its name.
+            epoch: delete only the pin created at this epoch, not another one of its name.
         """
         return PinView.of(self._handles().controller.delete_pin(name, epoch))
 
 
 class Tables(Group):
-    """The Iceberg tables of a cluster's topics: `cluster.tables`. All but `list` need the extra `iceberg`."""
+    """Creates, syncs and drops Iceberg tables of topics: `cluster.tables`. All but `list` need the extra `iceberg`."""
 
     def create(self, topic: str, *, catalog: str, table: str | None = None) -> TableView:
-        """Keep a topic's L1 as an Iceberg table from now on; repeated, change nothing. As `l0gc table create`.
+        """Keep a topic's L1 as an Iceberg table from now on; repeated, it changes nothing. As `l0gc table create`.
 
         Args:
             catalog: the name that PyIceberg's configuration has for it.
@@ -253,7 +255,7 @@ class Tables(Group):
     def sync(
         self, topic: str | None = None, *, progress: Progress = quiet, **options: Unpack[TableSyncKeywords]
     ) -> TableSyncResult:
-        """Have the table of a topic, or all tables, name what is in L1 now. As `l0gc table sync`.
+        """Update a topic's table, or all tables, to list what is in L1 now. As `l0gc table sync`.
 
         Args:
             progress: called with what is done next.
@@ -270,10 +272,10 @@ class Tables(Group):
         return TableList(TableView.of(state.tables[topic], state) for topic in sorted(state.tables))
 
     def drop(self, topic: str, *, forget: bool = False) -> TableView:
-        """Drop a topic's table; its data objects stay what they are. As `l0gc table drop`.
+        """Drop a topic's table, and keep its data objects. As `l0gc table drop`.
 
         Args:
-            forget: leave the catalog as it is.
+            forget: leave the catalog unchanged.
         """
         cluster = self._handles()
         table = cluster.controller.snapshot().table(topic)
@@ -282,9 +284,7 @@ class Tables(Group):
 
 
 def _syncing() -> Any:
-    """Return the module that needs PyIceberg. Raises `UsageError`: it is not installed, or its configuration is not
-    readable.
-    """
+    """Return the module that needs PyIceberg. Raises `UsageError` if it is not installed or not configured correctly."""
     try:
         from l0gc.integrations.iceberg.configuration import check_configuration
 
@@ -296,22 +296,22 @@ def _syncing() -> Any:
 
 
 class Producers(Group):
-    """The producers that upload into a cluster: `cluster.producers`."""
+    """Shows the producers that upload to a cluster, and begins their runs: `cluster.producers`."""
 
     def list(self) -> ProducerList:
-        """Return the producers that the controller knows. As `l0gc producer list`."""
+        """Return the producers that the controller has on record. As `l0gc producer list`."""
         from l0gc.streamlog.producers import list_producers
 
         return list_producers(self._handles())
 
     def describe(self, name: str) -> ProducerView:
-        """Return the newest run of a producer, and how far each journal is with it. As `l0gc producer describe`."""
+        """Return the newest run of a producer, and how far it is in each journal. As `l0gc producer describe`."""
         from l0gc.streamlog.producers import describe_producer
 
         return describe_producer(self._handles(), name)
 
     def sender(self, topic: str, name: str) -> AbstractContextManager[Sender]:
-        """Begin a run of a producer that sends records of another system, each once, in a `with` block.
+        """Begin a run of a producer that sends another system's records once each, in a `with` block.
 
         The other system numbers the records of each partition, and can be read from any number on. `positions` of the sender
         has, by partition, where to begin; `send(records, positions)` lands records (`Record`) with the positions after
@@ -323,7 +323,7 @@ class Producers(Group):
 
 
 class Runs(Group):
-    """The records of past sweeps and vacuums: `cluster.runs`. Those of `--record-dir` are read in that folder."""
+    """Shows the records of past sweeps and vacuums, in the bucket or in the folder of `--record-dir`: `cluster.runs`."""
 
     def list(self, last: int = 20, *, record_dir: Path | None = None) -> RunList:
         """Return the `last` newest runs. As `l0gc runs list`."""
@@ -341,11 +341,11 @@ class Runs(Group):
         record_dir: Path | None = None,
         each: Callable[[RecordedObject], None] = lambda row: None,
     ) -> RunDetail:
-        """What became of the objects of one run. As `l0gc runs show`.
+        """Return what happened to the objects of one run. As `l0gc runs show`.
 
         Args:
-            sample: how many objects the result has.
-            each: called with every object, as it is read.
+            sample: how many objects the result contains.
+            each: called with every object as it is read.
         """
         from l0gc.collect.runs import show_run
 
@@ -354,10 +354,10 @@ class Runs(Group):
         return show_run(cluster, run_id, sample, records=records_of(cluster, record_dir), each=each)
 
     def find(self, key: str, *, record_dir: Path | None = None) -> KeyInRun:
-        """Return the run that deleted an object, and what became of it. As `l0gc runs find`.
+        """Return the run that deleted an object, and the outcome. As `l0gc runs find`.
 
         Raises:
-            NotFoundError: no run that is on record met it.
+            NotFoundError: no recorded run had the object.
         """
         from l0gc.collect.runs import find_in_runs
 
@@ -370,14 +370,14 @@ class Runs(Group):
 
 
 def records_of(cluster: Handles, record_dir: Path | None) -> Records:
-    """Where the records of runs are read: in a folder, or in the bucket."""
+    """Return the records of runs, in a folder or in the bucket."""
     from l0gc.collect.record import FolderRecords
 
     return FolderRecords(record_dir) if record_dir is not None else cluster.store
 
 
 def checked(result: R) -> R:
-    """Return the result of work that was done whole; else its problem is raised, and has what was done as `error.result`."""
+    """Return a result without a problem; raise any problem, with the result as the error's `result`."""
     problem = result.problem
     if problem is None:
         return result
