@@ -125,7 +125,7 @@ def _listing_lines(result: WatermarkResult, seen: ScanReport) -> list[str]:
 
 
 def _held(result: WatermarkResult, epoch: int, r: ScanRow) -> str:
-    """Return who holds an epoch. An epoch of the run's snapshot that no partition needs is held by pins alone."""
+    """Return what holds an epoch; if no partition of the run's snapshot needs it, only pins do."""
     if r.held_by:
         return f"by {r.held_by}{f' and {r.holders - 1:,} more' if r.holders > 1 else ''}"
     if epoch > result.cluster_epoch:

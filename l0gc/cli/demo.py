@@ -1,8 +1,8 @@
-"""The embedded S3 server: `l0gc server` runs it in the foreground, `l0gc demo` plays the whole loop on it.
+"""Runs the embedded S3 server: `l0gc server` in the foreground, `l0gc demo` to play the whole loop on it.
 
-The server prints what a shell has to export, credentials included: they are made up for this start, are good for this server
-alone and it listens on the loopback interface, so they are not secret. Its regular end is a signal, so that is not an error:
-it exits with 0. The demo runs the commands themselves, on data that it brings along.
+The server prints what a shell has to export, credentials included. They are not secret: they are made up for this start,
+and the server listens on the loopback interface only. It normally ends by a signal, so it then exits with 0. The demo runs the
+commands themselves, on data of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTITIONS = 8
 _KEY = "carrier"
 _MASTER: Final = "local[2]"
 _OWN = {"L0GC_URL": "s3://demo/l0gc", "L0GC_CONFIG": os.devnull}
-"""The demo's own settings; the user's file is not read."""
+"""The demo's own settings; it does not read the user's file."""
 
 
 URL: Final = "s3://try/l0gc"
@@ -148,7 +148,7 @@ class _Demo:
         return results[-1].data
 
     def play(self, paths: list[Path]) -> dict[str, Any]:
-        """Return the loop. Raises `L0gcError` if a record is lost, doubled, changed or out of order."""
+        """Play the loop and return its numbers. Raises `L0gcError` if a record is lost, doubled, changed or out of order."""
         self.run("init", "--create-bucket", "--shards", "16")
         self.run("topic", "create", _TOPIC, "--partitions", str(_PARTITIONS))
         self.run("topic", "create", "quiet", "--partitions", "2")

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _look_more_often(phase: str, _: dict[str, int]) -> None:
-    """Collect more often after this many objects: the command is a long one, and its replies leave cycles."""
+    """Collect after fewer objects from now on: a long command's replies leave cycles."""
     if phase == "stop":
         gc.callbacks.remove(_look_more_often)
         if gc.get_threshold()[0] == _AT_START:  # else the command has said how often

@@ -1,7 +1,7 @@
 """`l0gc help` and `version`, for those who type the word first, as with git; `l0gc completion`; and `l0gc config show`.
 
 A shell completes commands, options, file names, and the names in the bucket (`names.py`). The settings are shown with where
-each comes from. Credentials are no settings.
+each comes from. Credentials are not settings.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def config_command() -> None:
 def show_command(settings: Settings) -> None:
     """Show each setting, and where its value comes from: option, environment, file or default.
 
-    The file is the one that --config or L0GC_CONFIG names, else ~/.config/l0gc/config.toml. It may have contexts: what
-    stands below its line [contexts.prod] holds for a command with --context prod, before the environment. Credentials are
-    no settings, and are not shown.
+    The file is the one that --config or L0GC_CONFIG names, otherwise ~/.config/l0gc/config.toml. It may have contexts:
+    settings below [contexts.prod] apply to a command with --context prod, before the environment. Credentials are not
+    settings, and are not shown.
 
     \b
     Example:

@@ -1,8 +1,8 @@
 """What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
 
-Only l0gc's own loggers are shown. Those of the libraries below stay as they are at every `-v`: botocore's would write down
-signed requests, and py4j's a traceback when Ctrl-C finds it at work. Secrets are removed (`l0gc/redaction.py`), whichever
-library wrote them into a message, and what a terminal would act on is escaped.
+Only l0gc's own loggers are shown. Libraries' loggers stay unchanged at every `-v`: botocore's would record signed requests,
+and py4j's a traceback on Ctrl-C. Secrets are removed (`l0gc/redaction.py`), whichever library wrote them into a message,
+and what a terminal would act on is escaped.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def operation_options(operation: type[Operation]) -> Decorator:
 
 
 def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless an argument is valid text; only a path may be any bytes."""
+    """Raise `UsageError` unless an argument is valid text; only a path may hold any bytes."""
     for p in parameters:
         value = values.get(p.name or "")
         for item in value if isinstance(value, tuple) else (value,):
@@ -284,7 +284,7 @@ def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
 
 
 def since_1970(cluster: Cluster, time: int | None) -> int | None:
-    """Return a time that `time_ms` has read in milliseconds since 1970, also one that it gives as how long ago that was."""
+    """Return a time from `time_ms` in milliseconds since 1970, also if it was given as an age."""
     return time if time is None or time > 0 else time + cluster.handles().now_ms()
 
 

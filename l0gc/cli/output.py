@@ -1,8 +1,8 @@
-"""What commands print: readable text, or exactly one JSON object on stdout; notes on stderr; files that the user asks for.
+"""Prints a command's result: readable text, or exactly one JSON object on stdout; notes on stderr; requested files.
 
-A whole file is written under another name in the same folder, and renamed when it is whole. So nobody ever reads a half, and
-the old file stays until the new one takes its place, also if the command fails or is stopped. A process that is killed
-leaves the other name, which begins with a dot. Anything but a regular file, a pipe or /dev/stdout, is written to directly.
+A file is written under another name in the same folder, and renamed when it is complete. So no reader sees a half, and the
+old file stays if the command fails or is stopped. A killed process leaves the other name, which begins with a dot. A pipe,
+/dev/stdout and anything else that is not a regular file are written to directly.
 """
 
 from __future__ import annotations
@@ -130,13 +130,13 @@ class Output:
         indent: int | None = 2,
         aside: bool = False,
     ) -> None:
-        """Do the work, and print its result as `result` does. If it was done in part, its error is raised after that.
+        """Do the work, and print its result as `result` does. Raise the error of a partial result after that.
 
         Args:
-            title: of the progress display around the work; none is shown without it.
-            reports: whether the work takes `progress`, by which it reports how far it is.
-            stays: says what stays if a signal ends the work, given the fields that were reported last.
-            aside: the result is a note, since stdout has something else.
+            title: of the progress display; without it none is shown.
+            reports: whether the work takes `progress` to report how far it is.
+            stays: returns what remains if a signal ends the work, given the fields reported last.
+            aside: print the result as a note, since stdout holds something else.
         """
         error: L0gcError | None = None
         reported = dict[str, Any]()
@@ -187,14 +187,15 @@ class Output:
         styled: bool = False,
         needed: bool = False,
     ) -> None:
-        """The command's result: `data` as JSON, or `text`, each on one line, with nothing that a terminal would act on.
+        """Print the command's result: `data` as JSON, or `text`, one line each, without anything that a terminal would act
+        on.
 
         The text of a command that changes something begins with the time and the cluster, for logs of cron.
 
         Args:
-            indent: of what is folded to a terminal's width; None for text that is as wide as it should be.
-            needed: a person should see it, also with `--quiet`.
-            styled: `text` has colours, and what it shows was escaped before it got them.
+            indent: of lines that are folded to the terminal's width; None for text that is not folded.
+            needed: print it even with `--quiet`.
+            styled: `text` has colours, and was escaped before it got them.
         """
         self.measure(data)
         text = text if styled else [escaped(line) for line in text]
@@ -218,10 +219,10 @@ class Output:
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[dict[str, Any], Sequence[str]], None]]:
-        """Shows one styled result after another, each as wide as it should be.
+        """Return a function that shows one styled result after another.
 
-        On a terminal each takes the place of the one before; elsewhere, and on one that cannot do that, it is printed
-        below it after a blank line. With `--json` it is one object a line.
+        On a terminal each replaces the one before; elsewhere it is printed below it after a blank line. With `--json` it is
+        one object a line.
         """
         if self.json or not is_capable():
             first = True
@@ -245,7 +246,7 @@ class Output:
             yield update
 
     def refuse_file(self, instead: str) -> None:
-        """Raise `UsageError` if --json-file is given to a command that prints as it goes, and has no result."""
+        """Raise `UsageError` if --json-file is given to a command without a single result."""
         if self._json_file is not None:
             raise UsageError(f"--json-file needs a single result, and this command prints as it runs: use {instead}")
 
@@ -262,8 +263,7 @@ class Output:
 
     @contextmanager
     def observing(self, cluster: Cluster) -> Iterator[None]:
-        """Add the cluster's state at the end of the block to the run's metrics, if they are exported and do not have
-        it.
+        """Read the cluster's state at the end of the block for the run's metrics, if they are exported and lack it.
 
         It is skipped after a signal, and if the error shows that there is nothing to read.
         """
@@ -290,11 +290,10 @@ class Output:
             self.note(f"the metrics lack the cluster's present state: {e}", "metrics_failed")
 
     def note(self, text: str, name: str = "note", *, needed: bool = False, **fields: Any) -> None:
-        """Print something that the user should know in addition to the result; `name` and `fields` are for readers of
-        the log.
+        """Print a note in addition to the result; `name` and `fields` are for readers of the log.
 
         Args:
-            needed: also with `--quiet`.
+            needed: print it even with `--quiet`.
         """
         _log.log(logging.WARNING if needed else NOTE, "%s", text, extra=event(name, **fields))
 
@@ -353,12 +352,12 @@ def held_back(
     total: int | None = None,
     beside: Callable[[Sequence[Holder]], str] = lambda group: "",
 ) -> list[str]:
-    """What holds M back, a line for each reason: `events/0 and 7 more at 4: ...`.
+    """Return what holds M back, one line for each reason: `events/0 and 7 more at 4: ...`.
 
     Args:
-        cut: there may be others than these.
-        total: how many there are in all, where that is known.
-        beside: what is added to a reason, given the partitions that have it.
+        cut: whether there may be more than these.
+        total: how many there are in all, if known.
+        beside: returns what to add to a reason, given the partitions that have it.
     """
     groups: dict[tuple[int, str], list[Holder]] = {}
     for h in held:
@@ -388,11 +387,11 @@ def held_back(
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
-    """Gives what writes to `path`, which is whole when this ends without an error, and else as it was.
+    """Yield a function that writes to `path`, which is replaced at the end, and stays unchanged after an error.
 
     Raises:
-        UsageError: there can be no such file.
-        OutputFailedError: it could not be written, its disk being full.
+        UsageError: the file cannot exist.
+        OutputFailedError: it could not be written, for example because the disk is full.
     """
     try:
         is_file = path.is_file() or not path.exists()  # of a directory, opening it says that it is one
@@ -431,7 +430,7 @@ def _saying(path: Path) -> Iterator[None]:
 
 @contextmanager
 def list_file(path: Path | None) -> Iterator[Callable[[str], object]]:
-    """Gives what writes to the file `path`, which is begun anew; to stdout without one.
+    """Yield a function that writes to the file `path`, which is begun anew, or to stdout without a path.
 
     Raises:
         UsageError: it cannot be written.

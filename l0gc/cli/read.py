@@ -133,10 +133,10 @@ def log_command() -> None:
 @click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, even if no entry was deleted.")
 @cluster_options()
 def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, start: int, checkpoint: bool) -> None:
-    """Print what a log holds, one JSON object a line: its entries, and before them, where older ones are gone, its newest
-    checkpoint. With --json these lines are the `lines` of one object.
+    """Print what a log holds, one JSON object a line: its entries, preceded by its newest checkpoint if older entries are
+    deleted. With --json these lines are the `lines` of one object.
 
-    What cannot be read is a line with an `error`; the command then ends with exit code 4.
+    A line that cannot be read has an `error`; the command then ends with exit code 4.
 
     \b
     Example:

@@ -119,7 +119,7 @@ def _line(r: RunEntry) -> str:
 
 
 def run_outcome(r: RunEntry) -> str:
-    """What became of a run."""
+    """Return how a run ended, as text."""
     if r.summary is None:
         return f"killed, or still running: l0gc runs show {r.run_id}"
     s = r.summary

@@ -1,16 +1,16 @@
-"""What SIGINT, SIGTERM and SIGHUP do to a command: the first ends it in good order, the second at once; and exit codes.
+"""Handles SIGINT, SIGTERM and SIGHUP: the first ends a command in good order, the second at once. Sets exit codes.
 
-Each is raised as `Interrupted` where the main thread is, so that whatever is open is closed on the way out: temporary
-folders go, Java goes, and one line says what was done. Work that can end between two of its steps asks for `stopping`
-instead. A signal that was ignored when the command was started, as under `nohup`, stays ignored.
+A signal is raised as `Interrupted` in the main thread, so everything open is closed on the way out: temporary folders and
+Java go, and one line reports what was done. Work that can end between two of its steps uses `stopping` instead. A signal
+that was ignored when the command was started, as under `nohup`, stays ignored.
 
-A request that hangs holds nobody up. The main thread may be in another library's wait, where no signal reaches it, or wait
-for threads that are. So Python also writes each signal into a pipe. A thread that reads it says that the run stops, ends the
-process after a grace, with the Java that it started, and at once at the second signal. Wherever that is, running the command
-again is safe: an append under way is read back by the next one, and an object that no journal names is garbage.
+A request that hangs delays nothing. The main thread may wait in another library, where no signal reaches it. So Python also
+writes each signal into a pipe, and a thread reads it. That thread reports that the run stops, and ends the process and its
+Java after a grace period, or at once at the second signal. Running the command again is always safe: the next append reads
+an unfinished one back, and an object that no journal names is garbage.
 
-Nothing is raised in the middle of a lock of `threading`: its methods are written in Python, so the lock would stay locked,
-and the threads that need it would keep the process for ever. Such a signal is sent once more, a moment later.
+Nothing is raised while a lock of `threading` is taken or released. These methods are written in Python, so the lock would
+stay locked and keep the process for ever. Such a signal is sent again a moment later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "
 INTERRUPTED: Final = 128 + signal.SIGINT
 _AGAIN_S: Final = 0.02
 _SAID_AFTER_S: Final = 0.3
-"""Most runs have ended by then, and have said what was done."""
+"""Most runs have ended by then, and have reported what was done."""
 GRACE_S: Final = 8.0
 """How long a run may take to stop in good order: systemd and Kubernetes wait longer."""
 _LAST_WORD_S: Final = 0.2
@@ -81,7 +81,7 @@ def exit_code_of(e: BaseException | None) -> int:
 
 
 def listen() -> None:
-    """From now on the first signal raises `Interrupted` in the main thread, and the second one kills the process."""
+    """Raise `Interrupted` in the main thread at the first signal from now on, and kill the process at the second."""
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _heard)
@@ -99,7 +99,7 @@ def listen() -> None:
 
 
 def _keep_to_the_grace(out: int) -> None:
-    """Say that the run stops, if it takes a moment; end the process after the grace, or at the second signal."""
+    """Report that the run stops, if it takes a moment; end the process after the grace, or at the second signal."""
     due, number, said = float("inf"), 0, True
     while True:
         left = max(0.0, due - time.monotonic()) if number else None
@@ -149,7 +149,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
 
 
 def _put_off(number: int, frame: FrameType | None) -> bool:
-    """Return whether the signal came in the middle of a lock; it is sent once more then."""
+    """Return whether the signal interrupted a lock; it is then sent once more."""
     if _in_a_lock(frame):
         _send_again(number)
         return True
@@ -168,7 +168,7 @@ def _in_a_lock(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send a signal to this process a moment later; nothing of `threading` is used, in the middle of which it may be."""
+    """Send a signal to this process a moment later, without `threading`, which it may have interrupted."""
 
     def send() -> None:
         time.sleep(_AGAIN_S)
@@ -179,10 +179,10 @@ def _send_again(number: int) -> None:
 
 
 def ended(code: int) -> None:
-    """The command has ended, and said what there was to say: a signal now only makes Python end sooner, with the same code.
+    """Mark the command as ended: from now on a signal only makes Python end sooner, with the same code.
 
-    Without this, Python, which gives up its handlers as it exits, would be killed by it, and a command that is done would
-    look like one that was stopped without a word.
+    Python gives up its handlers as it exits. Without this, a signal then would kill it, and a finished command would look
+    like one that was stopped without a report.
     """
 
     def heard(number: int, frame: Any) -> None:
@@ -197,15 +197,15 @@ def ended(code: int) -> None:
 
 
 def _ignore() -> None:
-    """What Python does after this is short, and it keeps what is ignored."""
+    """Ignore the signals: what Python still does is short, and it keeps ignored signals ignored."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a finalizer, which is where the signal may have come: it is sent once more.
+    """Send a signal once more if Python dropped its exception, which it does in a finalizer.
 
-    Other failures of a finalizer mean nothing to a user, since Java has gone.
+    Other failures of a finalizer mean nothing to a user, since Java has ended.
     """
     if isinstance(what.exc_value, Interrupted):
         number = what.exc_value.exit_code - 128
@@ -218,10 +218,10 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def stop_on_interrupt(done: Callable[[], str]) -> Iterator[None]:
-    """If a signal ends what is inside, `done` says what stays, and which command goes on.
+    """Turn a signal inside the block into a `StoppedError`; `done` returns what remains, and which command continues.
 
     Raises:
-        StoppedError: a signal has.
+        StoppedError: a signal ended the block.
     """
     try:
         yield
@@ -231,7 +231,7 @@ def stop_on_interrupt(done: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def heeding(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """The handler gets the signals inside, but for those that nohup has ignored."""
+    """Give the handler the signals inside the block, except those that nohup has ignored."""
     heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
@@ -243,7 +243,7 @@ def heeding(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 @contextmanager
 def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
-    """A signal ends the run in good order; the second one kills it, which the record is made for."""
+    """Let a signal end the run in good order; the second one kills it, which its record allows."""
 
     def heard(number: int, frame: FrameType | None) -> None:
         if _put_off(number, frame):  # it may be the very lock that `stop` needs
@@ -269,10 +269,10 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
 
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """For a run that ends in good order once the event is set, as the first signal does; see `stopping`.
+    """Yield an event that ends a run in good order once the first signal sets it; see `stopping`.
 
     Raises:
-        StoppedError: as the run did, with the signal's exit code.
+        StoppedError: the run stopped; it has the signal's exit code.
     """
     stop, signals = threading.Event(), list[int]()
     with stopping(stop.set, signals):

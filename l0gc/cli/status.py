@@ -1,4 +1,4 @@
-"""`l0gc status`, `explain`, `report`, `doctor` and `verify`: what people ask of a cluster. None of them changes it."""
+"""Runs `l0gc status`, `explain`, `report`, `doctor` and `verify`, which answer questions about a cluster and change nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def lines_of(s: Overview, url: str) -> list[Line]:
 
 
 def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
-    """As wide as the terminal, or 80 columns without one; escaped, and coloured if that is wanted."""
+    """Fold lines to the terminal's width, or 80 columns without one; escape them, and colour them if requested."""
     width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
     fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
     out = []
@@ -236,7 +236,7 @@ def _sweeps(s: Overview) -> list[Line]:
 @click.option("--partition", metavar="TOPIC/N", help="What this partition holds.")
 @cluster_options(epoch_interval_option)
 def explain_command(out: Output, cluster: Cluster, key: str | None, epoch_: int | None, partition: str | None) -> None:
-    """Explain why the object KEY is kept or may go, down to the placeholder, and which command moves it.
+    """Explain why the object KEY is kept or may be deleted, down to the placeholder, and which command changes that.
 
     KEY is relative to the URL, or a whole s3:// URL.
 
@@ -311,7 +311,7 @@ def doctor_command(out: Output, cluster: Cluster) -> None:
 
 
 def print_result(out: Output, result: DoctorResult) -> None:
-    """The doctor's findings; raises `EndedError` if anything failed."""
+    """Print the doctor's findings; raise `EndedError` if a check failed."""
     width = max(len(c.name) for c in result.checks)
     lines = []
     for c in result.checks:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def new_run(cluster: Cluster) -> str:
-    """Return a name for a run, which the events of its log get."""
+    """Return a new run's name, and add it to the log's events."""
     handles = cluster.handles()
     logs.HANDLER.run_id = run_id(handles.now_ms(), handles.runtime.new_id())
     return logs.HANDLER.run_id
@@ -89,7 +89,7 @@ def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
 
 
 def swept(r: SweepResult) -> list[str]:
-    """Return the run as text."""
+    """Return a sweep's result as text."""
     plan = r.plan
     up_to = (f", up to epoch {r.bound}" if r.bound >= 0 else ", nothing yet") if r.bound < r.watermark else ""
     lines = [
@@ -136,7 +136,7 @@ def swept(r: SweepResult) -> list[str]:
 @operation_options(Vacuum)
 @cluster_options(engine_options("Where orphans are searched for"), metrics_options)
 def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
-    """Delete what else is garbage: replaced and expired L1 objects, orphans, old records.
+    """Delete all other garbage: replaced and expired L1 objects, orphans, old records.
 
     L0 objects are deleted by l0gc sweep, log entries by l0gc housekeep.
 
@@ -149,7 +149,7 @@ def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any
 
 
 def vacuumed(r: VacuumResult) -> list[str]:
-    """Return the run as text."""
+    """Return a vacuum's result as text."""
     done = "would be deleted" if r.dry_run else f"deleted in {r.seconds:.1f} s"
     lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {done}"]
     lines += [f"  {KINDS[kind].text}: {d.objects:,} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
@@ -178,11 +178,11 @@ def _uploads(r: RunResult) -> list[str]:
 
 
 def bytes_that_stay(plan: Removal[Any], or_what: str = "") -> list[str]:
-    """Which bytes stay after a run that deleted from a bucket that keeps, or kept, versions.
+    """Return which bytes remain after a run in a bucket that keeps, or kept, versions.
 
     Args:
-        plan: of a dry run, nothing can be brought back.
-        or_what: what removes the bytes, next to a lifecycle rule.
+        plan: the run's plan; after a dry run, nothing can be brought back.
+        or_what: what removes the bytes besides a lifecycle rule.
     """
     undelete = ""
     options = plan.options

@@ -55,7 +55,7 @@ def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str |
 @operation_options(TableSync)
 @cluster_options(metrics_options)
 def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
-    """Have the table of a topic, or all tables, name what is in L1 now: one snapshot for all that has changed.
+    """Update a topic's table, or all tables, to list what is in L1 now, with one snapshot for all changes.
 
     \b
     Example:
@@ -68,7 +68,7 @@ def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> No
 @table_command.command("list")
 @cluster_options()
 def list_tables(out: Output, cluster: Cluster) -> None:
-    """List the tables, and how long readers of each can rely on what it names.
+    """List the tables, and how long readers of each can rely on its objects.
 
     \b
     Example:
@@ -83,7 +83,7 @@ def list_tables(out: Output, cluster: Cluster) -> None:
 @click.option("--forget", is_flag=True, help="Leave the catalog as it is, and forget the table in l0gc only.")
 @cluster_options()
 def drop(out: Output, cluster: Cluster, topic: str, forget: bool) -> None:
-    """Drop a topic's table: it leaves its catalog, its metadata files go. L1 objects stay.
+    """Drop a topic's table: remove it from its catalog, and delete its metadata files. L1 objects stay.
 
     \b
     Example:

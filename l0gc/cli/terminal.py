@@ -1,11 +1,10 @@
-"""The one place where text is made fit for a terminal.
+"""The one place that makes text safe for a terminal.
 
-Keys, producer names, reasons of a pause and messages of a store come from every writer of the bucket. Printed as they
-are, a newline in them fakes a line of l0gc, an escape sequence rewrites what stands above, and a bidirectional control
-shows a key in another order. So whatever a command prints goes through `escaped`, which leaves one line of visible
-characters; JSON goes through `json_text`, which leaves the same value.
-
-Not here: `l0gc read` and `completion`, whose output is data for another program.
+Keys, producer names, reasons of a pause and messages of a store come from every writer of the bucket. Printed unchanged, a
+newline in them fakes a line of l0gc, an escape sequence rewrites earlier text, and a bidirectional control shows a key in
+another order. So whatever a command prints passes through `escaped`, which leaves one line of visible characters, or as
+JSON through `json_text`, which keeps the value. The exceptions are `l0gc read` and `completion`: their output is data for a
+program.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _UNSAFE: Final = re.compile(
 
 
 def escaped(text: str) -> str:
-    r"""`text` on one line, each character that a terminal would act on as `\x1b`, `\n` or `\u202e`."""
+    r"""Return `text` on one line, with each character that a terminal would act on as `\x1b`, `\n` or `\u202e`."""
     return _UNSAFE.sub(_visible, text)
 
 
@@ -47,7 +46,7 @@ def _visible(m: re.Match[str]) -> str:
 
 
 def fitted(text: Sequence[str], indent: int, stream: TextIO) -> list[str]:
-    """`text` as wide as the terminal, cut between words; unchanged if `stream` is redirected, so that grep sees lines."""
+    """Break `text` between words at the terminal's width; leave it unchanged if `stream` is redirected, for grep."""
     if not stream.isatty():
         return list(text)
     width = max(40, shutil.get_terminal_size().columns)
@@ -61,17 +60,17 @@ def is_utf8(value: str) -> bool:
 
 
 def json_text(data: Any) -> str:
-    r"""`data` as one line of JSON, in which what a terminal would act on is written `\u001b`: the same value."""
+    r"""Return `data` as one line of JSON, in which what a terminal would act on is escaped as `\u001b`."""
     return json_escaped(json_bytes(data).decode())
 
 
 def json_bytes(data: Any) -> bytes:
-    """`data` as JSON; what has a method `json` is encoded by that."""
+    """Return `data` as JSON; an object with a method `json` is encoded by it."""
     return msgspec.json.encode(data, enc_hook=lambda late: late.json())
 
 
 def json_escaped(text: str) -> str:
-    """JSON as another JSON text of the same value; such characters can stand in its strings only."""
+    """Return JSON with the same value, in which such characters, which can only occur in strings, are escaped."""
     return _UNSAFE.sub(lambda m: _units(m[0]), text)
 
 

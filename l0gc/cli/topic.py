@@ -59,7 +59,7 @@ schema_option: Final = click.option(
 
 
 def _schema_text(file: IO[bytes] | None) -> str | None:
-    """Return what a file with a schema holds. Raises `UsageError`: it is too large, or not UTF-8."""
+    """Return the schema in a file. Raises `UsageError` if it is too large, or not UTF-8."""
     if file is None:
         return None
     text = file.read(_SCHEMA_BYTES + 1)
@@ -101,7 +101,7 @@ def create(
     value_schema: IO[bytes] | None,
     **retention: int | UnsetType | None,
 ) -> None:
-    """Create a topic; run again with the same numbers, it changes nothing.
+    """Create a topic; run again with the same arguments, it changes nothing.
 
     \b
     Example:
@@ -180,7 +180,7 @@ def _lost(cluster: Cluster, name: str | None, wanted: RetentionSettings) -> str:
 @yes_option
 @cluster_options()
 def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
-    """Delete a topic: its partitions take nothing more, and no longer hold M back. Says what goes, and asks.
+    """Delete a topic: its partitions accept no more records, and no longer hold M back. Shows what it deletes, and asks.
 
     \b
     Example:
@@ -231,7 +231,7 @@ def list_topics(out: Output, cluster: Cluster) -> None:
 )
 @cluster_options()
 def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
-    """Propose a value schema for topic NAME from its first records. Prints JSON that --value-schema takes.
+    """Propose a value schema for topic NAME from its first records. Prints JSON for --value-schema.
 
     A field whose values have several types gets no column, and one that is always null is a string.
 
@@ -256,7 +256,7 @@ def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
 )
 @cluster_options()
 def describe(out: Output, cluster: Cluster, name: str, partition: int | None, limit: int) -> None:
-    """Show topic NAME: its retention, which journals keep its partitions, and what these hold.
+    """Show topic NAME: its retention, its journals, and what its partitions hold.
 
     \b
     Example:
@@ -330,8 +330,8 @@ def _partitions(first: int, n: int) -> str:
 def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
     """Delete the records of TOPIC, or of all topics, that are beyond the topic's retention.
 
-    By Kafka's rules, where a segment is an L1 object: what is not in L1 yet stays. Readers see no more of the records at
-    once; l0gc vacuum removes the L1 objects later.
+    Kafka's rules apply, with L1 objects as segments: records that are not in L1 yet stay. Deleted records are at once
+    invisible to readers; l0gc vacuum removes the L1 objects later.
 
     \b
     Example:
@@ -371,10 +371,10 @@ def delete_records_command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete TOPIC's oldest records by moving its partitions' start offsets. Says what goes, and asks.
+    """Delete TOPIC's oldest records by moving its partitions' start offsets. Shows what it deletes, and asks.
 
-    They are gone for readers at once, and for good. An L1 object goes when all of its records are deleted, by the next
-    l0gc vacuum; what was never reconciled no longer holds M back.
+    Readers lose them at once and for good. The next l0gc vacuum deletes L1 objects whose records are all deleted; records
+    that were never reconciled no longer hold M back.
 
     \b
     Example:
@@ -444,10 +444,10 @@ def give_up_command(
     force_readable: bool,
     yes: bool,
 ) -> None:
-    """Give up records that nobody can read, so that their offsets are a hole and the rest of their partitions goes on.
+    """Give up records that cannot be read: their offsets become a hole, and their partitions can continue.
 
-    For records that are not in L1, of an L0 object that is lost or damaged and cannot be restored: all in --object KEY,
-    which may be given several times, or those of TOPIC that --partition and --offsets name. All before them must be in L1.
+    This is for records that are not in L1, of an L0 object that is lost or damaged and cannot be restored. Give --object
+    KEY, once or more, for all records in it, or TOPIC, --partition and --offsets. All records before them must be in L1.
     The hole is an L1 object without rows, whose footer keeps the bytes that are left. l0gc status names the offsets.
 
     \b

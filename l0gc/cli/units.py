@@ -34,7 +34,7 @@ class Number(click.FloatRange):
 
 
 def duration(value: object) -> int:
-    """Return `30s`, `15m`, `2h`, `7d`; seconds."""
+    """Return a duration such as `30s`, `15m`, `2h` or `7d` in seconds."""
     seconds = seconds_of(str(value))
     if seconds is None:
         raise click.BadParameter(f"{value!r} is not a valid duration; use for example 30s, 15m, 2h or 7d")
@@ -42,19 +42,19 @@ def duration(value: object) -> int:
 
 
 def interval(value: object) -> float:
-    """Return `30s`, `15m`, `2h`, `7d`, or seconds with a fraction."""
+    """Return a duration such as `30s`, `15m`, `2h` or `7d`, or seconds with a fraction, in seconds."""
     text = str(value).strip()
     return float(text) if re.fullmatch(r"[0-9]+\.[0-9]+", text) else duration(text)
 
 
 def as_duration(seconds: float) -> str:
-    """Seconds as `duration` reads them, in the largest unit that fits."""
+    """Return seconds as `duration` reads them, in the largest unit that fits."""
     unit = next((u for u in "dhm" if seconds and seconds % SECONDS[u] == 0), "s")
     return f"{seconds / SECONDS[unit]:.0f}{unit}"
 
 
 def as_size(n: int) -> str:
-    """Bytes as `size_up_to` reads them."""
+    """Return bytes as `size_up_to` reads them."""
     unit = next((u for u in ("GiB", "MiB", "KiB") if n % BYTES[u.lower()] == 0), "")
     return f"{n // BYTES[unit.lower()]}{unit}"
 
@@ -76,7 +76,7 @@ def size_up_to(most: int) -> Callable[[object], int]:
 
 
 def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int | UnsetType | None]:
-    """Return a number with one of the units; -1 for unlimited, `default` for the cluster's setting, which is None."""
+    """Return a number with one of the units; -1 means unlimited, `default` the cluster's setting, which is None."""
 
     def convert(value: object) -> int | UnsetType | None:
         text = str(value).strip().lower()

@@ -33,9 +33,8 @@ def upload_command(
 ) -> None:
     """Upload newline-delimited records (- is stdin) into TOPIC.
 
-    Without --partition and --key-field, records are spread round-robin over the partitions. Files that are packed with
-    gzip or zstd are unpacked; a file is the same input to --producer whether it is packed or not. A UTF-8 byte order
-    mark is dropped.
+    Without --partition and --key-field, records are spread round-robin over the partitions. gzip and zstd files are
+    unpacked; for --producer, a file is the same input whether packed or not. A UTF-8 byte order mark is dropped.
 
     \b
     Example:
@@ -88,7 +87,7 @@ def producer_command() -> None:
 @click.argument("name", shell_complete=PRODUCER)
 @cluster_options()
 def describe(out: Output, cluster: Cluster, name: str) -> None:
-    """Show the newest run of producer NAME, and how far each journal is with it.
+    """Show the newest run of producer NAME, and how far it is in each journal.
 
     \b
     Example:
@@ -100,7 +99,7 @@ def describe(out: Output, cluster: Cluster, name: str) -> None:
 @producer_command.command("list")
 @cluster_options()
 def list_all(out: Output, cluster: Cluster) -> None:
-    """List the producers that the controller knows.
+    """List the producers that the controller has on record.
 
     \b
     Example:
@@ -137,7 +136,7 @@ def _journal(j: JournalView) -> list[str]:
 
 
 def _inputs(inputs: Sequence[InputView]) -> list[str]:
-    """Return the inputs that landed last; how many there are of the others."""
+    """Return the inputs that landed last, and how many others there are."""
     lines = [f"input {_short(i.input)}: {count(i.landed, 'record')} landed" for i in inputs[:_INPUTS_SHOWN]]
     more = len(inputs) - _INPUTS_SHOWN
     return [*lines, f"and {count(more, 'input')} before (--json has them)"] if more > 0 else lines

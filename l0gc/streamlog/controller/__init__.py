@@ -1,1 +1,1 @@
-"""The cluster: topics, producers and the epoch, kept in one shared log."""
+"""Keeps the cluster's topics, producers and epoch in one shared log."""

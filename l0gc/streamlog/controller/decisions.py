@@ -1,7 +1,7 @@
-"""What to append to the controller's log, or that it has landed before (pure).
+"""Decides what to append to the controller's log, or that it has landed before (pure).
 
-Each decision is made against the state at the very offset where its entry lands. Whether that entry may land is decided by
-its own `check` (`entries`), which `Replica.payload` asks before it is appended.
+Each decision is made against the state at the very offset where its entry lands. The entry's own `check` (`entries`)
+decides whether it may land; `Replica.payload` calls it before the append.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ LEAST_SCHEDULE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """What somebody wants a topic's, or the cluster's, retention to be, in milliseconds and bytes.
+    """The requested retention of a topic or of the cluster, in milliseconds and bytes.
 
-    -1 is unlimited, None the cluster's default; what is not given stays.
+    -1 is unlimited, None the cluster's default; a setting that is not given stays unchanged.
     """
 
     ms: int | UnsetType | None = UNSET
     bytes: int | UnsetType | None = UNSET
 
     def over(self, ms: int | None, size: int | None) -> tuple[int | None, int | None]:
-        """Return what is requested, and for what is not given the settings that are there."""
+        """Return the requested settings, and the present ones where none is given."""
         return ms if isinstance(self.ms, UnsetType) else self.ms, size if isinstance(
             self.bytes, UnsetType
         ) else self.bytes
@@ -53,7 +53,7 @@ NOT_GIVEN: Final = RetentionSettings()
 def decide_bootstrap(
     state: ControllerState, entry: entries.Bootstrap, expected: str | None
 ) -> entries.Bootstrap | None:
-    """Bootstrap a cluster, once; None if it was done before.
+    """Return the entry that creates a cluster; None if it exists.
 
     Raises:
         ClusterMismatchError: the bucket is another cluster's than `expected` (hazard 11).
@@ -78,7 +78,7 @@ def decide_bootstrap(
 
 
 def check_no_external_log(state: ControllerState) -> None:
-    """Raise `SafetyError` if epochs are another system's: an entry of ours would count a second epoch."""
+    """Raise `SafetyError` if epochs are another system's: an entry here would count a second epoch."""
     if state.external_log:
         raise SafetyError(
             "this cluster's epochs and topics are those of another system (l0gc init --external-log); l0gc neither advances "
@@ -103,12 +103,13 @@ def decide_create_topic(
     retention: RetentionSettings = NOT_GIVEN,
     columns: Sequence[ValueColumn] = (),
 ) -> entries.CreateTopic | None:
-    """Create a topic; None if it exists and is as requested.
+    """Return the entry that creates a topic; None if it exists as requested.
 
     Args:
-        journals: into how many its partitions go. None: one, and any number that a topic which exists has.
-        retention: what is not given is the cluster's default, and whatever a topic which exists has.
-        columns: of its value schema, without ids; none for no schema, and for whatever a topic which exists has.
+        journals: how many journals to spread the partitions over. None means one, and accepts any number of an existing
+            topic.
+        retention: a setting that is not given is the cluster's default, and accepts any of an existing topic.
+        columns: the columns of its value schema, without ids; none means no schema, and accepts any of an existing topic.
 
     Raises:
         UsageError: it exists with another number of partitions or journals, or another retention or value schema.
@@ -138,7 +139,7 @@ def decide_create_topic(
 def decide_alter_topic(
     state: ControllerState, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
 ) -> entries.AlterTopic | None:
-    """Change a topic's settings; None if it has them already.
+    """Return the entry that changes a topic's settings; None if it has them already.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -153,20 +154,21 @@ def decide_alter_topic(
 
 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:
-    """Whether an epoch of this age is to be followed by the next one.
+    """Return whether an epoch of this age is due to be followed by the next one.
 
-    True from 95 % of the interval on. A job that runs exactly once an interval, as under cron, may start a second early, and
-    such a run would leave the tick, and the garbage that waits for it, to the next one. An interval below a minute is not a
-    schedule and is kept as it is. The length of an epoch decides how soon garbage goes, never whether something is garbage.
+    True from 95 % of the interval on: a job that runs exactly once per interval, as under cron, may start a second early,
+    and would otherwise leave the tick to its next run. Intervals below a minute are not schedules and are kept exactly. An
+    epoch's length decides how soon garbage is deleted, never what is garbage.
     """
     slack_ms = interval_ms // TICK_SLACK if interval_ms >= LEAST_SCHEDULE_MS else 0
     return age_ms >= interval_ms - slack_ms
 
 
 def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.CreateTable | None:
-    """Have a topic kept as a table; None if it is already.
+    """Return the entry that creates a topic's table; None if it exists.
 
-    Raises `NotFoundError`: the topic does not exist, or was deleted and created again in between.
+    Raises:
+        NotFoundError: the topic does not exist, or was deleted and created again in between.
     """
     state.topic(wanted.topic, wanted.revision)
     if state.tables.get(wanted.topic) == wanted:
@@ -175,9 +177,11 @@ def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.C
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:
-    """Advance the epoch; None if this caller's earlier advance, whose reply was lost, has done so (KIP-360's rule).
+    """Return the entry that advances the epoch; None if this caller's advance, whose reply was lost, landed (KIP-360's
+    rule).
 
-    Raises `ProtocolError`: the epoch is neither `expected` nor what this caller made of it.
+    Raises:
+        ProtocolError: the epoch is neither `expected` nor the one that this caller's advance made.
     """
     if expected is None:
         return entries.Tick()
@@ -200,19 +204,18 @@ def decide_init_producer(
     new_run: str,
     above: int = -1,
 ) -> entries.InitProducer | None:
-    """Bump a producer's epoch; None if the bump was done by this instance before and its reply was lost (KIP-360).
+    """Return the entry that bumps a producer's epoch; None if this instance's bump, whose reply was lost, landed (KIP-360).
 
     Args:
         name: 1 to 200 characters.
-        instance: the producer id, epoch and run that this instance has; None if it is a new one, which fences all before
-            it. The run is compared, too: after a restore from a backup two instances may have the same epoch, and must
-            not become one.
+        instance: the producer id, epoch and run of this instance; None for a new one, which fences all before it. The run
+            is compared, too: after a restore from a backup two instances may have the same epoch, and must stay two.
         new_id, new_run: random, for a new producer and for the new run.
-        above: an epoch of the producer that a journal has seen. A new instance goes above it, since a log that was restored
-            from a backup has forgotten who had it.
+        above: an epoch of the producer in a journal. A new instance gets a higher one, since a log restored from a backup
+            has forgotten it.
 
     Raises:
-        EpochRegressionError: `above` is an epoch that no log as long as this one can have given.
+        EpochRegressionError: a log of this length cannot have given the epoch `above`.
         InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
     """
     producer = state.producers.get(name)

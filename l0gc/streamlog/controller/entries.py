@@ -1,12 +1,11 @@
-"""The entries of the controller's log: what each one says, when it may land, and what it does to the state (pure).
+"""The entries of the controller's log: their fields, when each may land, and how it changes the state (pure).
 
-MessagePack, each entry an array that opens with its kind. A field is only ever added at the end and with a default, so a
+An entry is MessagePack, an array that begins with its kind. Fields are only added, at the end and with a default, so a
 newer l0gc reads what an older one wrote.
 
-`check` is the only judge of an entry, and raises what a user is told. A writer asks it before it appends, about the entry as
-it will be read; `ControllerMachine.apply` asks it about each entry that it reads, so an entry that it refuses is damage. It
-changes nothing, and `take` changes the state of the checked entry. What a checkpoint holds is checked by the same rules for
-names, numbers and texts.
+`check` alone judges an entry, and raises the user's message. A writer calls it before the append, on the entry as it will
+be read; `ControllerMachine.apply` calls it on each entry that it reads, so a refused entry is damage. `take` changes the
+state by a checked entry. The same rules for names, numbers and texts check the contents of a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ from l0gc.streamlog.controller.value_schema import ValueSchema, check_value_sche
 
 DEFAULT_JOURNALS: Final = 16
 MAX_JOURNALS: Final = 9_999
-"""What the four digits of a journal's folder hold."""
+"""The largest number with the four digits of a journal's folder."""
 MAX_PARTITIONS: Final = 1_000_000
-"""Of one topic. Nothing that the controller keeps or does grows with a topic's partitions; a journal's state does."""
+"""The limit for one topic. Only a journal's state grows with a topic's partitions, not the controller's."""
 MAX_PRODUCER_ID: Final = 1 << 53
-"""Ids are random and below this: JSON's readers keep so many bits of a number."""
+"""Ids are random and below this: readers of JSON keep 53 bits of a number."""
 MAX_TEXT: Final = 200
-"""Characters of a name, of an id or of the caller that advances the epoch."""
+"""The most characters of a name, an id or the caller that advances the epoch."""
 MAX_TEMPLATE: Final = 500
 MAX_RETENTION: Final = 2**62
 """Milliseconds, or bytes."""
 MAX_PIN_MS: Final = 366 * 24 * 3_600_000
-"""The longest life of a pin: what it holds is garbage to everybody else."""
+"""The longest life of a pin, whose objects are garbage to all others."""
 MAX_PINS: Final = 1_000
-"""Each keeps an offset for each journal in the controller's state."""
+"""The most pins: each keeps one offset per journal in the controller's state."""
 
 
 class LogPlace(NamedTuple):
@@ -90,8 +89,8 @@ class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """Creates a topic in that many `journals`; applying the entry chooses them.
 
-    `topic_id` is random. It distinguishes the topic from another one of the same name and revision, which a controller log
-    that was restored from a backup can create.
+    `topic_id` is random. It distinguishes the topic from one of the same name and revision that a controller log restored
+    from a backup may create.
     """
 
     name: str
@@ -211,8 +210,8 @@ class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
 class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     """Gives the producer `name` a new epoch, or creates it with a new `producer_id`.
 
-    `last_epoch` is the epoch that an instance bumped its own from, -1 if the instance is new. `run` is random: a log that
-    was restored from a backup gives out the same producer epoch again, but never the same run.
+    `last_epoch` is the epoch that the instance had before, -1 if the instance is new. `run` is random: a log that was
+    restored from a backup gives out the same producer epoch again, but never the same run.
     """
 
     name: str
@@ -227,9 +226,9 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
             raise UsageError(f"producer {self.name!r} cannot go to epoch {self.epoch} of id {self.producer_id}")
 
     def _is_bump(self, state: ControllerState) -> bool:
-        """Whether the producer's epoch and id may follow what the state has.
+        """Return whether the producer's epoch and id may follow those in the state.
 
-        A new id is taken for a name that is known, too: the writer of the entry may have had a shorter `NAME_EXPIRY_MS`.
+        A known name may get a new id, too: the writer of the entry may have had a shorter `NAME_EXPIRY_MS`.
         """
         known = state.producers.get(self.name)
         if known is not None and self.producer_id == known.producer_id:
@@ -306,8 +305,8 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
 class RenewPin(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     """Moves the end of a pin that is in effect to `ttl_ms` after the log's time at this entry, never to an earlier time.
 
-    A pin that has ended stays ended, since what it held may be gone (hazard 36). Until an entry ends it, everybody respects
-    it: so this entry renews it even at or after its end. Renewed or not, it ends `MAX_PIN_MS` after its creation.
+    A pin that has ended stays ended, since what it held may be deleted (hazard 36). It holds until an entry ends it, so
+    this entry may renew it even at or after its end. It ends at latest `MAX_PIN_MS` after its creation.
     """
 
     name: str
@@ -453,9 +452,9 @@ def _checked(state: ControllerState, offset: int, payload: bytes) -> ControllerE
 
 
 def _note_time(state: ControllerState) -> None:
-    """Record when the epoch began, if the last record is not of just now; forget what is too old.
+    """Record when the epoch began, unless the last record is recent; remove records that are too old.
 
-    Of the old ones the newest stays, so that there is always an epoch known to be as old as is needed.
+    The newest of the old ones stays, so that an epoch of sufficient age is always known.
     """
     times = state.epoch_times
     if times and state.time_ms - times[-1].time_ms < EPOCH_TIME_STEP_MS:
@@ -469,7 +468,7 @@ def _note_time(state: ControllerState) -> None:
 
 
 def check_line(what: str, value: str) -> None:
-    """Raise `UsageError` unless `value` can be a name or an id: 1 to 200 characters that can be shown on a line."""
+    """Raise `UsageError` unless `value` can be a name or an id: 1 to 200 printable characters."""
     if not (0 < len(value) <= MAX_TEXT and value.isprintable()):
         raise UsageError(f"{what}, {value[:50]!r}, must have 1 to {MAX_TEXT} printable characters")
 
@@ -491,14 +490,14 @@ def check_topic(name: str, partitions: int, topic_id: str) -> None:
 
 
 def check_retention(ms: int | None, size: int | None) -> None:
-    """Raise `UsageError` unless a topic or the cluster can have this retention; None where a topic has no setting."""
+    """Raise `UsageError` unless a topic or the cluster can have this retention; None if a topic has no setting."""
     for name, value in (("retention_ms", ms), ("retention_bytes", size)):
         if value is not None and not UNLIMITED <= value <= MAX_RETENTION:
             raise UsageError(f"{name} cannot be {value}: give a number from 0 to {MAX_RETENTION}, or -1 for unlimited")
 
 
 def check_next_schema(known: ValueSchema | None, wanted: ValueSchema | None) -> None:
-    """Raise `UsageError` unless a topic with one value schema may have the other one next, with its number and its ids."""
+    """Raise `UsageError` unless a topic's value schema may be followed by the other one, with its number and ids."""
     if wanted is not None and evolved(known, wanted.columns) != wanted:
         raise UsageError(f"value schema {wanted.number} does not follow the one that the topic has")
 

@@ -1,12 +1,12 @@
-"""A process's view of the cluster, and its way to change it.
+"""Gives a process its view of the cluster, and the methods that change it.
 
-The epoch may be served from a cache: a stale one costs a refused append and a second upload at worst, never safety, since
-every journal decides admission against its own window. A snapshot that a watermark is computed from is never cached.
+The epoch may come from a cache: a stale one costs at worst a refused append and a second upload, never safety, since each
+journal decides admission against its own window. A snapshot for the computation of M is never cached.
 
-Check first, write after. Nothing is appended before the decision, the entry's check and the guard have been asked. The guard
-is given by the code that builds the handle. It refuses where the log went back behind what is published (hazard 10): an
-entry there would take an offset that a better recovery needs, and hide that the log went back. Only `advance_above` does
-without it, since that is how an operator recovers.
+Checks precede writes: the decision, the entry's check and the guard all run before an append. The code that builds the
+handle passes the guard, which raises if the log is older than what is published (hazard 10). An entry there would take an
+offset that a better recovery needs, and would hide the fault. Only `advance_above`, an operator's recovery, skips the
+guard.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EPOCH_INTERVAL_S: Final = 600.0
 
 
 class Controller:
-    """The handle; safe for use by several threads."""
+    """Reads and changes a cluster's controller log; several threads may use it."""
 
     def __init__(
         self,
@@ -66,9 +66,11 @@ class Controller:
         guard: Callable[[], object] | None = None,
         check_above: Callable[[int], object] | None = None,
     ) -> None:
-        """`guard` raises where nothing may be appended; it is called before an append, and only before one.
+        """Create the handle without reading anything.
 
-        `check_above` raises where advancing above an epoch would not be far enough.
+        Args:
+            guard: raises if nothing may be appended; called only before an append.
+            check_above: raises if an advance above an epoch would leave it too low.
         """
         self._check_above = check_above
         self._runtime = runtime
@@ -85,7 +87,7 @@ class Controller:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> ControllerState:
-        """The cluster as the log has it now; a copy, all of one epoch.
+        """Return a copy of the cluster's newest state, all of one epoch.
 
         Raises:
             NotInitialisedError: no cluster exists here.
@@ -96,11 +98,11 @@ class Controller:
 
     @property
     def looked(self) -> bool:
-        """Whether this process has seen that there is a cluster here, and that it is the expected one."""
+        """Return whether this process has found the expected cluster here."""
         return self._looked_at is not None
 
     def began_ms(self, epoch: int) -> int | None:
-        """When an epoch began, by the store's clock: the time of its entry; None where that is no longer in the log."""
+        """Return the time of the entry that began an epoch, by the store's clock; None if the log no longer has it."""
         jump = self.replica.state.jump
         if epoch < jump.epoch:
             return None  # of an epoch before the last jump the offset is forgotten
@@ -110,7 +112,7 @@ class Controller:
             return None
 
     def epoch(self, at_least: int = -1) -> int:
-        """The cluster epoch, perhaps as of a few seconds ago; read anew if the cached one is below `at_least`."""
+        """Return the cluster epoch, at most a few seconds old; read it anew if the cached one is below `at_least`."""
         with self.replica.lock:
             fresh = (
                 self._looked_at is not None
@@ -126,7 +128,7 @@ class Controller:
         return KeyLayout(self.replica.state.key_template, self.replica.state.shards)
 
     def _look(self) -> ControllerState:
-        """The state as the log has it now; before the first reading, whether this l0gc may read it at all."""
+        """Return the newest state; before the first reading, check that this l0gc supports the format."""
         if self._format is None:
             self._format = check_format(self._store)
         state = self.replica.catch_up()
@@ -176,7 +178,7 @@ class Controller:
             return landed
 
     def _new_name(self) -> str:
-        """A random UUID as 22 letters, as Kafka writes its topics' ids."""
+        """Return a random UUID as 22 letters, as Kafka writes its topics' ids."""
         return base64.urlsafe_b64encode(self._runtime.random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
 
     def bootstrap(
@@ -187,7 +189,7 @@ class Controller:
         journals: int | None = None,
         external_log: bool = False,
     ) -> bool:
-        """Found the cluster; False if it exists. See `decide_bootstrap`."""
+        """Create the cluster; return False if it exists. See `decide_bootstrap`."""
         new_id = self._expected or self._runtime.new_id()
 
         def decide(state: ControllerState) -> entries.Bootstrap | None:
@@ -207,7 +209,7 @@ class Controller:
         retention: RetentionSettings = NOT_GIVEN,
         columns: Sequence[ValueColumn] = (),
     ) -> tuple[Topic, bool]:
-        """The topic, and whether it was created now. See `decide_create_topic`."""
+        """Return the topic, and whether this call created it. See `decide_create_topic`."""
         topic_id = self._new_name()
         with self.replica.lock:
             created = self._propose(
@@ -218,13 +220,13 @@ class Controller:
     def alter_topic(
         self, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
     ) -> tuple[Topic, bool]:
-        """The topic as it is then, and whether it was altered now. See `decide_alter_topic`."""
+        """Return the altered topic, and whether this call altered it. See `decide_alter_topic`."""
         with self.replica.lock:
             altered = self._propose(lambda s: decide_alter_topic(s, name, retention, columns))
             return self.replica.state.topic(name), altered
 
     def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:
-        """The cluster's retention as it is then, and whether it was altered now. Its default is unlimited."""
+        """Return the cluster's altered retention, which is unlimited at first, and whether this call altered it."""
 
         def decide(state: ControllerState) -> entries.AlterDefaults | None:
             settings = state.retention_ms, state.retention_bytes
@@ -237,10 +239,10 @@ class Controller:
             return Retention(state.retention_ms, state.retention_bytes), altered
 
     def forget_topics(self, revisions: Iterable[int]) -> bool:
-        """Forget deleted topics of which nothing is left in any journal, nor in the bucket; False if they are forgotten.
+        """Forget deleted topics of which no journal and no object is left; return False if they are forgotten already.
 
-        What lands in a journal at a revision that this log does not know looks like a log that was restored (hazard 10). So
-        each journal of the topic must have closed it, which it remembers for ever.
+        Entries at a revision that this log does not have look like those of a log that was restored (hazard 10). So each
+        journal of the topic must have closed it, which it remembers for ever.
         """
         wanted = set(revisions)
 
@@ -268,27 +270,27 @@ class Controller:
     def create_pin(
         self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
     ) -> Pin:
-        """Create a pin, which has not taken effect. See `CreatePin.check`."""
+        """Create a pin that has not taken effect yet. See `CreatePin.check`."""
         self.tick_if_due()  # a pin of that name that is past its end has then ended
         with self.replica.lock:
             self._propose(lambda s: entries.CreatePin(name, ttl_ms, level_one, why, topic))
             return self.replica.state.pin(name)
 
     def pin_took_effect(self, pin: Pin, watermark: int, ends: Sequence[tuple[int, int]]) -> Pin:
-        """Record that a pin has taken effect, and return it. Raises `NotFoundError`: it has ended."""
+        """Record that a pin has taken effect, and return it. Raises `NotFoundError` if it has ended."""
         with self.replica.lock:
             self._propose(lambda s: entries.PinTookEffect(pin.name, pin.revision, watermark, list(ends)))
             return self.replica.state.pin(pin.name)
 
     def renew_pin(self, name: str, revision: int, ttl_ms: int) -> None:
-        """Move a pin's end on. Raises `NotFoundError`: it has ended."""
+        """Postpone a pin's end. Raises `NotFoundError` if it has ended."""
         self._propose(lambda s: entries.RenewPin(name, revision, ttl_ms))
 
     def delete_pin(self, name: str, revision: int | None = None) -> Pin:
         """Delete a pin, and return it as it was.
 
         Args:
-            revision: the only one of that name that is meant; None for any.
+            revision: delete only the pin of this revision; None for any.
 
         Raises:
             NotFoundError: it does not exist, or has ended, also if another pin has its name now.
@@ -306,7 +308,7 @@ class Controller:
         self._propose(lambda s: decide_create_table(s, table))
 
     def drop_table(self, table: TopicTable) -> None:
-        """Have a topic kept as a table no more; nothing, if it is not."""
+        """End a topic's table, if it is this one."""
         known = entries.DropTable(table.topic, table.revision)
         self._propose(lambda s: known if s.tables.get(table.topic) == table else None)
 
@@ -317,13 +319,13 @@ class Controller:
             return self.replica.state.epoch
 
     def advance_above(self, epoch: int) -> int:
-        """Advance the epoch above `epoch`, by one entry, and return it: an operator's recovery of a log that went back.
+        """Advance the epoch above `epoch` by one entry, and return it: an operator's recovery of a log that was set back.
 
-        No guard is asked. If repeated, or done by two at the same time, it advances once.
+        It skips the guard. Repeated, or called twice at the same time, it advances once.
 
         Raises:
             UsageError: too few epochs lie above it.
-            EpochRegressionError: it would leave the cluster behind what is published; nothing was written.
+            EpochRegressionError: the cluster would stay below what is published; nothing was written.
         """
         if self._check_above is not None:
             self._check_above(epoch)
@@ -332,7 +334,7 @@ class Controller:
             return self.replica.state.epoch
 
     def tick_if_due(self) -> int:
-        """Advance the epoch if that is due by the store's clock (see `tick_is_due`), or ends a pin; returns it."""
+        """Advance the epoch if that is due by the store's clock (see `tick_is_due`) or ends a pin; return the epoch."""
 
         def decide(state: ControllerState) -> entries.Tick | None:
             as_of_ms = self.replica.as_of_ms
@@ -353,9 +355,9 @@ class Controller:
         *,
         above: int = -1,
     ) -> Producer:
-        """The producer with its new epoch and run; a retry after a lost reply gives all three and is answered alike.
+        """Return the producer with its new epoch and run; a retry with all three of its values gets the same answer.
 
-        See `decide_init_producer`. A new process has none, so what it does after a crash is another bump, which is safe.
+        See `decide_init_producer`. A new process has none of them, so after a crash it bumps again, which is safe.
 
         Raises:
             UsageError: only some of the three are given.
@@ -381,7 +383,7 @@ class Controller:
             return self.replica.state.producers[name]
 
     def producer_is_current(self, producer_id: int, epoch: int, run: str) -> bool:
-        """Whether this run may begin at a journal that does not know it, as the log has it now, by the store's clock.
+        """Return whether this run may begin at a journal without a record of it, by the newest log and the store's clock.
 
         KIP-360's unknown producer fencing; see `ControllerState.may_begin`.
         """

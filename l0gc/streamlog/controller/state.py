@@ -1,13 +1,13 @@
 """The controller's state (pure).
 
-What makes it safe: each entry begins an epoch, so creating a topic and advancing the epoch are the same act. The epoch is
-the offset of the last entry, until an operator makes it jump; from there on it counts on with each entry. A process that has
-read epoch E has read every topic with revision <= E, and a later topic admits nothing below its own revision, above E
-(hazard 5). A topic that is created again has another revision, hence other keys (hazard 6). Each bump of a producer's epoch
-is an entry, so a producer epoch stays below the cluster epoch and cannot run out before that does.
+Each entry begins an epoch, so creating a topic and advancing the epoch are one act. The epoch is the offset of the last
+entry, until an operator makes it jump; from there it continues with each entry. A process that has read epoch E has read
+every topic with a revision up to E, and a later topic admits nothing below its own revision, above E (hazard 5). A topic
+that is created again has another revision, and so other keys (hazard 6). Each bump of a producer's epoch is an entry, so a
+producer epoch stays below the cluster epoch and cannot run out first.
 
-Where a topic's partitions live is decided here, from nothing but the state and the entry, so that all agree; it never
-changes. A topic is a name and a few numbers, however many partitions it has.
+The state and the entry alone decide where a topic's partitions live, so all processes agree, and it never changes. A topic
+is a name and a few numbers, however many partitions it has.
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ from l0gc.streamlog.controller.value_schema import ValueSchema
 UNLIMITED: Final = -1
 """A retention that keeps everything, as Kafka writes it."""
 ALL_TOPICS: Final = -1
-"""In place of a topic's revision, where a pin keeps what is in L1 of every topic."""
+"""Stands for a topic's revision in a pin that keeps the L1 of every topic."""
 _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
 """How long after its start a run may begin at a journal that has not recorded it."""
 NAME_EXPIRY_MS: Final = 2 * RUN_LIMIT_MS
-"""The controller forgets a name for which no run began for this long; the name then gets a new producer id. It records a
-run when that begins, so a run of the longest allowed duration can be repeated for as long again."""
+"""How long after its last run began the controller forgets a name, which then gets a new producer id. A run of the longest
+allowed duration can therefore be repeated for as long again.
+"""
 PRODUCER_EXPIRY_MS: Final = NAME_EXPIRY_MS + RUN_LIMIT_MS
-"""A journal forgets a producer, and an input, of which nothing landed for this long. A repeated run has taken the
-name before it expired, and may take as long as a run may until it reads from the journal how far the input got."""
+"""How long after its last landing a journal forgets a producer or an input. A repeated run may have taken the name just
+before it expired, and take as long as a run may before it reads how far the input got.
+"""
 CLOSED_AFTER_MS: Final = _DAY_MS
-"""So long after its deletion each journal of a topic has closed it, or that is reported. Less than `EPOCH_TIMES_KEPT_MS`."""
+"""A topic that a journal has not closed this long after its deletion is reported. Less than `EPOCH_TIMES_KEPT_MS`."""
 EPOCH_TIME_STEP_MS: Final = 15 * 60_000
-"""The least distance between epochs of which the state keeps the time."""
+"""The least distance between epochs whose times the state keeps."""
 EPOCH_TIMES_KEPT_MS: Final = 3 * _DAY_MS
-"""How long the state keeps their times: at most some hundred rows."""
+"""How long the state keeps these times: at most some hundred rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalRun:
-    """Consecutive partitions of a topic, which one journal keeps."""
+    """Consecutive partitions of a topic in one journal."""
 
     journal: int
     first: int
@@ -59,7 +61,7 @@ class JournalRun:
 class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     """One incarnation of a topic.
 
-    Its partitions lie in its journals in as many runs of consecutive partitions, whose lengths differ by one at most.
+    Each of its journals keeps one run of consecutive partitions; the runs' lengths differ by at most one.
 
     Attributes:
         name: The topic.
@@ -83,16 +85,16 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     hidden: ClassVar[frozenset[str]] = frozenset({"topic_id", "value_schema"})
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, but for the hidden ones; `topic describe` alone prints these."""
+        """Return the fields except the hidden ones, which only `topic describe` prints."""
         fields = msgspec.structs.asdict(self) | {"journals": list(self.journals)}
         return {name: value for name, value in fields.items() if name not in self.hidden}
 
     def runs(self) -> list[JournalRun]:
-        """Which journal keeps which partitions, in their order."""
+        """Return the runs of partitions, each with its journal, in order."""
         return [self._run(i) for i in range(len(self.journals))]
 
     def run_in(self, journal: int) -> JournalRun | None:
-        """What `journal` keeps of the topic."""
+        """Return the run of partitions that `journal` keeps."""
         return self._run(self.journals.index(journal)) if journal in self.journals else None
 
     def _run(self, i: int) -> JournalRun:
@@ -100,12 +102,12 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return JournalRun(self.journals[i], first, end - first)
 
     def journal_of(self, partition: int) -> int:
-        """The journal that keeps `partition`. Raises `UsageError`: the topic has no such partition."""
+        """Return the journal that keeps `partition`. Raises `UsageError` if the topic has no such partition."""
         self._check(partition)
         return self.journals[((partition + 1) * len(self.journals) - 1) // self.partitions]
 
     def id(self, partition: int) -> PartitionId:
-        """The partition. Raises `UsageError`: the topic has no such partition."""
+        """Return the partition's id. Raises `UsageError` if the topic has no such partition."""
         self._check(partition)
         return PartitionId(self.name, self.revision, partition)
 
@@ -116,14 +118,14 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long a partition's records are kept, in milliseconds, and how many bytes of them; -1 for unlimited."""
+    """How long a partition keeps records, in milliseconds, and how many bytes of them; -1 for unlimited."""
 
     ms: int = UNLIMITED
     bytes: int = UNLIMITED
 
 
 class EpochTime(msgspec.Struct, frozen=True, array_like=True):
-    """When an epoch began, by the store's clock."""
+    """The time when an epoch began, by the store's clock."""
 
     epoch: int
     time_ms: int
@@ -137,7 +139,7 @@ class DeletedTopic(msgspec.Struct, frozen=True, array_like=True):
 class Producer(msgspec.Struct, frozen=True, array_like=True):
     """A producer's newest run.
 
-    `last_epoch` and `last_run` are what an instance bumped its own epoch from, -1 and '' if the instance was new (KIP-360).
+    `last_epoch` and `last_run` are those of the instance before its bump, -1 and '' if the instance was new (KIP-360).
     `time_ms` is when the bump landed, by the store's clock.
     """
 
@@ -162,16 +164,16 @@ class LastTick(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
-    """A promise that what a state of the cluster names can be read until the pin ends.
+    """A promise that everything that a state of the cluster names stays readable until the pin ends.
 
-    It ends with the first entry of this log at or after `end_ms`, so the log's time decides, on which all agree.
+    It ends with the first entry of this log at or after `end_ms`, so all processes agree on the end.
 
     Attributes:
         revision: the epoch of its creation. What a journal drops from then on stays, see `pinned_from`.
         offset: of its entry in this log.
         level_one: it lets M move.
-        topic: the revision of the only topic whose dropped L1 and index objects stay, and whose partitions `watermark` is
-            of; or ALL_TOPICS.
+        topic: the revision of the only topic whose dropped L1 and index objects stay, and for whose partitions `watermark`
+            is computed; or ALL_TOPICS.
         watermark: M does not pass it; NO_WATERMARK until the pin has taken effect, and M does not move until then.
         ends: the offset of the last entry of each journal in use when the pin took effect; None until then.
     """
@@ -192,18 +194,19 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return self.ends is not None
 
     def end(self, journal: int) -> int:
-        """The offset as of which it promises a replay of a journal; -1 if the journal was not in use."""
+        """Return the offset of a journal as of which the pin promises a replay; -1 if the journal was not in use."""
         return dict(self.ends or ()).get(journal, -1)
 
 
 TABLE_PINS: Final = "table-"
-"""What the names of tables' pins begin with, and of no others: a sync deletes those that its table does not need."""
+"""The prefix of the names of tables' pins, which others may not have: a sync deletes those that its table does not need."""
 
 
 class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
-    """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It outlives its topic, until it is dropped.
+    """A topic's Iceberg table: `table` in PyIceberg's catalog `catalog`. It stays after its topic's deletion, until it is
+    dropped.
 
-    `location` is where it was created; metadata files are deleted nowhere else (hazard 32).
+    Metadata files are deleted only below `location`, where it was created (hazard 32).
     """
 
     topic: str
@@ -214,16 +217,16 @@ class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
 
     @property
     def pin_prefix(self) -> str:
-        """What the names of the pins begin with that keep what the table's snapshots name."""
+        """Return the prefix of the names of the pins that keep the objects of the table's snapshots."""
         return f"{TABLE_PINS}{self.revision}-"
 
 
 class ControllerState(msgspec.Struct, array_like=True):
     """The cluster as of one epoch.
 
-    `producers` are in the order in which their newest runs began. `epoch_times` holds an epoch of every quarter of an hour
-    or so, oldest first. `retention_ms` and `retention_bytes` are for topics without their own settings. `jump` is the last
-    place where an operator advanced the epoch by more than one.
+    `producers` are in the order in which their newest runs began. `epoch_times` holds about one epoch per quarter of an
+    hour, oldest first. `retention_ms` and `retention_bytes` are for topics without their own settings. `jump` is the last
+    entry by which an operator advanced the epoch by more than one.
     """
 
     cluster_id: str = ""
@@ -245,11 +248,11 @@ class ControllerState(msgspec.Struct, array_like=True):
     tables: dict[str, TopicTable] = {}
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that the entry at an offset after the last jump begins."""
+        """Return the epoch that the entry at an offset after the last jump begins."""
         return self.jump.epoch + offset - self.jump.offset
 
     def copy(self) -> ControllerState:
-        """A separate state; what it holds is immutable."""
+        """Return a separate state; its values are immutable."""
         return msgspec.structs.replace(
             self,
             topics=dict(self.topics),
@@ -261,7 +264,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         )
 
     def topic(self, name: str, revision: int | None = None) -> Topic:
-        """Return the topic, of this revision alone unless that is None. Raises `NotFoundError`, with the nearest name."""
+        """Return the topic, of this revision only unless it is None. Raises `NotFoundError`, with the nearest name."""
         if (topic := self.topics.get(name)) is None:
             hint = suggestion(name, self.topics, "run l0gc topic list")
             raise NotFoundError(f"topic {name!r} does not exist; {hint}")
@@ -273,30 +276,30 @@ class ControllerState(msgspec.Struct, array_like=True):
         return topic
 
     def producer(self, name: str) -> Producer:
-        """The producer. Raises `NotFoundError`, with the nearest name."""
+        """Return the producer. Raises `NotFoundError`, with the nearest name."""
         if name in self.producers:
             return self.producers[name]
         hint = suggestion(name, self.producers, "run l0gc producer list")
         raise NotFoundError(f"producer {name!r} does not exist, or has expired; {hint}")
 
     def retention(self, topic: Topic) -> Retention:
-        """How much of a topic is kept: by its own settings, and by the cluster's where it has none."""
+        """Return a topic's retention: its own settings, and the cluster's where it has none."""
         return Retention(
             self.retention_ms if topic.retention_ms is None else topic.retention_ms,
             self.retention_bytes if topic.retention_bytes is None else topic.retention_bytes,
         )
 
     def epoch_before(self, time_ms: int) -> int:
-        """The newest epoch that is known to have begun at `time_ms` or before, by the store's clock; 0 if none is."""
+        """Return the newest epoch known to have begun by `time_ms`, by the store's clock; 0 if there is none."""
         if time_ms >= self.time_ms:
             return max(0, self.epoch)
         return max((e.epoch for e in self.epoch_times if e.time_ms <= time_ms), default=0)
 
     def may_begin(self, producer_id: int, epoch: int, run: str, now_ms: int) -> bool:
-        """Whether this run of a producer may begin at a journal that does not know it.
+        """Return whether this run of a producer may begin at a journal without a record of it.
 
-        It must be the newest run, and have begun not long ago. An older run may have been forgotten there together with
-        what it landed, which it could then land again (hazard 17).
+        It must be the newest run and have begun recently. The journal may have forgotten an older run together with what it
+        landed, which would then land again (hazard 17).
         """
         return any(
             (p.producer_id, p.epoch, p.run) == (producer_id, epoch, run) and now_ms - p.time_ms < RUN_LIMIT_MS
@@ -304,21 +307,21 @@ class ControllerState(msgspec.Struct, array_like=True):
         )
 
     def table(self, topic: str) -> TopicTable:
-        """The topic's table. Raises `NotFoundError`, with the nearest name."""
+        """Return the topic's table. Raises `NotFoundError`, with the nearest name."""
         if topic in self.tables:
             return self.tables[topic]
         hint = suggestion(topic, self.tables, "run l0gc table list")
         raise NotFoundError(f"topic {topic!r} has no table; {hint}")
 
     def topic_of(self, table: TopicTable) -> Topic | None:
-        """Return the table's topic; None if it was deleted, even if another one has its name now."""
+        """Return the table's topic; None if it was deleted, even if its name was given again."""
         topic = self.topics.get(table.topic)
         return topic if topic is not None and topic.revision == table.revision else None
 
     # -- pins ---------------------------------------------------------------------------------------------------------
 
     def pin(self, name: str, revision: int | None = None) -> Pin:
-        """Return the pin, of this revision alone unless that is None. Raises `NotFoundError`, with the nearest name."""
+        """Return the pin, of this revision only unless it is None. Raises `NotFoundError`, with the nearest name."""
         if (pin := self.pins.get(name)) is None:
             hint = suggestion(name, self.pins, "run l0gc pin list")
             raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
@@ -329,21 +332,21 @@ class ControllerState(msgspec.Struct, array_like=True):
         return pin
 
     def pins_of(self, table: TopicTable) -> dict[str, Pin]:
-        """The pins that were created for the table's snapshots, by name; a sync that died may have left some."""
+        """Return the pins of the table's snapshots, by name; a sync that died may have left some."""
         return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix)}
 
     def pinned_from(self, topic: int) -> int | None:
-        """The epoch from which on nothing that a topic drops may be deleted, given its revision; None without a pin.
+        """Return the epoch from which on nothing that a topic drops may be deleted; None without a pin.
 
-        Before a pin takes effect, each journal's window reaches the pin's epoch. An object that is dropped counts with at
-        least the window's epoch, so what counts with a lower one was dropped before.
+        Before a pin takes effect, each journal's window reaches the pin's epoch. A dropped object is recorded with at least
+        the window's epoch, so one with a lower epoch was dropped before the pin.
         """
         return min((p.revision for p in self.pins.values() if p.topic in {ALL_TOPICS, topic}), default=None)
 
     def pinned_at(self, journal: int | None) -> frozenset[int]:
-        """The offsets of a journal's log, or of this one (None), as of which a pin may need a replay.
+        """Return the offsets of a journal's log, or of this one (None), as of which a pin may need a replay.
 
-        -1 if all of the log may be needed: the pin has not taken effect, or the journal was not in use then.
+        -1 means that all of the log may be needed: the pin has not taken effect, or the journal was not in use then.
         """
         ends = (p.offset if journal is None else p.end(journal) for p in self.pins.values())
         return frozenset(ends)
@@ -355,34 +358,36 @@ class ControllerState(msgspec.Struct, array_like=True):
         return sum(t.partitions for t in self.topics.values())
 
     def journals_in_use(self) -> list[int]:
-        """The journals that keep a partition of a topic, in their order."""
+        """Return the journals that keep a partition of a topic, in order."""
         return list(by_journal(self.topics.values()))
 
     def topics_of(self, journal: int) -> list[tuple[Topic, JournalRun]]:
-        """The topics of which `journal` keeps partitions, by name, and which partitions these are."""
+        """Return the topics with partitions in `journal`, by name, and which partitions these are."""
         runs = ((self.topics[name], self.topics[name].run_in(journal)) for name in sorted(self.topics))
         return [(topic, run) for topic, run in runs if run is not None]
 
     def knows(self, revision: int, topic_id: str) -> bool:
-        """Whether this log ever created that topic. If not, but a journal holds it, this log went back."""
+        """Return whether this log ever created that topic. If not, but a journal holds it, this log was set back."""
         topics = (*self.topics.values(), *(d.topic for d in self.deleted))
         return any((t.revision, t.topic_id) == (revision, topic_id) for t in topics)
 
     def deleted_of(self) -> dict[int, list[Topic]]:
-        """The topics that were deleted and are not forgotten, for each journal that kept them.
+        """Return the deleted topics that are not forgotten, for each journal that kept them.
 
-        They are forgotten once each of these journals has closed them (`l0gc/streamlog/garbage.py`); until then every
-        housekeeping closes them where that is still to be done.
+        They are forgotten once each of these journals has closed them (`l0gc/streamlog/garbage.py`); until then each
+        housekeeping closes them in the journals that have not done so.
         """
         return by_journal(d.topic for d in self.deleted)
 
     def to_be_closed_by(self, now_ms: int) -> list[Topic]:
-        """The topics that were deleted so long ago, by the store's clock, that each of their journals has closed them."""
+        """Return the topics that were deleted long enough ago that each journal should have closed them, by the store's
+        clock.
+        """
         epoch = self.epoch_before(now_ms - CLOSED_AFTER_MS)
         return [d.topic for d in self.deleted if d.deleted_epoch <= epoch]
 
     def place(self, journals: int) -> tuple[int, ...]:
-        """The `journals` journals that have the fewest partitions; of those with as many, the lowest numbers."""
+        """Return the `journals` journals that have the fewest partitions; among equals, the lowest numbers."""
         held: Counter[int] = Counter()
         for topic in self.topics.values():
             if len(topic.journals) == 1:  # most topics; a replay asks this for each topic that was created
@@ -394,7 +399,7 @@ class ControllerState(msgspec.Struct, array_like=True):
 
 
 def by_journal(topics: Iterable[Topic]) -> dict[int, list[Topic]]:
-    """The topics of which each journal keeps partitions, in the order of the journals."""
+    """Return the topics of which each journal keeps partitions, in the order of the journals."""
     found: dict[int, list[Topic]] = {}
     for topic in topics:
         for journal in topic.journals:
