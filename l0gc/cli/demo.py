@@ -1,8 +1,8 @@
 """Runs the embedded S3 server: `l0gc server` in the foreground, `l0gc demo` to play the whole loop on it.
 
 The server prints what a shell has to export, credentials included. They are not secret: they are made up for this start,
-and the server listens on the loopback interface only. It normally ends by a signal, so it then exits with 0. The demo runs the
-commands themselves, on data of its own.
+and the server listens on the loopback interface only. It normally ends by a signal, and then exits with 0. The demo runs
+the commands themselves, on data of its own.
 """
 
 from __future__ import annotations

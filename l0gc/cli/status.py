@@ -1,4 +1,4 @@
-"""Runs `l0gc status`, `explain`, `report`, `doctor` and `verify`, which answer questions about a cluster and change nothing."""
+"""Runs `l0gc status`, `explain`, `report`, `doctor` and `verify`, which inspect a cluster and change nothing."""
 
 from __future__ import annotations
 

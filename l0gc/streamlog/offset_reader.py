@@ -1,16 +1,15 @@
-"""Reading ranges of offsets: L1 first, then the L0 objects above it, each record once, each partition in order.
+"""Reads ranges of offsets: L1 first, then the L0 objects above it, each record once, each partition in order.
 
-A caller knows offsets and no object. The journal, as it is now, says where those offsets lie; so an object that was
-reconciled, merged away or swept before that look costs nothing (hazard 19). Where one goes between the look and the read,
-the reader looks again and goes on from the record that is next in each partition. Only an object that the journal still
-names after it was found missing is a loss, and is reported as one. Offsets that were given up, a hole, are named, and end
-the reading unless the caller leaves them out.
+A caller names offsets, not objects. The journal's present state shows where they lie, so an object that was reconciled,
+merged or swept before costs nothing (hazard 19). If an object is deleted between that look and the read, the reader looks
+again and continues with the next record of each partition. An object is lost, and is reported, only if the journal still
+names it after it was found missing. Given-up offsets, a hole, are reported, and end the reading unless the caller skips
+them.
 
-Where only offsets are wanted, as for a count, the journal has them, and no object is read.
+If only offsets are requested, as for a count, the journal has them, and no object is read.
 
-In a partition, all that is in L1 lies below all that is not, and the journal's objects are in the order of their offsets. So
-the L1 objects of the partitions are read one after another, then each L0 object once, for all of them, and no more is held
-than what is fetched ahead.
+In a partition, all of L1 lies below all of L0, and the journal's objects are in order of offset. So the partitions' L1
+objects are read one after another, then each L0 object once for all partitions. Memory holds only what is fetched ahead.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _NOT_TYPED: Final = {*parquet.L1_FILE.names, "topic"}
 
 @dataclass(slots=True)
 class Counters:
-    """What reading took: objects and row groups that were fetched, their bytes, and what of L1 was left out."""
+    """What a read fetched: objects, row groups and their bytes; and the row groups of L1 that it skipped."""
 
     l0_objects: int = 0
     l1_objects: int = 0
@@ -60,9 +59,9 @@ class Counters:
 
 
 class Piece(NamedTuple):
-    """Records that were read together, with the columns that were asked for and their offsets.
+    """Records that were read together: the requested columns and their offsets.
 
-    `partition` is that of all of them, or the partition of each, in ascending order.
+    `partition` is one for all records, or one for each, in ascending order.
     """
 
     partition: int | Rows
@@ -103,15 +102,15 @@ def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class OnDeleted(Protocol):
-    """Receives records that were deleted before they could be read, and raises, or has them left out."""
+    """Handles records that were deleted before they could be read: raises, or returns to skip them."""
 
     def __call__(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
-        """`offset` was next, and the range ends before `end`; `begun` says whether some of the range was read."""
+        """`offset` was next, and the range ends before `end`; `begun`: some of the range was read."""
         ...
 
 
 class _GoneError(Exception):
-    """An object is not there any more that should hold a record of the partition in some row."""
+    """An object is missing that should hold a record of the partition in row `at`."""
 
     def __init__(self, at: int, offset: int, error: ObjectNotFoundError) -> None:
         super().__init__(str(error))
@@ -127,15 +126,14 @@ def _holding(at: int, offset: int) -> Iterator[None]:
 
 
 class OffsetReader:
-    """Reads a range of each of some partitions that one journal keeps.
+    """Reads one range in each of some partitions of one journal.
 
     Args:
-        journal: caught up with lately.
-        ranges: rows of `RANGE`, in order of partition, one for each.
-        names: which columns of L1 are wanted; the offset always is.
-        parallel: fetches and decodes ahead; without threads, one object after another is fetched.
-        without_holes: how the caller could leave out what was given up, for the error about it; by default it is left out,
-            with a warning.
+        journal: a handle that has caught up recently.
+        ranges: rows of `RANGE`, one for each partition, in order.
+        names: the requested columns of L1; the offset is always included.
+        parallel: fetches and decodes ahead; without threads, objects are fetched one after another.
+        without_holes: how a user skips holes, for the error about one; if empty, holes are skipped with a warning.
     """
 
     def __init__(
@@ -161,10 +159,10 @@ class OffsetReader:
         self.counters = Counters()
 
     def read(self) -> Iterator[Piece]:
-        """The records, in order within each partition.
+        """Yield the records, in order within each partition.
 
-        Raises (as it is iterated):
-            CorruptObjectError: an object does not hold what the journal says, or is missing while the journal needs it.
+        Raises:
+            CorruptObjectError: an object differs from the journal's record, or is missing while the journal needs it.
             PartitionClosedError: the topic was deleted.
             RecordsLostError: records were given up.
         """
@@ -183,7 +181,7 @@ class OffsetReader:
     # -- what the journal says ----------------------------------------------------------------------------------------
 
     def _known(self) -> TopicState:
-        """What the journal says now; what was deleted of the ranges is left out, if that is accepted."""
+        """Return the journal's present state; skip records of the ranges that were deleted, if the caller accepts that."""
         known = topic_copy(self._journal, self._topic)
         log_starts = known.values(known.log_start, self._partitions, 0)
         lost = (self._next < log_starts) & (self._next < self._ends)
@@ -194,7 +192,7 @@ class OffsetReader:
         return known
 
     def _check_not_lost(self, gone: _GoneError) -> None:
-        """What is missing again, though the journal was asked between, was not replaced: it is lost."""
+        """Raise an error if an object is missing for the second time, though the journal was read in between: it is lost."""
         if self._missed != str(gone):
             self._missed = str(gone)
             return
@@ -219,7 +217,9 @@ class OffsetReader:
         )
 
     def _miss(self, at: int, last: int) -> None:
-        """Leave out what was given up, from the next record up to `last`. Raises `RecordsLostError`: it is not to be."""
+        """Skip what was given up, from the next record up to `last`. Raises `RecordsLostError` if the caller does not
+        accept that.
+        """
         first, end = int(self._next[at]), min(int(self._ends[at]), last + 1)
         if first < end:
             lost = (
@@ -301,14 +301,14 @@ class OffsetReader:
                     yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
 
     def _offsets(self, at: int, end: int) -> Iterator[Piece]:
-        """The offsets of a partition from its next record on, up to but without `end`."""
+        """Yield the offsets of a partition from its next record up to, but without, `end`."""
         while (first := int(self._next[at])) < end:
             self._next[at] = last = min(first + _OFFSETS, end)
             offsets = columns.numbers(np.arange(first, last))
             yield self._piece(int(self._partitions[at]), pa.record_batch([offsets], names=self._schema.names))
 
     def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
-        """The L1 objects and holes that are wanted, partition by partition in order of offset."""
+        """Yield the requested L1 objects and holes, partition by partition in order of offset."""
         state = JournalState(topics={known.revision: known})
         reconciled = known.values(known.reconciled, self._partitions, -1)
         for at in np.flatnonzero((self._next < self._ends) & (self._next <= reconciled)).tolist():
@@ -340,7 +340,7 @@ class OffsetReader:
             yield piece
 
     def _rows_of(self, wanted: UnreconciledObject) -> Rows:
-        """Which of the reader's partitions those of the extents are."""
+        """Return the rows of the reader's partitions to which the extents belong."""
         return np.searchsorted(self._partitions, wanted.extents["partition"])
 
     def _fetched(self, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
@@ -353,7 +353,7 @@ class OffsetReader:
     def _decoded(
         self, fetched: tuple[UnreconciledObject, list[bytes]]
     ) -> tuple[UnreconciledObject, int, pa.RecordBatch]:
-        """An object's records, and how many bytes of it were fetched."""
+        """Return an object with its records, and how many of its bytes were fetched."""
         wanted, bodies = fetched
         extents = wanted.extents
         found: list[pa.RecordBatch] = []

@@ -1,21 +1,20 @@
 """Pins: a state of the cluster that stays readable until the pin ends.
 
-What makes it safe (hazard 36): once a pin has taken effect, whatever any state of a journal from then on names stays while
-the pin lives; if the pin is of one topic, what is named of that. The order of the steps is what makes it true:
+Once a pin has taken effect, everything that any later state of a journal names stays while the pin lives (hazard 36); for a
+pin of one topic, everything of that topic. The order of its steps ensures that:
 
-1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
-2. `published.json` is raised to the entry's epoch, so that nobody publishes M who has not read the pin.
-3. Each journal's window reaches that epoch. So what is dropped later counts with that epoch or a later one, and what
-   counts with an earlier one was dropped before (`ControllerState.pinned_from`).
-4. The journals are read, once: the pin's M and the ends as of which it promises a replay are of the same states. No state
-   from then on needs an epoch at or below the M that follows from them, since M(p) never goes down; that is what the pin
-   holds, and it is at least what is published. For a pin of one topic it follows from that topic's partitions alone.
-5. A second entry records that the pin has taken effect, with this M and the end of each journal.
+1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it. 2.
+`published.json` is raised to the entry's epoch, so that only a process that has read the pin can publish M. 3. Each
+journal's window reaches that epoch. So what is dropped later is recorded with that epoch or a later one, and what has an
+earlier one was dropped before (`ControllerState.pinned_from`). 4. The journals are read once: the pin's M, and the ends as
+of which it promises a replay, belong to the same states. No later state needs an epoch at or below that M, since M(p) never
+goes down. So the pin holds this M, which is at least the published one. A pin of one topic takes it from that topic's
+partitions alone. 5. A second entry records that the pin has taken effect, with this M and the end of each journal.
 
-A pin that stopped in between has promised nothing, and holds all from its first entry on until it ends.
+A pin that stopped in between has promised nothing; until it ends, it holds everything from its first entry on.
 
-A reader's pin is a lease of some minutes, which its process renews (`renewed`): if that dies, what the pin held may go soon.
-An entry renews a pin only while no entry has ended it, so a pin never comes back (`RenewPin`).
+A reader's pin is a lease of some minutes, which its process renews (`renewed`). If the process dies, the lease ends soon.
+An entry renews a pin only if no entry has ended it, so an ended pin never comes back (`RenewPin`).
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from l0gc.watermark.publication import refuse_if_set_back, require_seen
 PIN_TTL_S: Final = 86_400
 """How long a pin lives by default: longer than a backup takes."""
 LEASE_S: Final = 600
-"""How long a pin lives after it was last renewed, if a process renews it."""
+"""How long a pin lives after its last renewal, if a process renews it."""
 _RENEWALS: Final = 3
-"""In the time that a lease takes, so that some may fail."""
+"""Renewals per lease: some may fail."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -56,15 +55,15 @@ class PinView(Outcome):
     Attributes:
         name: The pin.
         epoch: The epoch of its creation.
-        watermark: M does not pass it; null for a pin of L1 alone, and until the pin has taken effect.
-        level_one: Whether it keeps what is in L1 alone.
+        watermark: M does not pass it; null for a pin of L1 only, and until the pin has taken effect.
+        level_one: Whether it keeps only L1.
         topic: The revision of the only topic that it is for; null for all.
-        in_effect: Whether it has taken effect. A pin whose command was killed has promised nothing; M does not move
-            until it ends or is deleted.
+        in_effect: Whether it has taken effect. A pin whose command was killed has promised nothing; M does not move until
+            it ends or is deleted.
         created_ms: When it was created, by the store's clock, in milliseconds since 1970.
         expires_ms: When it ends.
         expires: The end as text.
-        why: The reason that was given.
+        why: The given reason.
     """
 
     name: str
@@ -86,7 +85,7 @@ class PinView(Outcome):
 
     @property
     def expires(self) -> str:
-        """Its end, as RFC 3339 has it."""
+        """Return its end in RFC 3339."""
         return moment(self.expires_ms, "T")
 
 
@@ -107,10 +106,10 @@ class PinList(list[PinView], Outcome):
 def create_pin(
     cluster: Handles, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
 ) -> Pin:
-    """Create a pin; when this returns, it has taken effect. If it cannot, it is deleted again.
+    """Create a pin and return it once it has taken effect; if that fails, delete it again.
 
     Args:
-        level_one: keep what is in L1, and let M move.
+        level_one: keep only L1, and let M move.
         topic: the revision of the only topic that it is for.
 
     Raises:
@@ -118,7 +117,7 @@ def create_pin(
         SafetyError: a log was set back, or a journal is damaged.
         StoreError: a journal cannot be read.
         AccessDeniedError: the credentials may only read.
-        NotFoundError: it ended before it took effect.
+        NotFoundError: the pin ended before it took effect.
     """
     refuse_if_set_back(cluster, by_m=not level_one)
     try:
@@ -138,10 +137,10 @@ def create_pin(
 
 @contextmanager
 def renewed(handles: Callable[[], Handles], name: str, revision: int, ttl_ms: int) -> Iterator[None]:
-    """Renew a pin during a `with` block, by a thread, and delete it at the end.
+    """Renew a pin in a thread during a `with` block, and delete it at the end.
 
     Args:
-        handles: gives the cluster; raises `UsageError` once that is closed: the pin is then left to its end.
+        handles: returns the cluster; raises `UsageError` once that is closed, and the pin then ends by its lease.
         ttl_ms: how long the pin lives after a renewal.
     """
     over, opened = threading.Event(), os.getpid()
@@ -172,7 +171,7 @@ def renewed(handles: Callable[[], Handles], name: str, revision: int, ttl_ms: in
 def leased_for_reader(
     handles: Callable[[], Handles], what: str, topic: int = ALL_TOPICS, *, level_one: bool = False
 ) -> Iterator[Pin]:
-    """A pin under a new name for a `with` block, with `what` is read as its reason. Raises as `create_pin`."""
+    """Create a pin with a new name for a `with` block, with the reason that `what` is read. Raises as `create_pin`."""
     cluster, ttl_ms, why = handles(), LEASE_S * 1000, f"{user_at_host()} reads {what}"[:200]
     pin = create_pin(cluster, f"read-{cluster.runtime.new_id()[:8]}", ttl_ms, level_one=level_one, why=why, topic=topic)
     with renewed(handles, pin.name, pin.revision, ttl_ms):
@@ -181,7 +180,7 @@ def leased_for_reader(
 
 @contextmanager
 def while_pinned(cluster: Handles, pin: Pin, remedy: str) -> Iterator[None]:
-    """Take what goes wrong inside for the end of the pin, if that has ended. Raises `NotFoundError`, with the remedy."""
+    """Replace an error in the block by `NotFoundError`, with the remedy, if the pin has ended."""
     try:
         yield
     except L0gcError as e:
@@ -207,5 +206,5 @@ def _take_effect(cluster: Handles, pin: Pin) -> Pin:
 
 
 def reach(cluster: Handles, journals: Sequence[int], epoch: int) -> None:
-    """Have the window of each journal reach an epoch, so that what is dropped from then on counts with that or more."""
+    """Advance the window of each journal to an epoch, so that what is dropped later is recorded with that or a later one."""
     cluster.parallel.map(lambda j: cluster.journal(j).advance(epoch), journals)

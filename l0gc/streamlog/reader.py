@@ -1,9 +1,8 @@
-"""Reading a topic, a partition after another: each record once and in order.
+"""Reads a topic, one partition after another: each record once and in order.
 
-`offset_reader.py` finds the records, and follows them if they move. Many partitions share the blocks of an
-L0 object, and a small partition has small L1 objects. So consecutive partitions are read together, as many as fit the
-memory: each block is fetched and decoded once, and small objects are fetched at once. A partition that is larger is read
-alone, and its records are handed out as they come.
+`offset_reader.py` finds the records, and follows objects that are replaced. Partitions share the blocks of L0 objects, and
+small ones have small L1 objects. So consecutive partitions are read together, as many as fit the memory: each block is
+fetched and decoded once, and small objects are fetched at once. A larger partition is read alone, as a stream.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows, names_for
 from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
 
 WINDOW_BYTES: Final = 32 << 20
-"""About so many bytes of records are held at once."""
+"""The bytes of records that are held at once, roughly."""
 ROWS: Final = 4096
-"""The most records of a slice, of which Python objects are made."""
+"""The most records of a slice, which become Python objects."""
 _MOST_BYTES: Final = 1 << 30
 """Partitions with more records than this are not read together: Arrow's offsets end at 2 GiB."""
 _EXPANSION: Final = 8
-"""Records take about so many times the bytes that they are stored in."""
+"""Records take about this many times their stored bytes."""
 _PARTITION_BYTES: Final = 512
-"""What a partition takes however little is in it."""
+"""The least that a partition takes, however few records it has."""
 _ALL: Final = Read()
 _EXIT_S: Final = 10.0
 """How long Python's exit waits for a batch that is being read."""
 _under_way: Final = WeakKeyDictionary[threading.Lock, int]()
-"""A lock for each reader of batches, held while it reads one, and the process that has made it."""
+"""The lock of each reader of batches, held while it reads one, and the process that created it."""
 _exiting: Final = threading.Event()
 
 
 class RecordSlice(NamedTuple):
-    """Consecutive records of a partition: the offset of the first, and the columns that were asked for."""
+    """Consecutive records of a partition: the first one's offset, and the requested columns."""
 
     partition: int
     base_offset: int
@@ -71,7 +70,7 @@ class RecordLines(NamedTuple):
 
 
 def read_topic(cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin | None = None) -> Iterator[Record]:
-    """The records of a topic, one partition after another. See `read_pieces`."""
+    """Yield a topic's records, one partition after another. See `read_pieces`."""
     for partition, base, batch in read_slices(cluster, topic, wanted, names=WHOLE_RECORD, pin=pin):
         n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
         rows = zip(
@@ -108,10 +107,10 @@ def read_record_lines(
 
 
 def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
-    """The columns that a topic's records have, those of its value schema last; or only some, in the given order.
+    """Return the columns of a topic's records, those of its value schema last; or only the given ones, in their order.
 
     Raises:
-        UsageError: it does not have one of them.
+        UsageError: the topic has no such column.
     """
     typed = [] if topic.value_schema is None else parser_of(topic.value_schema).fields
     fields = {f.name: f for f in (*L1_FILE, *typed)}
@@ -125,10 +124,10 @@ def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
 def read_batches(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a topic with the columns of a schema, which `schema_of` gave. See `read_pieces`.
+    """Yield a topic's records in batches with the columns of a schema from `schema_of`. See `read_pieces`.
 
-    Arrow's C++ code asks for each batch. A daemon thread that is below it when Python ends would abort the process, so
-    Python's exit waits for the batch, and the next one is refused.
+    Arrow's C++ code asks for each batch. A daemon thread in that code would abort the process as Python ends, so Python's
+    exit waits for the batch, and refuses the next one.
     """
     pieces = read_pieces(cluster, topic, wanted, names=names_for(schema), pin=pin)
     lock = threading.Lock()
@@ -154,7 +153,7 @@ def _await_batches() -> None:
 def read_slices(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str] = RECORD, pin: Pin | None = None
 ) -> Iterator[RecordSlice]:
-    """The records of a topic, at most `ROWS` of one partition at once. See `read_pieces`."""
+    """Yield a topic's records, at most `ROWS` of one partition at once. See `read_pieces`."""
     for partitions, batch in read_pieces(cluster, topic, wanted, names=names, pin=pin):
         partition_of = np.broadcast_to(partitions, batch.num_rows)
         offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
@@ -170,26 +169,25 @@ def read_slices(
 def read_pieces(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
 ) -> Iterator[Piece]:
-    """The records of a topic in order of partition and offset, as far as its journals went when reading began; none is
-    empty.
+    """Yield a topic's records in order of partition and offset, up to where its journals ended at first; no piece is empty.
 
     Args:
-        names: which columns of L1 are wanted, apart from the offset; an optional one is null if it is absent.
-        pin: read as of it, whatever is deleted since.
+        names: the requested columns of L1 besides the offset; an absent optional one is null.
+        pin: read as of this pin, whatever was deleted since.
 
     Raises:
-        CorruptObjectError: an object does not hold what the journal says, or is missing while the journal still needs it.
+        CorruptObjectError: an object differs from the journal's record, or is missing while the journal still needs it.
         OffsetOutOfRangeError: the first offset is below a log start offset, or records were deleted before they could be
             read.
         PartitionClosedError: the topic was deleted.
-        RecordsLostError: records were given up; those before them in their partition have come.
+        RecordsLostError: records were given up; those before them in their partition were yielded.
     """
     for reader in _readers(cluster, topic, wanted, pin):
         yield from reader.read(names)
 
 
 def count_records(cluster: Handles, topic: Topic, wanted: Read = _ALL) -> int:
-    """How many records `read_pieces` would read now, without reading them. Raises as it does."""
+    """Return how many records `read_pieces` would read now, without reading them. Raises as it does."""
     return sum(reader.records for reader in _readers(cluster, topic, wanted))
 
 
@@ -206,7 +204,7 @@ def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = Non
 
 
 def _at_time(view: TopicView, partitions: Rows, time_ms: int) -> Rows:
-    """For each of some partitions the first record that is not older."""
+    """Return, for each of some partitions, the first record of this time or later."""
     times = np.full(view.run.count, NEVER)
     times[partitions - view.run.first] = time_ms
     found: Rows = view.at_time(times)[partitions - view.run.first]
@@ -214,7 +212,7 @@ def _at_time(view: TopicView, partitions: Rows, time_ms: int) -> Rows:
 
 
 class _RunReader:
-    """Reads those partitions of a topic that one journal keeps, up to where they end now."""
+    """Reads the requested partitions of a topic that one journal keeps, up to their present ends."""
 
     def __init__(self, cluster: Handles, topic: Topic, run: JournalRun, journal: JournalHandle, wanted: Read) -> None:
         self._without_holes = "" if wanted.skip_holes else "--skip-holes"
@@ -249,7 +247,7 @@ class _RunReader:
         return int((self._ranges["last"] + 1 - self._ranges["base"]).sum())
 
     def _costs_of(self, known: TopicState) -> Rows:
-        """About how much memory the records of each partition take."""
+        """Return about how much memory each partition's records take."""
         partitions, starts, ends = self._ranges["partition"], self._ranges["base"], self._ranges["last"] + 1
         stored = l0_bytes(known, partitions, starts, ends)
         for rows in (known.l1, known.index) if len(partitions) else ():
@@ -259,7 +257,7 @@ class _RunReader:
         return _PARTITION_BYTES + _EXPANSION * stored
 
     def read(self, names: Sequence[str]) -> Iterator[Piece]:
-        """The records, each once and in order, even if objects are moved or deleted during the read."""
+        """Yield the records, each once and in order, even if objects are moved or deleted during the read."""
         total = np.concatenate(([0.0], np.cumsum(self._costs)))
         first = 0
         while first < len(self._ranges):
@@ -268,7 +266,7 @@ class _RunReader:
             first = end
 
     def _read(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        """The records of some partitions: of one as they come, of several once all of them are here."""
+        """Yield the records of some partitions: of one as a stream, of several once all are in memory."""
         if end - first == 1:
             yield from self._pieces(first, end, names)
             return
@@ -282,8 +280,7 @@ class _RunReader:
         yield from self._read(middle, end, names)
 
     def _held(self, first: int, end: int, names: Sequence[str]) -> list[Piece] | None:
-        """The records of some partitions; None if they are too many, or if something is wrong with one of them: what lies
-        before it is read first."""
+        """Return the records of some partitions; None if they are too many, or if one fails: then fewer are read at once."""
         held, size = list[Piece](), 0
         with suppress(CorruptObjectError, OffsetOutOfRangeError, RecordsLostError):
             for piece in self._pieces(first, end, names):
@@ -318,7 +315,7 @@ class _RunReader:
 
 
 def _in_order(pieces: Sequence[Piece]) -> Piece:
-    """All records in order of partition and offset."""
+    """Return all records in order of partition and offset."""
     partitions = np.concatenate([np.broadcast_to(p.partition, p.batch.num_rows) for p in pieces])
     batch = pieces[0].batch
     if len(pieces) > 1:

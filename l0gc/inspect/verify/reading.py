@@ -1,4 +1,4 @@
-"""Read a bucket: a log with its checkpoints, a partition's index, an object by its key. Writes nothing.
+"""Reads a bucket: a log with its checkpoints, a partition's index, an object by its key. Writes nothing.
 
 An object that is read by its key is found whatever a listing shows.
 """

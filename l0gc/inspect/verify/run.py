@@ -1,20 +1,20 @@
-"""verify: a flow of three stages over the whole bucket, which it reads once and does not change.
+"""Verifies a whole bucket in three stages, which read it once and change nothing.
 
-The order of the reads keeps suspects few; what makes a suspect a finding is the second reading, whatever the order was:
+The order of the reads keeps suspects few; only a second reading makes a suspect a finding:
 
-1. M, then the controller's snapshot, then the journals. Each of them can only be behind what is read after it: M(p) of a
-   live partition is never below a published M, and no journal is ahead of the controller.
-2. The listings, after the journals. What a journal needed when it was read and the listing lacks was reconciled and swept
-   since, or it is missing. What the listing has and no journal names was written since, or is nobody's.
-3. Every suspect again: the object itself, then the journal, then the controller.
+1. M, then the controller's snapshot, then the journals. Each can only be older than what is read after it: M(p) of a live
+partition is never below a published M, and no journal is ahead of the controller. 2. The listings, after the journals. An
+object that a journal needed and the listing lacks was reconciled and swept since, or is missing. An object that is listed
+and not named was written since, or belongs to nothing. 3. Every suspect again: the object itself, then the journal, then
+the controller.
 
-The listings are cut into ranges of keys, and each range belongs to one task. A reference goes to the task that lists the
-range of its key, so each task can decide alone what is missing and what nobody needs. A task first takes all references that
-are sent to it, and only then lists its ranges.
+The listings are cut into ranges of keys, and each range belongs to one task. A reference goes to the task that lists its
+key, so each task alone decides what is missing and what is not needed. A task first receives all its references, and only
+then lists its ranges.
 
-A task that runs again because it failed reads of a later moment: nothing here relies on one. No process holds a list of all
-keys. A task holds the references to what it lists, or the suspects of some journals; the driver holds numbers, and of each
-task at most as many findings as were asked for.
+A repeated task reads a later state; nothing here relies on one moment. No process holds a list of all keys: a task holds
+the references to what it lists, or the suspects of some journals; the driver holds numbers, and limited findings of each
+task.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ MAX_FINDINGS: Final = 1000
 PLACE: Final = np.dtype(
     [("journal", "<i4"), ("revision", "<i8"), ("partition", "<i4"), ("offset", "<i8"), ("expected", "<i8"), ("l1", "?")]
 )
-"""The journal that refers to it, the partition concerned, its first record there, where the last block ends that is needed,
-or an L1 object's size, and whether it is an L1 object."""
+"""The referring journal, the partition, its first record there, the end of the last needed block or an L1 object's size,
+and whether it is an L1 object.
+"""
 _OBJECTS_A_TASK: Final = 500_000
 """On a Spark cluster a task lists about so many objects, since it holds the references to them."""
 _REFERENCES_AT_ONCE: Final = 16_384
@@ -121,7 +122,7 @@ what M once allowed to go: it was wrong even if a reconciler has put it right si
 
 
 def check_log_is_ours(state: ControllerState) -> None:
-    """Raise `SafetyError` where another system keeps the log: nothing in the bucket could be compared with it."""
+    """Raise `SafetyError` if another system keeps the log, so that there is nothing to compare the bucket with."""
     if state.external_log:
         raise SafetyError(
             "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
@@ -148,7 +149,7 @@ def verify(
     Raises:
         NotInitialisedError, ClusterMismatchError: no cluster exists here, or another one.
         CorruptObjectError: the controller log cannot be read.
-        StoreError: the store failed; nothing is known.
+        StoreError: the store failed, so there is no result.
     """
     started = time.monotonic()
     now_ms = cluster.store.now_ms()
@@ -189,7 +190,7 @@ def verify(
 
 
 def read_basis(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tuple[Basis, list[Suspect]]:
-    """Read M, then the controller: what is compared with M is read after it. Returns also what is wrong with M's object."""
+    """Read M, then the controller, which is compared with it. Return these, and what is wrong with M's object."""
     published, error = published_m(cluster, cluster.controller.snapshot().cluster_id)
     state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
@@ -199,7 +200,7 @@ def read_basis(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tuple[B
 
 
 def result_of(basis: Basis, counts: Counter[Kind], listed: Iterable[Suspect], *, deep: bool) -> VerifyResult:
-    """Return the result of a run that found so many suspects of each kind, of which it lists some."""
+    """Return the result of a run, given the number of suspects of each kind and some of them."""
     state = basis.state
     return VerifyResult(
         state.epoch,
@@ -213,14 +214,14 @@ def result_of(basis: Basis, counts: Counter[Kind], listed: Iterable[Suspect], *,
 
 
 def _searched(cluster: Handles, findings: Sequence[Suspect]) -> list[Suspect]:
-    """Return the findings; of the first missing objects, with the run that deleted each."""
+    """Return the findings, those of the first missing objects with the run that deleted each."""
     missing = dict.fromkeys(s.key for s in findings if s.kind in (Kind.L0_MISSING, Kind.L1_MISSING))
     who = {key: who_deleted(cluster, key) for key in islice(missing, _KEYS_SEARCHED)}
     return [s if s.key not in who else msgspec.structs.replace(s, detail=f"{s.detail}; {who[s.key]}") for s in findings]
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items, so many at a time."""
+    """Yield the items in lists of at most this many."""
     it = iter(items)
     while chunk := list(islice(it, size)):
         yield chunk
@@ -251,10 +252,10 @@ def _topic_folder(topic: Topic) -> str:
 
 
 class Cut:
-    """The listings in ranges of keys, and which task reads each.
+    """Cuts the listings into ranges of keys, and assigns each to a task.
 
     Args:
-        parts: about into how many ranges each of the two listings is cut.
+        parts: about how many ranges to cut each of the two listings into.
     """
 
     def __init__(self, basis: Basis, parts: int, tasks: int) -> None:
@@ -274,7 +275,7 @@ class Cut:
 
 
 class References(NamedTuple):
-    """Objects that journals refer to: their keys, and rows of `PLACE`. They travel as columns, some thousands together.
+    """Objects that journals refer to: their keys, and rows of `PLACE`, sent as columns of some thousands.
 
     For a deep reading, `needed` is what a journal needs of each L0 object.
     """
@@ -284,7 +285,7 @@ class References(NamedTuple):
     needed: list[UnreconciledObject]
 
     def by_task(self, cut: Cut, folder: str) -> Iterator[tuple[int, References]]:
-        """Yield those for each task, if all are in one folder."""
+        """Yield the references for each task, given that all are in one folder."""
         tasks = np.fromiter((cut.task_of(folder, k) for k in self.keys), np.int64, len(self.keys))
         for task in np.unique(tasks).tolist():
             numbers = np.flatnonzero(tasks == task)
@@ -298,7 +299,7 @@ class References(NamedTuple):
 def _read_journals(
     basis: Basis, cut: Cut, deep: bool, cluster: Handles, journals: Iterable[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Read the journals one after another, since each may be large. With the first goes out which task lists what."""
+    """Read the journals one after another, since each may be large. The first result names the ranges of each task."""
     for journal in journals:
         if journal == 0:
             yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
@@ -327,7 +328,8 @@ def _l1_references(
 ) -> Iterator[tuple[int, References | Suspect]]:
     """Yield the L1 objects that the journal names for a topic, and the index objects that cannot be read.
 
-    Older L1 objects of a partition that has many are in index objects; a partition's rows are let go before others are read.
+    Older L1 objects of a partition that has many are in index objects; a partition's rows are released before the next are
+    read.
     """
     yield from _named(cut, journal, topic, state.l1)
 
@@ -362,7 +364,7 @@ def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[i
 
 @dataclass(slots=True)
 class Observations:
-    """What is as it should be, and L0 keys above the cluster epoch, of which a bucket may have many.
+    """Counts of what is correct, and L0 keys above the cluster epoch, which may be many.
 
     `counts` are by the names of the result's fields. `ahead` has for each such epoch the number of objects, and their first
     key.
@@ -389,8 +391,8 @@ def _compare(
     Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect.
 
     Args:
-        sent: the ranges that the task lists, the `References` that fall into them, the number of every journal
-            that may have lost entries (what it does not name, it may have named), and what else was seen of the journals.
+        sent: the ranges that the task lists, the `References` that fall into them, the number of every journal that may
+            have lost entries, and so names of objects, and the other observations of the journals.
     """
 
     def addressed(item: Suspect | Observations) -> tuple[int, Suspect | Observations]:
@@ -420,9 +422,9 @@ def _compare(
 
 
 class _Comparison:
-    """All that one task's ranges should have, by key, and what they have of it.
+    """Compares the objects that one task's ranges should have with those that they have, by key.
 
-    A listed object is taken out of `_first`, so that the missing ones are left.
+    A listed object is removed from `_first`, so the missing ones remain.
     """
 
     def __init__(self, cluster: Handles, basis: Basis, references: Sequence[References], doubtful: set[int]) -> None:
@@ -451,7 +453,7 @@ class _Comparison:
         return Suspect(kind, journal, topic, revision, partition, self._keys[n], offset, expected)
 
     def missing(self) -> Iterator[Suspect]:
-        """Yield what was not listed."""
+        """Yield references that were not listed."""
         for key in list(self._first):
             for n in self._take(key):
                 yield self._suspect(n, Kind.L1_MISSING if self._places["l1"][n] else Kind.L0_MISSING)
@@ -511,8 +513,7 @@ class _Comparison:
             yield Observations(Counter(bytes_read=sum(size for _, size in read)))
 
     def _check(self, n: int) -> tuple[Suspect | None, int]:
-        """Return what is wrong with the contents of an object, and how many bytes were read; none if its size is the
-        fault."""
+        """Return what is wrong with an object's contents, if anything, and how many bytes were read."""
         o = self._needed[n]
         if o is None:
             s = self._suspect(n, Kind.L1_CORRUPT)
@@ -535,7 +536,7 @@ class _Comparison:
 def _read_again(
     basis: Basis, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Observations]
 ) -> Iterator[tuple[Counter[str], Counter[Kind], list[Suspect]]]:
-    """Yield what a task saw, and its findings: all by their kind, and the first of them."""
+    """Yield a task's observations and its findings: the number of each kind, and the first of them."""
     suspects, seen = list[Suspect](), Observations()
     for item in sent:
         if isinstance(item, Suspect):
@@ -551,14 +552,14 @@ def _read_again(
 
 
 def finding_order(s: Suspect) -> tuple[Any, ...]:
-    """Return what findings are sorted by."""
+    """Return the sort key of findings."""
     return s.topic, s.revision, s.partition, s.kind, s.offset, s.key, s.journal
 
 
 def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep: bool = False) -> list[Suspect]:
-    """Return the suspects that are findings, each with the detail that the second reading gave.
+    """Return the suspects that a second reading confirms as findings, with its details.
 
-    The bucket is in use while it is read, so the listing, a journal and an object are of different moments. The order of the
+    The bucket changes while it is read, so the listing, a journal and an object show different moments. The order of the
     second reading leaves one explanation:
 
     1. the object itself, by its key: missing, short, or not holding what the journal records;
@@ -592,7 +593,7 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
 
 
 def _with(s: Suspect, detail: str | None) -> Suspect | None:
-    """Return the suspect as it is now; None without anything that is wrong."""
+    """Return the suspect with its present detail; None if nothing is wrong."""
     return msgspec.structs.replace(s, detail=detail) if detail else None
 
 

@@ -1,13 +1,12 @@
-"""verify --shadow: that nothing was needed which shadow runs have on record. It reads records and logs, and lists no data.
+"""Verifies that no object in the records of shadow runs was needed since. It reads records and logs, and lists no data.
 
-A shadow run's record is what a sweep would have deleted at that time. Had one of these objects been needed later, something
-would name it: a partition that waits for it, an entry that landed after the M of the run, a pin that holds a lower
-M, or the store's own log of who read what. So the records are listed first and the journals read afterwards, and each object
-on record is looked up in what they name at or below the highest epoch on record; in a healthy cluster that is nothing.
+A shadow run's record is what a sweep would have deleted. If such an object was needed later, something names it: a
+partition that waits for it, an entry that landed after the run's M, a pin with a lower M, or the store's access log. So the
+records are listed first and the journals read afterwards. Each recorded object is looked up in what they name at or below
+the highest recorded epoch, which is nothing in a healthy cluster.
 
-This cannot see an entry that named an object and was truncated since, after the object was lifted to L1. The entries since
-the first run that are gone are counted; somebody who verifies once a day has few. A journal that was set back or is damaged
-names too little; that is a finding, too.
+An entry that named an object and was truncated since, after its records were lifted, is not seen; such entries are counted,
+and are few if this runs daily. A journal that was set back or is damaged names too little, which is a finding, too.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _SECOND_MS: Final = 1000
 
 
 class AccessLogs(NamedTuple):
-    """S3 server access logs, and of which bucket and folder they matter."""
+    """S3 server access logs, with the bucket and folder that matter."""
 
     source: ObjectStore | LocalFolder
     place: str
@@ -82,8 +81,9 @@ class LoggedRead(NamedTuple):
 
 @dataclass(slots=True)
 class _Needs:
-    """What names an object at or below `limit`, by its key: partitions that wait for it; entries, as suspects with the
-    journal and the offset of the entry; and reads."""
+    """What names an object at or below `limit`, by key: partitions that wait for it, entries (as suspects with journal and
+    offset), and reads.
+    """
 
     limit: int
     waiting: dict[str, list[Suspect]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class _Needs:
 
 
 def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyResult:
-    """Look for what was needed of all that shadow runs have on record.
+    """Find what was needed of the objects in the records of shadow runs.
 
     Raises:
         NotFoundError: no shadow run is on record.
@@ -129,7 +129,7 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
 def _needed(
     cluster: Handles, run: RunEntry, pins: Sequence[Pin], needs: _Needs, proof: ShadowProof
 ) -> Iterator[Suspect]:
-    """Yield what names an object of a run's record since the run, or now."""
+    """Yield what names an object in a run's record, now or since the run."""
     ends, bound = (run.summary.ends, run.summary.bound) if run.summary is not None else ({}, NO_WATERMARK)
     for pin in pins:
         if pin.watermark < bound:
@@ -163,7 +163,7 @@ def _end_of(ends: dict[str, tuple[int, int]], journal: int, unknown: int) -> int
 def _read_journal(
     cluster: Handles, basis: Basis, journal: int, runs: Sequence[RunEntry], needs: _Needs, proof: ShadowProof
 ) -> list[Suspect]:
-    """Add what a journal needs, and what landed in it since the first run. Returns what makes it doubtful."""
+    """Add what a journal needs, and what landed in it since the first run. Return any reason to doubt it."""
     try:
         copy = read_copy(cluster, journal)
     except CorruptObjectError as e:
@@ -215,7 +215,7 @@ def _read_journal(
 
 
 def _read_access_logs(cluster: Handles, basis: Basis, logs: AccessLogs, needs: _Needs, proof: ShadowProof) -> None:
-    """Add who read an L0 object at or below the limit. Raises `UsageError`: a file has no line of such a log."""
+    """Add the readers of L0 objects at or below the limit. Raises `UsageError` if a file is not such a log."""
     proof.log_lines = 0
 
     def read(key: str) -> tuple[int, list[int], list[LoggedRead]]:

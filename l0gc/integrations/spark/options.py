@@ -1,11 +1,11 @@
-"""The options of `format("l0gc")`, checked where Spark plans: a query that cannot be meant fails before it reads.
+"""Checks the options of `format("l0gc")` where Spark plans, so that an impossible query fails before it reads.
 
-They are called as those of Spark's Kafka connector where that has the same thing. What names the bucket is resolved here,
-on the driver, since an executor need not have the driver's environment; no option holds a secret.
+Options are named as those of Spark's Kafka connector if they mean the same. Options that name the bucket are resolved here,
+on the driver, since an executor may lack its environment; no option holds a secret.
 
-An option that would be ignored is refused, since whoever gave it means something by it: misspelt ones, those of Spark's
-Kafka connector that l0gc has something else for, and a path. Let through are those that Spark adds by itself, and those of
-the Kafka connector that only say how it talks to Kafka.
+An option that would have no effect is refused, because its user expects one: misspelt options, options of Spark's Kafka
+connector that l0gc replaces, and a path. Allowed are options that Spark adds, and those of the Kafka connector that only
+control its connection to Kafka.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends.
+    """A beginning or an end of reading.
 
     Attributes:
-        option: the one that says so, for messages.
-        everywhere: `EARLIEST` or `LATEST`, for the partitions that nothing else is said of.
+        option: the option that sets it, for messages.
+        everywhere: `EARLIEST` or `LATEST`, for partitions without an offset or a timestamp.
         offsets: by topic and partition; `EARLIEST` and `LATEST` may be among them.
-        timestamps: by topic and partition, the first record that is not older; milliseconds since 1970.
+        timestamps: by topic and partition, the least time of the first record, in milliseconds since 1970.
         timestamp_ms: the same for every partition.
-        must_match: whether it is an error that a partition has no record that is not older.
+        must_match: whether a partition without a record of that time or later is an error.
     """
 
     option: str
@@ -117,22 +117,22 @@ class Bound:
 
     @property
     def named(self) -> Mapping[str, Mapping[int, int]]:
-        """The partitions that the option names, by topic."""
+        """Return the partitions that the option names, by topic."""
         return self.offsets or self.timestamps or {}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is to be read, and how. A stream ignores `ending`; a batch ignores the limits of a trigger.
+    """What to read, and how. A stream ignores `ending`; a batch ignores a trigger's limits.
 
     Attributes:
         topics: their names.
-        pattern: without `topics`, what the whole of a topic's name matches.
-        assigned: of some topics the only partitions that are read.
-        cores: of the executors, as far as this process was told (`handles.CORES`).
-        include_headers: whether the columns are there, by default, that only some records have.
-        pin: the name of the pin as of which a batch reads, and which keeps what it reads.
-        min_offsets: a micro-batch has at least so many records, or begins `trigger_delay_ms` after the one before.
+        pattern: without `topics`, a regular expression that a topic's whole name must match.
+        assigned: for some topics, the only partitions to read.
+        cores: the executors' cores, if this process was given them (`handles.CORES`).
+        include_headers: whether the default columns include those that only some records have.
+        pin: the name of the pin as of which a batch reads.
+        min_offsets: the least records of a micro-batch, unless it begins `trigger_delay_ms` after the one before.
     """
 
     place: ClusterAddress
@@ -154,9 +154,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What is to be written where. `topic` is that of all rows, or else each names its own; `batch_id` is set with a
-    producer's name.
-    """
+    """What to write where. `topic` is for all rows, or each row names its own; `batch_id` needs a producer's name."""
 
     place: ClusterAddress
     topic: str | None
@@ -166,13 +164,13 @@ class WriteOptions:
 
 
 class _Options:
-    """Options by their names, of which Spark does not keep the case.
+    """Options by name, whose case Spark does not keep.
 
     Args:
-        known: the names of those that mean something.
+        known: the names of supported options.
 
     Raises:
-        UsageError: one does not exist here.
+        UsageError: an option is not supported.
     """
 
     def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
@@ -210,7 +208,7 @@ class _Options:
         return _BOOLEANS[value.lower()]
 
     def milliseconds(self, name: str, default: int) -> int:
-        """A span of time, which is in milliseconds without a unit."""
+        """Return a span of time in milliseconds, which are also the unit of a plain number."""
         value = self.text(name)
         if value is None:
             return default
@@ -220,10 +218,10 @@ class _Options:
         return int(found[1]) * _MILLISECONDS[found[2]]
 
     def by_partition(self, name: str, least: int, words: str = "") -> dict[str, dict[int, int]]:
-        """A number for each of some partitions, by topic.
+        """Return a number for each of some partitions, by topic.
 
         Args:
-            words: what else the option may say, for messages.
+            words: other values that the option may have, for messages.
         """
         try:
             found = _BY_PARTITION.decode(self.text(name) or "")
@@ -247,7 +245,7 @@ class _Options:
         return ClusterAddress(_settled(config, frozenset(os.environ.items())), self.text("clusterId"))
 
     def bound(self, end: str, default: int, wrong: int | None) -> Bound:
-        """Where reading begins (`starting`) or ends (`ending`).
+        """Return where reading begins (`starting`) or ends (`ending`).
 
         Args:
             wrong: the end of a partition at which nothing would be read.
@@ -280,7 +278,7 @@ class _Options:
         return Bound(option, others, offsets=offsets)
 
     def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
-        """The topics or the pattern of their names, and of some of them the only partitions that are meant."""
+        """Return the topics or the pattern of their names, and for some topics the only partitions to read."""
         named = [name for name in _TOPICS if self.text(name)]
         if not self._given:
             raise UsageError(_NO_TABLE)
@@ -314,8 +312,7 @@ class _Options:
 
 @lru_cache(maxsize=2)
 def _settled(config: StoreConfig, environment: frozenset[tuple[str, str]]) -> StoreConfig:
-    """Where the bucket is, by this environment. boto3 takes 25 ms of CPU to find out, and Spark asks the same process again
-    for each `load()`, and another one for each plan."""
+    """Return where the bucket is, by this environment. Cached: boto3 takes 25 ms of CPU, and Spark asks for each `load()`."""
     return S3Store(config).access.settled()
 
 
@@ -338,13 +335,13 @@ def columns_wanted(given: Mapping[str, str]) -> list[str]:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """The options of a source.
+    """Return the options of a source.
 
     Args:
-        streaming: None where it is not known yet whether they are a stream's: then what either may have is let through.
+        streaming: None if it is not known yet: then options of batches and of streams are allowed.
 
     Raises:
-        UsageError: they cannot be meant.
+        UsageError: an option is invalid, or options contradict each other.
     """
     o = _Options(given, _READ)
     ending = [name for name in _READ if name.startswith("ending") and o.text(name)]
@@ -383,7 +380,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 
 
 def _check_order(starting: Bound, ending: Bound) -> None:
-    """Raises `UsageError` if reading ends before it begins, or one end is given for other partitions than the other."""
+    """Raise `UsageError` if reading ends before it begins, or if the two ends name different partitions."""
     option, end = starting.option, ending.option
     if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
         if starting.timestamp_ms > ending.timestamp_ms:

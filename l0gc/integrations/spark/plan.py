@@ -1,13 +1,11 @@
-"""What a query reads, fixed when it is planned.
+"""Plans what a query reads: for each partition, from which offset up to which.
 
-A plan is offsets: for each partition from which record on, up to which. What was fixed does not change, whatever is
-uploaded, reconciled or merged after it, so a query that is read twice gives the same records. Where they lie is for each
-task to ask (`offset_reader.py`).
+A plan is fixed offsets. Later uploads, reconciles and merges change nothing in it, so a query that is read twice returns
+the same records. Each task finds out where its records lie (`offset_reader.py`).
 
-Journals are gone through one after another, and of each are kept a few numbers for a partition, from which the tasks are
-cut. A task gets neighbouring partitions of one journal, which share the blocks of L0 objects, up to its part of the whole if
-each core is to have a task, or up to about `SLICE_BYTES` as they are stored; a partition that has more is cut where its L1
-objects end.
+Journals are read one after another, and a few numbers per partition are kept, from which the tasks are cut. A task gets
+neighbouring partitions of one journal, which share the blocks of L0 objects: up to its share of the total if each core is
+to have a task, or about `SLICE_BYTES` as stored. A larger partition is cut where its L1 objects end.
 """
 
 from __future__ import annotations
@@ -30,20 +28,21 @@ from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
 
 _FILE_BYTES: Final = 16 << 10
-"""What it counts to open an L1 object, however small it is."""
+"""What opening an L1 object costs, however small it is, in bytes of reading."""
 SLICE_BYTES: Final = 64 << 20
-"""About how many bytes, as stored, a task reads at most."""
+"""About how many stored bytes a task reads at most."""
 LEAST_SLICE_BYTES: Final = 1 << 20
-"""A core gets no task of its own for less: to start one costs about as much as reading that."""
+"""The least for a task of its own: starting one costs about as much as reading this."""
 _ROOM: Final = 1.1
-"""Parts of nearly equal weight may add up to so much more than their share: a task more would cost more than that."""
+"""How much more than its share a task may read, since parts of nearly equal weight add up to more; another task costs more.
+"""
 
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """What a task reads: of some partitions of a topic in one journal a range each, packed as rows of `RANGE`.
+    """A task's work: one range in each of some partitions of a topic in one journal, packed as rows of `RANGE`.
 
-    With a `pin` it reads the journal as of it.
+    With a `pin`, the task reads the journal as of the pin.
     """
 
     topic: Topic
@@ -57,7 +56,7 @@ class Slice(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Of each partition of a topic the records from `starts` on, up to but without `ends`."""
+    """Ranges of records in each partition of a topic, from `starts` up to, but without, `ends`."""
 
     topic: Topic
     starts: Rows
@@ -70,12 +69,12 @@ class Ranges:
 
 @dataclass(slots=True)
 class Part:
-    """The ranges of one run, and what they weigh.
+    """The ranges of one run of partitions, and their weight.
 
     Attributes:
-        bytes: by partition, as they are stored.
+        bytes: the stored bytes, by partition.
         reads_l0: whether some of the records are not in L1.
-        cuts: of large partitions where their L1 objects end, as (offset after it, bytes up to there).
+        cuts: for large partitions, where each L1 object ends: the offset after it, and the bytes up to there.
     """
 
     topic: Topic
@@ -92,14 +91,14 @@ class Part:
 
 
 def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
-    """Where reading begins or ends in the partitions of a run.
+    """Return where reading begins or ends in the partitions of a run.
 
     Args:
-        read: for each of them whether it is read.
+        read: whether each of them is read.
 
     Raises:
-        OffsetOutOfRangeError: an offset is past the newest record, or no record is as new as a timestamp.
-        ObjectNotFoundError: look again.
+        OffsetOutOfRangeError: an offset is past the newest record, or no record has a timestamp or a later one.
+        ObjectNotFoundError: an object was replaced; look again.
     """
     found = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
     times = np.full(view.run.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
@@ -132,8 +131,8 @@ class Planner:
     """Plans what the tasks of a query read, from its options and what its journals hold.
 
     Args:
-        journal: gives the handle on a journal.
-        pin: plan as of it.
+        journal: returns the handle of a journal.
+        pin: plan as of this pin.
     """
 
     def __init__(
@@ -143,10 +142,10 @@ class Planner:
         self._journal = journal if pin is None else lambda number: cluster.journal_as_of(number, pin.end(number))
 
     def topics(self, *, goes_on: bool = False) -> list[Topic]:
-        """The topics as they are now, or were as of the pin.
+        """Return the topics as they are now, or as of the pin.
 
         Args:
-            goes_on: what a query that goes on still finds: without those that are gone, if their loss is accepted.
+            goes_on: whether a query continues: it skips deleted topics if their loss is accepted.
 
         Raises:
             NotFoundError: one does not exist.
@@ -187,12 +186,12 @@ class Planner:
         return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
 
     def batch(self) -> list[Part]:
-        """What a batch reads, a journal after another.
+        """Return the parts that a batch reads, one journal after another.
 
         Raises:
             NotFoundError, UsageError: see `topics`.
-            OffsetOutOfRangeError: records below a log start offset were asked for, or records that are not there yet.
-            CorruptObjectError: an object that a journal needs is not what it should be.
+            OffsetOutOfRangeError: requested records lie below a log start offset, or do not exist yet.
+            CorruptObjectError: an object that a journal needs is damaged.
         """
         o = self._options
 
@@ -213,8 +212,9 @@ class Planner:
         return [self.view(plan, topic, run) for topic in self.topics() for run in topic.runs()]
 
     def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
-        """The parts that these ranges are, weighed, by the views that were `seen` before of a topic's revision and a run.
-        Raises as `batch`."""
+        """Return these ranges as weighed parts. `seen` has earlier views, by a topic's revision and a run. Raises as
+        `batch`.
+        """
         parts = []
         for r in ranges:
             for run in r.topic.runs():
@@ -225,7 +225,7 @@ class Planner:
         return parts
 
     def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:
-        """Raises `OffsetOutOfRangeError` if records are wanted that were deleted, and that is not accepted.
+        """Raise `OffsetOutOfRangeError` if requested records were deleted, and that loss is not accepted.
 
         Args:
             first: the partition of the first row.
@@ -240,7 +240,7 @@ class Planner:
 
 
 def check_kept(pin: Pin, parts: Iterable[Part]) -> None:
-    """Raise `UsageError` unless a pin keeps these parts, as of it."""
+    """Raise `UsageError` unless a pin keeps these parts as of its creation."""
     if not pin.in_effect:
         raise UsageError(f"pin {pin.name!r} has not taken effect, so it keeps nothing: create another one")
     for p in parts:
@@ -256,7 +256,7 @@ def check_kept(pin: Pin, parts: Iterable[Part]) -> None:
 
 
 def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
-    """These ranges, a row for each partition of the view, and what they weigh."""
+    """Return these ranges, one row for each partition of the view, with their weight."""
     reads_l0 = bool(((starts < ends) & (ends - 1 > view.reconciled)).any())
     part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends), reads_l0)
     for n in np.flatnonzero((starts < ends) & (starts <= view.reconciled)).tolist():
@@ -276,11 +276,11 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
 def split(
     parts: Sequence[Part], min_partitions: int | None = None, cores: int = 1, slice_bytes: int = SLICE_BYTES
 ) -> list[Slice]:
-    """The tasks. Those of one partition stand in the order of their offsets.
+    """Return the tasks; those of one partition are in order of offset.
 
     Args:
-        min_partitions: about how many there are at least, however little they read.
-        cores: without that, how many there are at least if they then read `LEAST_SLICE_BYTES` each.
+        min_partitions: about how many tasks to make at least, however little they read.
+        cores: otherwise, how many tasks to make at least, if each reads `LEAST_SLICE_BYTES`.
     """
     total = sum(p.weight for p in parts)
     share = max(total / cores, LEAST_SLICE_BYTES) if min_partitions is None else max(total / min_partitions, 1.0)
@@ -313,7 +313,7 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
 
 
 def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]], pieces: int) -> list[int]:
-    """Where a range is cut into about so many pieces: where an L1 object ends if one does nearby, else between."""
+    """Return where to cut a range into about this many pieces: at the end of an L1 object if one is near, otherwise between."""
     offsets = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
     bytes_at = np.array([0.0, *(size for _, size in cuts), weight])
     found: list[int] = []

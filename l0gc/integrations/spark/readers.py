@@ -1,7 +1,7 @@
-"""What Spark calls to read: readers of a batch and of a stream, which plan on the driver and read slices in tasks.
+"""Spark's readers of a batch and of a stream, which plan on the driver and read slices in tasks.
 
-Spark makes them on the driver, in a separate Python process, and sends them to the tasks. So they hold where the bucket is
-and what is wanted, and connect where they are.
+Spark makes them on the driver, in a separate Python process, and sends them to the tasks. So they hold the bucket's place
+and the options, and connect where they run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
 """How many objects a task fetches at once."""
 _BATCH_ROWS: Final = 1 << 14
-"""Java allocates memory for each batch, and keeps it for the next one up to some megabytes."""
+"""Java allocates memory for each batch, and keeps some megabytes of it for the next."""
 
 
 def typed_columns(options: ReadOptions) -> list[StructField]:
@@ -109,7 +109,7 @@ def _on_deleted(
 
 
 class BatchReader(DataSourceReader):
-    """A batch's reader. A query's filters are left to Spark, which in 4.3 gives one query the plan made with another's."""
+    """Reads a batch. Spark applies a query's filters: since 4.3 it may give one query the plan made with another's."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
@@ -134,7 +134,7 @@ class BatchReader(DataSourceReader):
 
 @contextmanager
 def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
-    """Lease a pin for what a batch with these options reads, of L1 only where that suffices; give the options with it."""
+    """Lease a pin for what a batch with these options reads, of L1 only if that suffices; yield the options with it."""
     named = {name: str(value) for name, value in given.items()}
     o = read_options(named, streaming=False)
     cluster, what = cluster_at(o.place), f"{', '.join(o.topics) or o.pattern} on Spark"
@@ -148,8 +148,9 @@ def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
 
 
 class RefusingStreamReader(DataSourceStreamReader):
-    """Says what is wrong with a stream's options as soon as Spark asks for something. Where `streamReader` raises it itself,
-    Spark 4.3 reports an error of its own cleaning up instead."""
+    """Raises the error of a stream's options when Spark first asks for something: if `streamReader` raised it, Spark 4.3
+    would report a failure of its own cleanup instead.
+    """
 
     def __init__(self, error: L0gcError) -> None:
         self._error = error
@@ -182,7 +183,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.next_end(start, everything=isinstance(limit, ReadAllAvailable))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of the limits; `latestOffset` keeps all of them."""
+        """Return one of the limits; `latestOffset` applies all of them."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:

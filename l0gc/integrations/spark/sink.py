@@ -78,7 +78,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 """The local properties that a micro-batch's tasks have; the id is kept in the query's checkpoint, whichever driver runs."""
 _PACKERS: Final = 2
 PLACES: Final = 24
-"""A position in a producer's input is a batch's number, and in so many bits below it an object's."""
+"""The bits below a batch's number in a producer's position, which number the batch's objects."""
 _REMEDY: Final = (
     "restore the newest checkpoint, or start the query with a new one (with batchId also a new producerName) after the last "
     "row that landed, see docs/spark.md#a-checkpoint-that-went-back"
@@ -87,11 +87,11 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """Which batch this is: number `number` of what the producer `producer` writes as `name`.
+    """Identifies a batch: number `number` of what the producer `producer` writes as `name`.
 
     Attributes:
-        topic: that of all rows.
-        any_topic: whether each row names its own; a batch of that number may have had rows for any of them.
+        topic: the topic of all rows.
+        any_topic: whether each row names its topic; a batch of that number may have had rows for any topic.
     """
 
     producer: str
@@ -107,7 +107,7 @@ class BatchId:
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """How many rows a whole batch has, and their digest.
+    """The number of a batch's rows, and their digest.
 
     Attributes:
         places: for how many topics' journals it has rows, and a digest of which rows are for which.
@@ -133,8 +133,7 @@ class BatchRows:
 
 
 def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
-    """Return the batch of which a journal has its part, which has these rows, perhaps in other places; None if it has none
-    of it.
+    """Return the landed batch with these rows of which a journal has its part, perhaps in other places; None if it has none.
 
     Args:
         progress: how far the batch's input got there.
@@ -256,7 +255,7 @@ def commit(cluster: Handles, staged: Iterable[WrittenObject], batch: BatchId | N
 
 
 def _check_size(objects: Iterable[WrittenObject]) -> None:
-    """Raises `UsageError` if what a journal gets for one topic is too large for one entry."""
+    """Raise `UsageError` if a journal's part for one topic is too large for one entry."""
     places: dict[tuple[str, int], list[PackedPart]] = {}
     for o in objects:
         for journal, part in o.left.items():
@@ -274,7 +273,7 @@ def _check_size(objects: Iterable[WrittenObject]) -> None:
 
 
 class _BatchAppender(Appender):
-    """Offers what a batch has for one topic in one journal as the next objects of its producer."""
+    """Offers a batch's part for one topic in one journal as the next objects of its producer."""
 
     one_epoch = True
     retried = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
@@ -327,7 +326,7 @@ class _BatchAppender(Appender):
 
 
 def _this_task() -> tuple[int, str, int | None]:
-    """Which task this is: its number, and of a micro-batch the query's id and the batch's number."""
+    """Return this task's number, and for a micro-batch the query's id and the batch's number."""
     context = TaskContext.get()
     if context is None:
         return 0, "", None
@@ -347,7 +346,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class _Writer:
-    """What a batch's writer and a stream's do alike."""
+    """Does what a batch's writer and a stream's writer have in common."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -382,7 +381,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A stream's writer. A query is a producer, by its id in the checkpoint, which a restart keeps."""
+    """Writes a stream. A query is a producer, by the id in its checkpoint, which a restart keeps."""
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         number, query_id, batch_id = _this_task()
@@ -393,7 +392,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def committed(cluster: Handles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:
-    """Commit a micro-batch, of the producer in the options or else of its query."""
+    """Commit a micro-batch of the producer in the options, otherwise of its query's producer."""
     ids = {m.query_id for m in messages if isinstance(m, Staged)}
     if not ids:
         return UploadResult()

@@ -1,7 +1,7 @@
-"""What Spark makes of `format("l0gc")`: a source and a sink, batch and streaming, with their columns.
+"""Makes a source and a sink of `format("l0gc")`, batch and streaming, with their columns.
 
-Spark starts Python processes on the driver one after another to make this, to plan, and to read or write. The first needs
-only what is here, so what the others do (`readers.py`, `sink.py`) is imported where it is asked for.
+Spark starts several Python processes on the driver, to make this, to plan, and to read or write. The first needs only this
+module, so the others' code (`readers.py`, `sink.py`) is imported when it is used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class L0gcDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns. Options that neither a batch nor a stream can have are refused here, that is in `load()`."""
+        """Return the columns. `load()` refuses options here that neither a batch nor a stream can have."""
         if creates_table(self.options):
             return SCHEMA
         options = read_options(self.options, streaming=None)

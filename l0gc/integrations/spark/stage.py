@@ -1,11 +1,11 @@
-"""What a task of a write does: its rows become L0 objects, which are durable, and which no journal knows yet.
+"""Turns the rows of a write's task into L0 objects, which are durable and which no journal names yet.
 
-That is harmless: an object that is never appended is garbage as soon as its epoch has passed. So a task may fail, run twice,
-or run next to a copy of itself, and only what its message names, and the driver commits (`sink.py`), is ever read.
+That is safe: an object that is never appended becomes garbage once its epoch has passed. So a task may fail, run twice, or
+run next to a copy of itself; only objects that its message names and the driver commits (`sink.py`) are ever read.
 
-Which partition a row goes to follows from the row: the column `partition`, else its key. Rows that have neither are dealt to
-the partitions round-robin, and those of one micro-batch all lie in one journal. So a micro-batch that is replayed, perhaps
-cut into other tasks, brings each journal the same rows again.
+A row's partition follows from the row: the column `partition`, otherwise its key. Rows with neither are dealt round-robin,
+and those of one micro-batch all go to one journal. So a replayed micro-batch, perhaps cut into other tasks, brings each
+journal the same rows again.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Stager:
     """Turns the rows of one task into L0 objects.
 
     Args:
-        topic: that of all rows; by default each names its own.
-        turn: of a batch that may be replayed its number, else None.
+        topic: the topic of all rows; by default each row names its own.
+        turn: the number of a batch that may be replayed; otherwise None.
         pool: packs and writes.
-        first: where the turn of rows begins that have neither partition nor key.
+        first: the partition at which the round-robin of rows without partition and key begins.
         object_bytes: size of the records at which an L0 object is closed.
     """
 
@@ -93,11 +93,11 @@ class Stager:
         self._held: dict[str, _HeldRows] = {}
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenObject]:
-        """Write all rows; the objects in the order of the rows.
+        """Write all rows, and return the objects in the order of the rows.
 
         Raises:
             UsageError: a row has no value, or names no topic, or a partition that its topic does not have.
-            NotFoundError: there is no such topic.
+            NotFoundError: a topic does not exist.
         """
         staged: list[WrittenObject] = []
         waiting: deque[Future[WrittenObject]] = deque()
@@ -131,7 +131,7 @@ class Stager:
         return self._state.topic(name)
 
     def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_HeldRows]:
-        """Hold rows of a topic; yields what is full with them."""
+        """Hold rows of a topic, and yield objects that they fill."""
         value, key = columns.binary_of(batch, "value"), columns.binary_of(batch, "key")
         assert value is not None
         if value.null_count:

@@ -1,12 +1,12 @@
-"""A stream's driver: how far the topics go, how much the next micro-batch takes, and what its tasks read.
+"""Drives a stream: how far the topics go, how much the next micro-batch takes, and what its tasks read.
 
 A micro-batch is two positions for each partition, which Spark writes into the checkpoint before it runs anything. The same
-positions give the same records again, in the same order by partition, so a micro-batch that is replayed is the one that was
-cut off. A query that begins where records have been deleted since fails, or leaves them out where it said that it may.
+positions give the same records in the same order by partition, so a replayed micro-batch equals the interrupted one. If
+records at a query's position were deleted, it fails, or skips them if its options accept that.
 
-A position is the offset of the record that is next. The checkpoint holds the JSON of Spark's Kafka connector,
-`{"topic":{"0":23,"1":5}}`, and which incarnation of the topic the offsets are of: those of a topic that was deleted mean
-nothing in one that was created later under its name.
+A position is the next record's offset. The checkpoint holds the JSON of Spark's Kafka connector,
+`{"topic":{"0":23,"1":5}}`, and the topic's incarnation: the offsets of a deleted topic mean nothing in a later one of its
+name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Positions = dict[str, Rows]
 
 
 class Stream:
-    """One query's view of its topics. It keeps the journals' handles, since each micro-batch looks at all of them."""
+    """Holds one query's view of its topics, with the journals' handles, since each micro-batch looks at all of them."""
 
     def __init__(self, cluster: Handles, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._options, self._clock = cluster, options, clock
@@ -49,7 +49,7 @@ class Stream:
         self._last: tuple[Json, dict[str, Ranges]] | None = None
 
     def initial(self) -> Json:
-        """Where a query begins that has no checkpoint. Raises as `Planner.batch`."""
+        """Return where a query without a checkpoint begins. Raises as `Planner.batch`."""
 
         def begin(view: TopicView) -> tuple[Rows, Rows]:
             read = self._planner.is_read(view.topic)[view.run.first : view.run.first + view.run.count]
@@ -59,8 +59,9 @@ class Stream:
         return self._json(extents, {name: e.starts for name, e in extents.items()})
 
     def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
-        """What the topics have now, or what `ask` says where the query begins; a partition that is not read counts as one
-        that is empty."""
+        """Return the topics' present extents, or what `ask` returns at the query's beginning; an unread partition counts as
+        empty.
+        """
         extents: dict[str, Ranges] = {}
         self._views = {}
 
@@ -85,18 +86,18 @@ class Stream:
         return self._json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
-        """From now on, nothing counts that is uploaded later."""
+        """Ignore everything that is uploaded from now on."""
         self._target = {e.topic.revision: e.ends for e in self._extents().values()}
 
     def next_end(self, start: Mapping[str, Json], *, everything: bool) -> Json:
-        """Where the micro-batch ends that begins at `start`. A topic that `start` does not have begins with its first
-        record, so that one that appears while the query runs is read whole.
+        """Return where the micro-batch ends that begins at `start`. A topic that `start` lacks begins with its first
+        record, so a new topic is read completely.
 
         Args:
-            everything: whatever the limits say.
+            everything: ignore the limits.
 
         Raises:
-            OffsetOutOfRangeError: what is to be read next is not there: it was deleted, or never was.
+            OffsetOutOfRangeError: the next records were deleted, or never existed.
         """
         extents = self._extents()
         starts = self._positions(start, extents)
@@ -135,8 +136,9 @@ class Stream:
     def _checked(
         self, extents: Mapping[str, Ranges], starts: Positions, ends: Positions, *, reached: Positions
     ) -> dict[str, Ranges]:
-        """These ranges. Raises `OffsetOutOfRangeError` if a partition ends before where the query has `reached`, or
-        begins after `starts`, and that is not accepted."""
+        """Return these ranges. Raises `OffsetOutOfRangeError` if a partition ends before `reached`, or begins after
+        `starts`, and that is not accepted.
+        """
         ranges = {}
         for name, e in extents.items():
             for at in np.flatnonzero(reached[name] > e.ends).tolist():
@@ -196,7 +198,7 @@ class Stream:
         return positions
 
     def _json(self, extents: Mapping[str, Ranges], positions: Positions) -> Json:
-        """Positions as a checkpoint holds them: those of the partitions that are read."""
+        """Return positions as a checkpoint holds them: those of the partitions that are read."""
         found = {}
         for name, rows in positions.items():
             topic = extents[name].topic
@@ -205,7 +207,7 @@ class Stream:
         return found
 
     def _lost(self, what: str) -> None:
-        """Raises `OffsetOutOfRangeError` unless a loss is accepted."""
+        """Raise `OffsetOutOfRangeError` unless a loss is accepted."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{what}; set option failOnDataLoss=false to continue with what exists, or start the query with a "
@@ -215,8 +217,9 @@ class Stream:
 
 
 def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:
-    """Where a batch ends that takes about `limit` of `total`, of each partition in proportion to what it has; at least one
-    record of each, so that none starves."""
+    """Return where a batch ends that takes about `limit` of `total`: a proportional part of each partition, but at least
+    one record, so that none starves.
+    """
     ends: Positions = {}
     for name, r in ranges.items():
         wanted = np.maximum(r.ends - r.starts, 0)
