@@ -154,7 +154,8 @@ def finding_of(s: Suspect) -> Finding:
 
 
 class ReadCounts(msgspec.Struct):
-    """How much was read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their contents.
+    """The amounts that were read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their
+    contents.
 
     `holes` are ranges of records that were given up.
     """
@@ -196,7 +197,7 @@ class ShadowProof(msgspec.Struct):
 
 
 class VerifyResult(msgspec.Struct, Outcome):
-    """What a run found, and what it saw that is in order.
+    """The findings of a run, and counts of what is correct.
 
     Attributes:
         findings: Up to 1,000, each with `kind`, `severity`, `journal`, `topic`, `partition`, `key`, `offset` (the first
@@ -297,8 +298,8 @@ class Basis:
         return {t.revision: t for t in self.state.topics.values()}
 
     def owner(self, key: L1Key | None) -> tuple[str, int]:
-        """Return the owner of an L1 object, and the journal that lists it; `FOREIGN` if no reconciler here can have
-        written it.
+        """Return the owner of an L1 object, and the journal that lists it; `FOREIGN` if no reconciler here can have written
+        it.
         """
         if key is None:
             return FOREIGN, -1
@@ -316,7 +317,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class JournalCopy:
-    """A journal according to its log at `offset`; `faults` is what is wrong with the log itself, as (kind, detail)."""
+    """A journal according to its log at `offset`; `faults` lists what is wrong with the log itself, as (kind, detail)."""
 
     journal: int
     state: JournalState
@@ -329,7 +330,7 @@ class JournalCopy:
 
 
 def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
-    """Return the live topics that belong in the journal and are there; what they refer to has to be in the bucket."""
+    """Return the live topics that the journal has and should have; the bucket must hold what they refer to."""
     topics = ((basis.live.get(state.revision), state) for state in copy.state.topics.values())
     return [
         (topic, state)

@@ -312,7 +312,7 @@ class _Options:
 
 @lru_cache(maxsize=2)
 def _settled(config: StoreConfig, environment: frozenset[tuple[str, str]]) -> StoreConfig:
-    """Return where the bucket is, by this environment. Cached: boto3 takes 25 ms of CPU, and Spark asks for each `load()`."""
+    """Return where the bucket is, by this environment. Cached, since boto3 takes 25 ms of CPU and Spark asks often."""
     return S3Store(config).access.settled()
 
 

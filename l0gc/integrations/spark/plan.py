@@ -313,7 +313,7 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
 
 
 def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]], pieces: int) -> list[int]:
-    """Return where to cut a range into about this many pieces: at the end of an L1 object if one is near, otherwise between."""
+    """Return where to cut a range into about this many pieces: at the end of an L1 object nearby, otherwise between."""
     offsets = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
     bytes_at = np.array([0.0, *(size for _, size in cuts), weight])
     found: list[int] = []

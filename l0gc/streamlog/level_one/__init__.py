@@ -1,1 +1,1 @@
-"""From L0 to L1: what to read, how to write it, and when it counts."""
+"""Lifts records from L0 to L1: selects what to read, writes it, and commits it."""

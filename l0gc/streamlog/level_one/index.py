@@ -1,8 +1,8 @@
-"""Where a partition's L1 objects are listed: the newest in the journal's state, older ones in index objects.
+"""Lists a partition's L1 objects: the newest in the journal's state, older ones in index objects.
 
 So a checkpoint hardly grows with a partition's history. An index object is immutable, has a random name, and is durable
-before the entry that names it. To change what one lists, another one is written, and an entry replaces it. Nothing here
-ever deletes one: a state that another process has read may still lead to it (hazard 26).
+before an entry names it. To change its list, a new one is written, and an entry replaces it. Nothing here deletes one: a
+state that another process has read may still lead to it (hazard 26).
 """
 
 from __future__ import annotations
@@ -91,15 +91,14 @@ def index_key(p: PartitionId, row: Any) -> str:
 
 
 def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int = 0) -> Iterator[L1File]:
-    """Return the L1 objects of a partition in order of offset, as of the state now, even if that changes during the
-    iteration.
+    """Yield the L1 objects of a partition in order of offset, as of the state now, even if that changes meanwhile.
 
     Args:
-        start: objects that lie wholly before this offset may be left out.
+        start: objects wholly before this offset may be skipped.
 
-    Raises (as it is iterated):
-        CorruptObjectError: an index object does not hold what it should.
-        ObjectNotFoundError: one is gone.
+    Raises:
+        CorruptObjectError: an index object is damaged.
+        ObjectNotFoundError: an index object is missing.
     """
     topic = state.topic(p.revision)
     index = topic.index_of(p.partition)
@@ -108,7 +107,7 @@ def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int
 
 
 def read_index(store: ObjectStore, p: PartitionId, index: Rows, start: int = 0) -> Rows:
-    """Return the rows of `L1_ROW` that index objects, given in order of offset, list of a partition; see `files_of`."""
+    """Return the rows of `L1_ROW` that a partition's index objects, given in order of offset, list. Raises as `files_of`."""
     found = [_read(store, p, row) for row in index[index["last"] >= start]]
     return np.concatenate(found) if found else NO_L1_ROWS
 
@@ -161,8 +160,9 @@ class Hole(Outcome):
 def write_index(
     store: ObjectStore, p: PartitionId, rows: Rows, epoch: int, runtime: Runtime, *, dry_run: bool = False
 ) -> Rows:
-    """List L1 objects of a partition, in order of offset and without a gap, in as many index objects as it takes; these are
-    durable, but for those of a dry run."""
+    """Write index objects that list a partition's L1 objects, given in order of offset and without a gap; a dry run writes
+    none.
+    """
     written = [NO_INDEX_ROWS]
     for some in (rows[at : at + INDEX_ROWS] for at in range(0, len(rows), INDEX_ROWS)):
         name = runtime.new_id()
@@ -179,8 +179,9 @@ def write_index(
 
 
 def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Runtime) -> IndexChange:
-    """Move a partition's older rows into index objects if the state would have too many. `rows` are those in the state and
-    those that are to be committed, in order of offset; `index` has its index objects."""
+    """Move older rows of a partition into index objects if the state would have too many. `rows` are those in the state and
+    the ones to be committed, in order of offset; `index` lists its index objects.
+    """
     if len(rows) <= STATE_ROWS:
         return IndexChange()
     moved, newest = rows[:-KEPT_ROWS], index[len(index) - 1 :]
@@ -194,16 +195,16 @@ def spill(store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: in
 def replace_in_index(
     store: ObjectStore, p: PartitionId, topic: TopicState, replaced: Rows, files: Rows, epoch: int, runtime: Runtime
 ) -> IndexChange:
-    """What a merge does to the partition's index objects: the ones that list what it replaces are written anew.
+    """Rewrite the index objects that list what a merge of the partition replaces; return the change.
 
     Args:
-        topic: the state that the merge was planned by.
-        replaced, files: rows of `L1_ROW`, see `Edit`. A file that reaches into what the state names is named there.
-        epoch: that of the run.
+        topic: the state from which the merge was planned.
+        replaced, files: rows of `L1_ROW`, see `Edit`. A file that overlaps the state's rows is listed there.
+        epoch: the run's epoch.
 
     Raises:
-        CorruptObjectError: an index object does not hold what it should, or does not list what is to be replaced.
-        ObjectNotFoundError: one is gone.
+        CorruptObjectError: an index object is damaged, or does not list what is to be replaced.
+        ObjectNotFoundError: an index object is missing.
     """
     index = topic.index_of(p.partition)
     gone = replaced[~np.isin(replaced["base"], topic.l1_of(p.partition)["base"])]
@@ -225,8 +226,8 @@ def replace_in_index(
 def cut_index(
     store: ObjectStore, p: PartitionId, index: Rows, start: int, epoch: int, runtime: Runtime, *, dry_run: bool = False
 ) -> tuple[IndexChange, Rows]:
-    """Take what lies wholly below `start` out of the index object of a partition that the start cuts, if there is anything.
-    Returns the change, and the rows of `L1_ROW` that are no longer listed; a dry run writes nothing. Raises as `files_of`.
+    """Remove the rows wholly below `start` from the index object that the start cuts, if there are any. Return the change,
+    and the removed rows of `L1_ROW`; a dry run writes nothing. Raises as `files_of`.
     """
     cut = index[(index["base"] < start) & (index["last"] >= start)]
     rows = read_index(store, p, cut)

@@ -97,7 +97,7 @@ class MergeResult(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A worker's part of a journal: the partitions that fall to number `number` of `of`. `rules` are by revision."""
+    """A worker's part of a journal: partitions number `number` of `of`. `rules` are by revision."""
 
     window: Window
     rules: dict[int, MergeRule]
@@ -111,7 +111,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What there is to merge, as sums for each journal; `total` adds them up, its `bytes` being those to read."""
+    """What there is to merge, as sums for each journal; `total` adds them up, and its `bytes` are those to read."""
 
     journals: list[tuple[Share, MergeResult]]
     total: MergeResult = field(default_factory=MergeResult)
@@ -127,17 +127,17 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
 
 
 def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
-    """Return all that there is, a share for each journal. Raises `NotFoundError`."""
+    """Return one share for each journal with all that it has. Raises `NotFoundError`."""
     rules = {t.revision: rule.within(state.retention(t)) for t in state.topics.values()}
     return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
 
 
 def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> MergePlan:
-    """What there is to merge now, of one topic or of all.
+    """Return what there is to merge now, of one topic or of all.
 
     Raises:
-        NotFoundError: there is no such topic.
-        StoreError: the store does not answer, or does not let us.
+        NotFoundError: the topic does not exist.
+        StoreError: the store does not answer, or refuses access.
         EpochRegressionError: what is published is above the cluster epoch (hazard 10).
     """
     began = cluster.runtime.clock.monotonic()
@@ -154,7 +154,7 @@ def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEF
 
 
 def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> MergeResult:
-    """Merge what was planned, and is still there. Raises `StoreError`; what was merged before stays merged."""
+    """Merge what was planned and still exists. Raises `StoreError`; finished merges stay committed."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
     slots = max(LOCAL_SLOTS, cluster.parallel.cores) if workers.engine == LOCAL else workers.slots
@@ -170,7 +170,7 @@ def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> M
 
 
 def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
-    """Return a journal's work, cut up for as many workers as are worth it."""
+    """Return a journal's work, cut for as many workers as are worthwhile."""
     worth = max(-(-planned.bytes_read // SHARE_BYTES), -(-planned.objects_before // SHARE_OBJECTS))
     of = min(worth, planned.partitions, slots)
     return (replace(whole, number=number, of=of) for number in range(of))
@@ -268,7 +268,7 @@ class _ShareMerge(Editor):
     def _change(
         self, p: PartitionId, topic: TopicState | None, epoch: int, written: Sequence[Rewritten]
     ) -> tuple[list[Rewritten], dict[str, Rows]] | None:
-        """Return the merges of a partition that are to be committed, and the columns of the change; None without any."""
+        """Return the merges of a partition to commit, and the columns of the change; None if there are none."""
         left = [] if topic is None else [r for r in written if self._is_named(p, topic, r.merge)]
         self._result.lost += len(written) - len(left)
         self.unreadable += [(p, r.error) for r in left if r.error is not None]

@@ -1,14 +1,14 @@
-"""Which L1 objects a merge makes into one (pure).
+"""Chooses which L1 objects a merge joins (pure).
 
-A run is of consecutive objects of one partition, each below half of the target size. One that a larger object ends grows no
-more, and is merged once. The run at a partition's end grows with each reconcile, and is merged by size: it may have as many
-objects as the logarithm, to the base `fan_in`, of how many times it is as large as its smallest object, and at least three.
-When it has more, the oldest object that is at most twice as large as all after it is merged with those. So a record is
-rewritten about once each time that what its object holds has doubled.
+A run consists of consecutive objects of one partition, each below half of the target size. A run that a larger object ends
+is complete, and is merged once. The run at a partition's end grows with each reconcile, and is merged by size. It may have
+as many objects as log base `fan_in` of its size divided by its smallest object's, and at least three. If it has more, the
+oldest object that is at most twice as large as all later ones is merged with those. So a record is rewritten about once
+each time its object's contents double.
 
-Retention deletes whole objects, so what is to go soon must not share one with what stays for long. Of a topic with a
-retention by time, only objects of one stretch of time are merged, a quarter of the retention long; with one by size, the
-target is at most a quarter of it.
+Retention deletes whole objects, so records that expire soon must not share one with records that stay long. With retention
+by time, only objects of the same quarter of the retention are merged; with retention by size, the target is at most a
+quarter of it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _TIMES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """When objects are merged.
+    """A rule for which objects are merged.
 
     Attributes:
-        target_bytes: the most that a merged object may have; one that has half of it is left alone.
-        fan_in: how many times larger the undersized objects of a partition must be together until there may be one more of
-            them. A larger one leaves fewer objects, and rewrites more.
-        window_ms: only objects of which the newest records are of the same stretch of so many milliseconds are merged; 0 for
-            whatever time they are of.
+        target_bytes: the largest size of a merged object; objects of at least half of it are left alone.
+        fan_in: the factor by which a partition's undersized objects must grow in total before it may have one more. A
+            larger one leaves fewer objects, and rewrites more.
+        window_ms: merge only objects whose newest records lie in the same stretch of this many milliseconds; 0 for any
+            time.
 
     Raises:
-        UsageError: a number cannot be meant.
+        UsageError: a number is impossible.
     """
 
     target_bytes: int = TARGET_BYTES
@@ -64,7 +64,7 @@ class MergeRule:
 
     @property
     def enough_bytes(self) -> int:
-        """Objects of this size and above are left alone."""
+        """Return the size from which on objects are left alone."""
         return self.target_bytes - self.target_bytes // 2
 
     def within(self, retention: Retention) -> MergeRule:
@@ -77,7 +77,7 @@ class MergeRule:
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Objects of a partition that become one: `sources`, rows of `L1_ROW` that follow each other."""
+    """Consecutive objects of a partition to join: `sources` are rows of `L1_ROW`."""
 
     revision: int
     partition: int
@@ -97,8 +97,9 @@ ReadIndex = Callable[[int, Rows], Rows]
 
 
 def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[int, int]]:
-    """Which of a partition's consecutive objects, of these sizes, become one: from the first of each span to before its
-    end. `grows`: whether a reconcile adds to them at the end."""
+    """Return the spans of a partition's consecutive objects, of these sizes, to join: each from its first to before its
+    end. `grows`: whether a reconcile adds objects at the end.
+    """
     found: list[tuple[int, int]] = []
     first = 0
     for end in [i for i, size in enumerate(sizes) if size >= rule.enough_bytes] + [len(sizes)]:
@@ -130,7 +131,7 @@ def _first_due(sizes: Sequence[int], fan_in: int) -> int:
 
 
 def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator[tuple[int, int]]:
-    """Yield a span cut into pieces that fit the target, without those of a single object."""
+    """Yield the pieces of a span that fit the target, except single objects."""
     begin, total = first, 0
     for at in range(first, end):
         if total + sizes[at] > target or at - begin == MERGED_AT_ONCE:
@@ -148,8 +149,9 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator
 def merges_of(
     topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows], read: ReadIndex
 ) -> Iterator[MergeGroup]:
-    """What is to be merged in those partitions of a topic that are `wanted`, by partition and offset. `read` is called for
-    index objects that must list something to merge."""
+    """Yield what to merge in the `wanted` partitions of a topic, by partition and offset. `read` is called for index
+    objects that must list something to merge.
+    """
     partitions = candidates(topic, rule)
     for partition in partitions[wanted(partitions)].tolist():
         for index, grows in _crowded_stretches(topic.index_of(partition), rule):
@@ -172,9 +174,7 @@ def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
-    """Return the partitions in which there may be something to merge: a quick check of columns, which spares a slow
-    one of each.
-    """
+    """Return the partitions that may have something to merge: a quick check of columns, before a slow one of each."""
     partitions = distinct(topic.l1["partition"])
     at = np.searchsorted(partitions, topic.l1["partition"])
     undersized = (topic.l1["bytes"] < rule.enough_bytes) & ~is_hole(topic.l1)
@@ -185,9 +185,9 @@ def candidates(topic: TopicState, rule: MergeRule) -> Rows:
 
 
 def _crowded_stretches(index: Rows, rule: MergeRule) -> Iterator[tuple[Rows, bool]]:
-    """Index objects of a partition that are crowded, those together that follow each other; and whether they are its last.
+    """Yield a partition's crowded index objects, consecutive ones together, and whether they are its last.
 
-    What they list is merged separately: a run does not go on from one of them into the state.
+    Their objects are merged separately: a run does not continue from them into the state.
     """
     crowded = np.flatnonzero(_crowded(index, rule))
     for part in np.split(crowded, np.flatnonzero(np.diff(crowded) > 1) + 1) if len(crowded) else []:
@@ -195,10 +195,10 @@ def _crowded_stretches(index: Rows, rule: MergeRule) -> Iterator[tuple[Rows, boo
 
 
 def _crowded(index: Rows, rule: MergeRule) -> Rows:
-    """Of index objects, whether they list so many objects for their bytes that some must be merged, by whatever order.
+    """Return which index objects list so many objects for their bytes that some must be merged, in any order.
 
-    If nothing is to be merged there is one undersized object before each full one, and at the end as many as `spans` allows.
-    Stretches of time are not considered: what has a retention does not grow old enough to be in many of them.
+    If nothing is to be merged, there is one undersized object before each full one, and at the end as many as `spans`
+    allows. Stretches of time are ignored: under a retention, objects do not grow old enough to fill many.
     """
     full = index["bytes"] // rule.enough_bytes
     alone = np.log(np.maximum(index["bytes"], 1)) / np.log(rule.fan_in)

@@ -1,11 +1,11 @@
-"""L1 objects: Parquet files with the records of one partition, at consecutive offsets. What they hold, and how it is read.
+"""L1 objects: Parquet files with the records of one partition at consecutive offsets; their contents, and how to read them.
 
-An object's footer is read first. It says where each row group lies, and between which timestamps its records are. Only row
-groups that hold what is wanted are fetched, ahead of their decoding. Everything that is read must match the journal: the
-object's own key, which it holds, the columns, the offsets from the first to the last, a checksum for each page, and one for
-the footer. Anything that differs is corrupt, and named. Parquet has no checksum for a footer, and Arrow ends the process for
-some that are damaged: so nothing of a footer is used before its checksum, which lies directly before it, where other readers
-of Parquet do not look.
+An object's footer is read first. It locates each row group, with the timestamps between which its records lie. Only row
+groups with requested records are fetched, ahead of their decoding. Everything that is read must match the journal: the
+object's key in its metadata, the columns, the offsets from first to last, a checksum for each page, and one for the footer.
+A difference is reported as corruption, by name. Parquet has no checksum for a footer, and Arrow ends the process on some
+damaged ones. So nothing of a footer is used before its checksum, which lies directly before it, where other readers of
+Parquet do not look.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 @dataclass(frozen=True, slots=True)
 class WantedFile:
-    """An L1 object, and the offsets from `start` on, up to but without `end`, that are wanted of it."""
+    """An L1 object, and the requested offsets from `start` up to, but without, `end`."""
 
     key: str
     file: L1File
@@ -121,7 +121,7 @@ class RowGroup:
 
 @dataclass(slots=True)
 class Opened:
-    """An L1 object whose footer was read; `body` is all of it if that was fetched with it."""
+    """An L1 object whose footer was read; `body` is the whole object if it was fetched with it."""
 
     wanted: WantedFile
     metadata: Any
@@ -131,7 +131,7 @@ class Opened:
 
 @dataclass(slots=True)
 class L1Chunk:
-    """Neighbouring row groups of an object, and the bytes of it that were fetched for them, by where they begin."""
+    """Neighbouring row groups of an object, and the bytes fetched for them, by their positions."""
 
     opened: Opened
     groups: list[RowGroup]
@@ -139,12 +139,12 @@ class L1Chunk:
 
     @property
     def bytes(self) -> int:
-        """About how many bytes its row groups take."""
+        """Return about how many bytes its row groups take."""
         return sum(self.opened.metadata.row_group(g.number).total_byte_size for g in self.groups)
 
 
 class RangedFile(io.RawIOBase):
-    """A file of a known size; `fetch` gives so many of its bytes from an offset on."""
+    """A file of a known size; `fetch` returns this many of its bytes from an offset on."""
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
         self._size, self._fetch, self._at = size, fetch, 0
@@ -171,7 +171,7 @@ class RangedFile(io.RawIOBase):
 
 
 def _within(pieces: Sequence[tuple[int, bytes]], start: int, size: int) -> bytes:
-    """Bytes of an object of which only some pieces are here; nothing else of it is asked for."""
+    """Return a file of which only some pieces are in memory, for readers that use no others."""
     for at, body in pieces:
         if at <= start and start + size <= at + len(body):
             return body[start - at : start - at + size]
@@ -182,11 +182,11 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
     """Read an object's footer, on any thread.
 
     Args:
-        whole_bytes: an object up to this size is fetched with it.
+        whole_bytes: an object up to this size is fetched with its footer.
 
     Raises:
-        CorruptObjectError: it is not an L1 object, or another one.
-        ObjectNotFoundError: it is gone.
+        CorruptObjectError: it is not this L1 object.
+        ObjectNotFoundError: it is missing.
     """
     key, size = wanted.key, wanted.file.bytes
     tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
@@ -202,14 +202,14 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
 
 
 def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAST_TAIL) -> tuple[Any, bytes]:
-    """Return the metadata of an L1 object of `size` bytes, whose checksum fits, and the bytes of its end that were fetched.
+    """Return the checked metadata of an L1 object of `size` bytes, and the bytes of its end that were fetched.
 
     Args:
-        tail_bytes: how much of the end is fetched at first; the rest of a larger footer costs another request.
+        tail_bytes: how much of the end to fetch first; a larger footer costs another request.
 
     Raises:
-        CorruptObjectError: it is not an L1 object, or another one.
-        ObjectNotFoundError: it is gone.
+        CorruptObjectError: it is not this L1 object.
+        ObjectNotFoundError: it is missing.
     """
     start = max(0, size - tail_bytes)
     tail = fetch(store, key, [(start, size - start)])[0]
@@ -230,9 +230,9 @@ def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAS
 
 
 def seal_footer(file: BinaryIO) -> int:
-    """Put the footer's checksum before the footer of a Parquet file; returns the file's new size.
+    """Insert the footer's checksum before the footer of a Parquet file; return the file's new size.
 
-    Whatever the footer names lies before both, and does not move.
+    What the footer refers to lies before both, and does not move.
     """
     file.seek(-_MAGIC, io.SEEK_END)
     size = int.from_bytes(file.read(4), "little") + _MAGIC
@@ -243,7 +243,7 @@ def seal_footer(file: BinaryIO) -> int:
 
 
 def _check_l1(metadata: Any, key: str) -> None:
-    """Raises `CorruptObjectError` unless a file has the columns of an L1 object, and says that it is the one at `key`."""
+    """Raise `CorruptObjectError` unless a file has the columns of an L1 object, and `key` in its metadata."""
     found = metadata.schema.to_arrow_schema()
     wrong = found != L1_SCHEMA and not has_l1_columns(found)
     for number in range(metadata.num_row_groups):  # each names its columns again, by which they are found
@@ -255,7 +255,7 @@ def _check_l1(metadata: Any, key: str) -> None:
 
 
 def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
-    """Return whether a file with this schema may be an L1 object; with `only`, whether it has nothing else."""
+    """Return whether a file with this schema may be an L1 object; with `only`, whether it has no other columns."""
     there = {f.name: f for f in found}
     wanted = [f for f in L1_FILE if f.name in there or f.name in L1_SCHEMA.names]
     own = [f.name for f in found if not is_typed(f)]
@@ -265,12 +265,12 @@ def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
 
 
 def is_typed(f: pa.Field) -> bool:
-    """Return whether a column was made from the values, which a merge makes anew."""
+    """Return whether a column was parsed from the values; a merge parses it again."""
     return f.nullable and int((f.metadata or {}).get(b"PARQUET:field_id", -1)) >= VALUE_ERROR_ID
 
 
 def schema_number(metadata: Any) -> int:
-    """Return the number of the value schema that an object was written by; 0 without one."""
+    """Return the number of the value schema of an object's typed columns; 0 without one."""
     return int((metadata.metadata or {}).get(SCHEMA_METADATA.encode(), 0))
 
 
@@ -279,7 +279,7 @@ def _broken(key: str, e: Exception) -> CorruptObjectError:
 
 
 def wanted_groups(opened: Opened, since_ms: int | None = None) -> list[RowGroup]:
-    """Return the row groups that may hold something wanted; with `since_ms`, that is not older."""
+    """Return the row groups that may hold requested records; with `since_ms`, records of that time or later."""
     w = opened.wanted
     return [
         g
@@ -303,7 +303,7 @@ def _columns(metadata: Any, number: int) -> list[Any]:
 
 
 def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
-    """Yield the row groups, as many together as are fetched at once."""
+    """Yield the row groups, in groups that are fetched together."""
     chunk = L1Chunk(opened, [])
     size = 0
     for g in groups:
@@ -318,7 +318,7 @@ def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
 
 
 def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1Chunk:
-    """Fetch what these columns take of a chunk, on any thread. Raises `ObjectNotFoundError`, `CorruptObjectError`."""
+    """Fetch these columns of a chunk, on any thread. Raises `ObjectNotFoundError` or `CorruptObjectError`."""
     opened = chunk.opened
     if opened.body is not None:
         chunk.pieces = [(0, opened.body)]
@@ -347,15 +347,15 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
 def read_l1(
     store: ObjectStore, opened: Opened, names: Sequence[str], since_ms: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records of an object that may be wanted, chunk after chunk. See `fetch_chunk` and `decode`."""
+    """Yield the records of an object that may be requested, chunk by chunk. See `fetch_chunk` and `decode`."""
     for chunk in chunks(opened, wanted_groups(opened, since_ms)):
         yield from decode(fetch_chunk(store, chunk, names), names)
 
 
 def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records of a chunk, as (offset of the first, batch), in order; `names` has the offset among them. An
-    optional column is absent where the object has none. Raises `CorruptObjectError`: they are not those that the journal
-    says."""
+    """Yield the records of a chunk in order, as (offset of the first, batch); `names` includes the offset. A batch lacks
+    optional columns that the object lacks. Raises `CorruptObjectError` if the records differ from the journal's.
+    """
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
         body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock

@@ -1,10 +1,10 @@
 """Reconcile's selector: what waits in L0, and what a round takes of it.
 
-A run lifts what was there when it began, in rounds, each committed before the next one begins, so that a run which is
-killed keeps what it lifted. A round takes the oldest epochs first, over all journals, so that M moves as early as it can.
-It takes whole log entries of a journal: those after the last round's cut, up to its own. It passes over a partition that
-still has something at or below the last cut (a damaged block, or another reconciler was first), by nothing but the
-journal's state. Whether a partition is where a commit begins is decided where that lands (hazard 9).
+A run lifts what was there when it began. It works in rounds, each committed before the next, so that a killed run keeps
+what it lifted. A round takes the oldest epochs first, over all journals, so that M moves as early as possible. It takes
+whole log entries of a journal: those after the last round's cut, up to its own. It passes over a partition that still has
+something at or below the last cut (a damaged block, or another reconciler was first), by the journal's state alone. Where
+the commit lands, the journal decides whether it begins where the partition is (hazard 9).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _LOOK_AT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a journal that a round may take from: entries above `after`, up to `upto`, of these topics by revision.
+    """The part of a journal from which a round may take: entries above `after`, up to `upto`, of these topics by revision.
 
-    Of each partition it takes what lies at or below `epoch`, and what lies before that: a partition is lifted in order.
-    `begins` is how many bytes the round takes from the windows before it.
+    In each partition it takes what lies at or below `epoch`, and everything before that, since a partition is lifted in
+    order. `begins` is how many bytes the round takes from earlier windows.
     """
 
     journal: int
@@ -63,8 +63,7 @@ class Window:
 
 
 class Step(NamedTuple):
-    """Consecutive entries, up to the log offset `cut`: how many objects there are to read, how much of them, and the lowest
-    of their epochs."""
+    """Consecutive entries, up to the log offset `cut`: its objects and bytes to read, and their lowest epoch."""
 
     cut: int
     epoch: int
@@ -74,9 +73,9 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JournalPlan:
-    """What there is to take from a journal, oldest first, and whether there is `more` after that.
+    """What a round can take from a journal, oldest first, and whether there is `more` after that.
 
-    `end` is the log's last offset at that moment. `errors` says what cannot be taken at all.
+    `end` is the log's last offset at that moment. `errors` names what cannot be taken at all.
     """
 
     journal: int
@@ -88,7 +87,7 @@ class JournalPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: what it takes, the cluster epoch that its L1 objects are stamped with, and by how many tasks it is done."""
+    """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks."""
 
     epoch: int
     takes: list[Window]
@@ -97,7 +96,7 @@ class Round:
     writers: int
 
     def reader_of(self, take: Window, before: int) -> int:
-        """Which reader gets the object of a take that has `before` bytes in front of it."""
+        """Return the reader of an object before which the take has `before` bytes."""
         return min(self.readers - 1, (take.begins + before) * self.readers // max(1, self.bytes))
 
     def topics(self) -> dict[int, Topic]:
@@ -105,7 +104,7 @@ class Round:
 
 
 class ObjectRead(NamedTuple):
-    """An L0 object of a topic, of which the blocks are to be read that its extents lie in."""
+    """An L0 object of a topic, with the blocks to read for its extents."""
 
     journal: int
     revision: int
@@ -114,7 +113,7 @@ class ObjectRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why records could not be lifted: of each of `partitions` those from the offset in `bases` on."""
+    """A reason why records could not be lifted: in each of `partitions`, those from the offset in `bases` on."""
 
     journal: int
     revision: int
@@ -127,18 +126,18 @@ class Fault:
 
 
 def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH) -> list[Window]:
-    """What a run may take: all of one topic, or of all of them, that holds epochs up to `up_to`. Raises `NotFoundError`."""
+    """Return what a run may take of one topic, or of all, up to the epoch `up_to`. Raises `NotFoundError`."""
     wanted = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
     return [Window(journal, {t.revision: t for t in topics}, epoch=up_to) for journal, topics in wanted.items()]
 
 
 def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
-    """Return those of the journals of which it is known that they were not set back (hazard 38)."""
+    """Return those of the journals that are known not to be set back (hazard 38)."""
     return [w for w in windows if f"journal {w.journal}" not in unread]
 
 
 def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalPlan:
-    """What a round may take from a journal, up to about `budget` bytes; if it cannot be read, the plan says so."""
+    """Return what a round may take from a journal, up to about `budget` bytes, or why it cannot be read."""
     try:
         with handle.replica.lock:
             state = handle.catch_up()
@@ -157,17 +156,17 @@ def has_work(cluster: Handles, topic: str | None = None, *, up_to: int = MAX_EPO
 def waiting_bytes(
     cluster: Handles, topic: str | None, enough: int, *, up_to: int = MAX_EPOCH, looked: bool = False
 ) -> int:
-    """Return how much of L0 there is to lift; above `enough` only that it is more. What must be reported counts as a byte.
+    """Return how many bytes of L0 to lift, not exactly above `enough`. Errors to report count as one byte.
 
-    The journals are read here, a few at a time, and forgotten unless the process keeps them: this is to choose where the
-    work is done.
+    This reads the journals, a few at a time, and forgets those that the process does not keep: it only helps to choose an
+    engine.
 
     Args:
         up_to: see `windows_of`.
-        looked: this process has just found that no log went back; a run looks again before it lifts anything.
+        looked: this process has just found no log set back; a run looks again before it lifts anything.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: the topic does not exist.
         EpochRegressionError: nothing may be lifted, see `reconcile`.
     """
 
@@ -184,7 +183,7 @@ def waiting_bytes(
 
 
 def few_at_once(cluster: Handles, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
-    """What `look` makes of each, in order, with few journals in memory at once, and no more read than are asked for."""
+    """Yield what `look` returns for each, in order, with few journals in memory, and none read before it is requested."""
     for at in range(0, len(journals), _LOOK_AT):
         yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])
 
@@ -193,9 +192,7 @@ def few_at_once(cluster: Handles, look: Callable[[A], B], journals: Sequence[A])
 
 
 def strangers(state: JournalState, window: Window) -> list[str]:
-    """Return the topics that are other ones in the journal than in the controller's log, which was restored from a
-    backup then.
-    """
+    """Return the topics that differ between the journal and the controller's log, which was then restored from a backup."""
     return [
         f"topic {wanted.name!r} (revision {revision}) is another one in journal {window.journal}: the controller log looks "
         "restored from a backup, and gave that revision a second time; it is left as it is"
@@ -205,9 +202,7 @@ def strangers(state: JournalState, window: Window) -> list[str]:
 
 
 def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
-    """Return the objects of a window with those of their extents that can be lifted, as (revision, object), in order
-    of the log.
-    """
+    """Yield the objects of a window, with the extents that can be lifted, as (revision, object), in order of the log."""
     found = (
         _of_topic(revision, topic, window)
         for revision, wanted in sorted(window.topics.items())
@@ -233,7 +228,7 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
 
 
 def _ends(topic: TopicState, epoch: int) -> Rows | None:
-    """For each partition the log offset of the last of its extents at or below `epoch`; None if all of them lie there."""
+    """Return for each partition the log offset of its last extent at or below `epoch`; None if all extents are."""
     if all(o.epoch <= epoch for o in topic.objects):
         return None
     ends = np.full(int(topic.partitions[-1]) + 1, -1, np.int64)
@@ -244,9 +239,7 @@ def _ends(topic: TopicState, epoch: int) -> Rows | None:
 
 
 def steps_of(state: JournalState, window: Window, budget: int) -> tuple[list[Step], bool]:
-    """Return the oldest objects of a window, up to about `budget` bytes, in about `_CUTS` steps; and whether there are
-    more.
-    """
+    """Return a window's oldest objects, up to about `budget` bytes, in about `_CUTS` steps, and whether there are more."""
     steps: list[Step] = []
     total = 0
     for cut, entry in groupby(unreconciled(state, window), key=lambda o: o[1].log_offset):
@@ -266,13 +259,13 @@ def _together(a: Step, b: Step) -> Step:
 
 
 def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = None) -> dict[int, Step]:
-    """Return up to where a round goes in each journal: what holds the lowest epochs goes first.
+    """Return how far a round goes in each journal, with the lowest epochs first.
 
-    A step holds its own epoch and those after it, since a journal is taken in order.
+    A step holds back its own epoch and later ones, since a journal is taken in order.
 
     Args:
-        budget: so many bytes at most; but one step is taken at least.
-        first: if given, that step has so many bytes at most, or none is taken.
+        budget: the most bytes to take, but always at least one step.
+        first: if given, take no step if the first has more bytes than this.
     """
     rest = {p.journal: p.steps for p in plans if p.steps}
     held = {journal: [*accumulate((s.epoch for s in reversed(steps)), min)][::-1] for journal, steps in rest.items()}
@@ -293,12 +286,12 @@ def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = 
 
 
 def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step], cores: int, partitions: int) -> Round:
-    """Return the round that takes what was chosen, by as many tasks as are worth it.
+    """Return the round that takes the chosen steps, with as many tasks as are worthwhile.
 
     Args:
-        windows: those that were planned.
-        cores: how many tasks run at once. With one, a single reader and writer do it all: nothing waits between them.
-        partitions: how many the topics have; more writers than that are of no use.
+        windows: the planned ones.
+        cores: how many tasks run at once. With one, a single reader and writer do everything.
+        partitions: how many the topics have, and so the most useful writers.
     """
     takes: list[Window] = []
     total = 0
@@ -316,7 +309,7 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
 
 
 def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
-    """What is still to be read of what was; None if all of it was lifted, expired or given up."""
+    """Return what is still to read of an object; None if all of it was lifted, expired or given up."""
     wanted = read.object.extents
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
@@ -327,13 +320,13 @@ def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None
 
 
 def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
-    """Which of the writers each partition belongs to: all of a partition's records go to one."""
+    """Return the writer of each partition: one gets all of a partition's records."""
     mixed: Rows = (partitions.astype(np.int64) + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
     return mixed
 
 
 def still_there(state: JournalState, fault: Fault) -> Fault | None:
-    """What is left of a fault, given what has been reconciled by now, by whomever; None if nothing is."""
+    """Return what is left of a fault after what has been reconciled since; None if nothing is."""
     topic = state.topics.get(fault.revision)
     if topic is None:
         return None
@@ -344,6 +337,6 @@ def still_there(state: JournalState, fault: Fault) -> Fault | None:
 
 
 def is_unreconciled(topic: TopicState, partitions: Rows, bases: Rows) -> Rows:
-    """For each (partition, offset) whether that record is not in L1."""
+    """Return for each (partition, offset) whether that record is not in L1."""
     unreconciled: Rows = topic.values(topic.reconciled, partitions, MAX_OFFSET) < bases
     return unreconciled

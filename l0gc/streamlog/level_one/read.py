@@ -1,7 +1,7 @@
-"""L0 objects to records in columns: what a reconciler's readers do.
+"""Turns L0 objects into records in columns: the work of a reconciler's readers.
 
-Every block is checked against the journal's CRC32C. Records of one that is damaged or missing become a `Fault` with its
-name, and everything else goes on. Whole blocks are turned into columns at once, so an extent costs no Python object.
+Every block is checked against the journal's CRC32C. Records of a damaged or missing one become a `Fault` that names it, and
+everything else continues. Whole blocks are turned into columns at once, so an extent costs no Python object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Row: TypeAlias = pa.RecordBatch | Fault
 
 
 class _Block(NamedTuple):
-    """The records of a block that are wanted, and their extents."""
+    """The requested records of a block, and their extents."""
 
     read: ObjectRead
     extents: Rows
@@ -54,8 +54,9 @@ class _Block(NamedTuple):
 def read_rows(
     store: ObjectStore, reads: Iterable[ObjectRead], writers: int, still_needed: StillNeeded, parallel: Parallel
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the records of L0 objects, as (number of the writer that gets them, batch of `ROWS` or fault). Each batch is in
-    order of revision, partition and offset; one behind another may be of any. Raises `StoreError`."""
+    """Yield the records of L0 objects, as (number of their writer, batch of `ROWS` or fault). Each batch is in order of
+    revision, partition and offset; the next one may begin anywhere. Raises `StoreError`.
+    """
     held: list[_Block] = []
     size = 0
     bodies = parallel.fetch_ahead(
@@ -76,7 +77,7 @@ def read_rows(
 
 
 def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | str:
-    """Return each block that is needed, and its body, or why the object cannot be read."""
+    """Return each needed block with its body, or with why the object cannot be read."""
     blocks = [o.block(number) for number in o.needed]
     try:
         return list(zip(blocks, fetch(store, o.key, [(b.start, b.length) for b in blocks]), strict=True))
@@ -94,7 +95,7 @@ def _decoded(
 
 
 def _still(read: ObjectRead, found: list[_Block | Fault] | str, still_needed: StillNeeded) -> list[_Block | Fault]:
-    """What was found, or a fault for what the journal still needs of an object that could not be read."""
+    """Return what was found, or a fault for what the journal still needs of an unreadable object."""
     if not isinstance(found, str):
         return found
     now = still_needed(read)

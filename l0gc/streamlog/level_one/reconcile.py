@@ -1,16 +1,16 @@
-"""A reconcile run: round after round, until all is in L1 that was there when it began.
+"""Runs a reconcile: round after round, until everything is in L1 that was there when it began.
 
-Workers plan a round and lift it; only numbers for each journal, and for each partition that was lifted, come back. Each
-round is stamped with the cluster epoch anew, before its first L1 object is written, and committed before the next one. It
-is a flow of four stages (`Lift`), which are chained in this process, so a round is never in memory as a whole.
+Workers plan a round and lift it; only numbers for each journal and each lifted partition come back. Each round gets a fresh
+stamp of the cluster epoch before its first L1 object is written, and is committed before the next one. It is a flow of four
+stages (`Lift`), chained in this process, so a round is never in memory as a whole.
 
-A task may run twice, or a run may die: L1 objects have random names and count only when a journal names them, the same
-records sent twice are written once, and a commit that landed before is recognised.
+A task may run twice, or a run may die. So L1 objects have random names and count only once a journal names them, records
+that were sent twice are written once, and a commit that landed before is recognised.
 
-A commit happens only when all that it names is durable, and it deletes nothing. It may run a second time, because Spark
+A commit happens only when everything that it names is durable, and it deletes nothing. It may run again, because Spark
 repeats its task or a reply was lost, with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a
-partition's objects. So a single one that the journal names, has dropped or lists in an index object shows that the entry
-landed, and all of them count. Once vacuum has deleted all of them, nothing shows it, and the partition counts as lost.
+partition's objects. So if the journal names one of them, has dropped it or lists it in an index object, the entry landed,
+and all of them count. Once vacuum has deleted all of them, nothing proves that, and the partition counts as lost.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def reconcile(
     """Lift everything that is unreconciled now, in one topic or in all of them, the oldest epochs first.
 
     Args:
-        round_bytes: about how much of L0 a round takes.
-        up_to: lift of each partition what lies at or below this epoch and what lies before that, and no more.
-        max_bytes: lift no more of L0 than this, but one log entry's objects at least.
-        workers: who does it; by default this process.
+        round_bytes: about how many bytes of L0 a round takes.
+        up_to: lift only what lies at or below this epoch, and what comes before that in its partition.
+        max_bytes: lift no more of L0 than this, but at least one log entry's objects.
+        workers: the workers; by default this process.
 
     Raises:
-        NotFoundError: there is no such topic.
-        StoreError: the store does not answer, or does not let us. The rounds before are committed.
+        NotFoundError: the topic does not exist.
+        StoreError: the store does not answer, or refuses access. Earlier rounds are committed.
         EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
     """
     workers = workers or LocalWorkers(cluster)
@@ -163,9 +163,7 @@ def reconcile(
 
 
 def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict[int, int]) -> Iterator[Window]:
-    """Yield the windows without what a round took, but for those in which nothing is left of what was there at the
-    beginning.
-    """
+    """Yield the windows without what a round took, except those in which nothing of the beginning is left."""
     for w in windows:
         p = planned[w.journal]
         cut = cuts.get(w.journal, w.after)
@@ -181,8 +179,9 @@ def _plan(budget: int, cluster: Handles, window: Window) -> JournalPlan:
 
 
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
-    """Asks the journals about what could not be read: another reconciler may have lifted it, and a sweep taken the object
-    (hazard 19)."""
+    """Return what journals still need of unreadable objects: another reconciler may have lifted it before a sweep (hazard
+    19).
+    """
 
     def ask(read: ObjectRead) -> ObjectRead | None:
         try:
@@ -198,8 +197,9 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Packable:
-    """Rows that a reader sends to a writer: packed if they leave the process, and only then. So thousands of records are
-    one value to Spark, and of a slice no more is sent than that slice."""
+    """Rows that a reader sends to a writer, packed only if they leave the process: Spark handles thousands of records as
+    one value, and sends no more of a slice than that slice.
+    """
 
     batch: pa.RecordBatch
 
@@ -216,12 +216,12 @@ def _unpacked(body: bytes) -> Packable:
 
 @dataclass(frozen=True)
 class Lift:
-    """What the workers do in a round, in four stages; what each yields goes to the task of the next that it names."""
+    """The work of a round in four stages; each yields values to the task of the next stage that it names."""
 
     round: Round
 
     def stages(self, slots: int) -> list[Stage]:
-        """Return the stages. A task for each journal, or for several, hands out, and at the end commits."""
+        """Return the stages. One task per journal, or for several, hands out the work, and commits it at the end."""
         r, journals = self.round, max(1, min(len(self.round.takes), slots))
         return [
             Stage(journals, self.hand_out),
@@ -246,7 +246,7 @@ class Lift:
             yield writer, row if isinstance(row, Fault) else Packable(row)
 
     def write(self, cluster: Handles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
-        """Yield the L1 objects, durable and not committed; and which task commits them."""
+        """Yield the L1 objects, durable and not committed, and the task that commits them."""
         number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
         r = self.round
@@ -314,7 +314,7 @@ class Commit(Editor):
             misfits: rows of `MISFITS` of each topic, by revision; the state counts them with what they are of.
 
         Raises:
-            StoreError: the store does not answer, or does not let us.
+            StoreError: the store does not answer, or refuses access.
         """
         with self.alone():
             ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
@@ -423,7 +423,7 @@ class Commit(Editor):
         return landed, set(damage)
 
     def _report(self, faults: Iterable[Fault]) -> None:
-        """Add what could not be lifted to the errors: each cause once, with the partitions that it holds."""
+        """Add what could not be lifted to the errors: each cause once, with its partitions."""
         held: dict[str, list[str]] = {}
         ways: dict[str, str] = {}
         for f in faults:
@@ -440,7 +440,7 @@ class Commit(Editor):
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+    """Return some names, and the number of the others."""
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])} and {count(len(names) - _SHOWN, 'more partition')}"

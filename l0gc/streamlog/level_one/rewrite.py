@@ -1,10 +1,10 @@
-"""Several L1 objects to one: what a merge does with the records.
+"""Joins several L1 objects into one: a merge's work on the records.
 
-After a merge, the only copy of a record is one that l0gc has copied. So nothing is taken on trust: while the sources are
-read, a hash of each column is made over all rows; the new object is read back from the store and has to give the same,
-before it may be committed. An object with a column that is not known here is left alone, since a copy would lose it. A row
-group is written when it is full, and an object of more than one waits on local disk. Typed columns are not copied: they are
-parsed anew, by the newest schema, from the bytes.
+After a merge, the only copy of a record is one that l0gc has copied. So nothing is trusted: while the sources are read,
+each column is hashed over all rows, and before the commit the new object is read back and must give the same hashes. An
+object with an unknown column is left alone, since a copy would lose it. A row group is written when it is full, and an
+object with several waits on local disk. Typed columns are not copied but parsed again, by the newest schema, from the
+values.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class Rewritten:
 
 
 class Hashes:
-    """A hash for each column over all rows that were added, however they were cut into batches. An optional column that is
-    absent has the hash of one that is null."""
+    """One hash for each column over all added rows, however they were cut into batches. An absent optional column has the
+    hash of one that is null.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, Any] = {}
@@ -83,7 +84,7 @@ class Hashes:
                 self._add_optional(name, batch.filter(batch.column(name).is_valid()))
 
     def _add_optional(self, name: str, batch: pa.RecordBatch) -> None:
-        """Those that are there, with the offsets of their records."""
+        """Add the values that are present, with the offsets of their records."""
         if not batch.num_rows:
             return
         column = batch.column(name)
@@ -116,7 +117,7 @@ def rewrite(
     runtime: Runtime,
     parallel: Parallel,
 ) -> list[Rewritten]:
-    """Make one object, stamped with `epoch`, of the sources of each merge. Raises `StoreError`."""
+    """Write one object, stamped with `epoch`, from the sources of each merge. Raises `StoreError`."""
     with temporary_folder("merge") as directory:
         done: list[tuple[Rewritten, dict[str, bytes]]] = []
 
@@ -185,7 +186,7 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 def _copied(
     store: ObjectStore, merge: MergeGroup, sources: _Sources, writer: L1Writer
 ) -> tuple[Rewritten, dict[str, bytes]]:
-    """Write the sources' records as one object; and the hashes of what was read."""
+    """Write the sources' records as one object; return it with the hashes of what was read."""
     hashes = Hashes()
     for source in sources:
         try:
@@ -203,8 +204,9 @@ def _copied(
 
 
 def _check_columns(source: Opened, number: int) -> None:
-    """Raises `UnsupportedFormatError` if an object has a column that a copy would lose: of a newer l0gc, or of a value
-    schema after the one with this number, which the copy is written by."""
+    """Raise `UnsupportedFormatError` if an object has a column that a copy would lose: of a newer l0gc, or of a value
+    schema after the one with this number, by which the copy is written.
+    """
     if (newer := schema_number(source.metadata)) > number:
         raise UnsupportedFormatError(
             f"{source.wanted.key} has the columns of value schema {newer}, and this run began with number {number}: merge "
@@ -221,7 +223,7 @@ def _check_columns(source: Opened, number: int) -> None:
 
 
 def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:
-    """Return the same, if the store gives back what was read from the sources."""
+    """Return the result unchanged if the store gives back what was read from the sources."""
     if done.error is not None:
         return done
     merge, file = done.merge, l1_file(done.row[0])

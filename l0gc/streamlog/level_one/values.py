@@ -1,11 +1,11 @@
-"""Values to typed columns, by a topic's value schema (pure).
+"""Parses values into typed columns, by a topic's value schema (pure).
 
-A record's columns depend on its own bytes and on the schema alone, never on what is parsed with it. msgspec is the judge of
-what fits, and its sentence names the field. pyarrow parses whole batches at its own speed, and is believed only if it can
-neither be laxer than the judge nor shift a row: each value begins with `{` and ends with `}`, so a row begins with each;
-there are as many rows as values, so none is two; all of it is UTF-8; nothing is nested so deeply that a parser runs out of
-stack; no number is `NaN` or beyond what its type holds; times and days have the judge's form. Otherwise each value is
-judged, and what fits is parsed again, or taken from the judge.
+A record's columns depend only on its own bytes and the schema, never on its neighbours. msgspec decides what fits, and its
+message names the field. pyarrow parses whole batches at its own speed, and is trusted only if it can neither be laxer than
+msgspec nor shift a row. So each value must begin with `{` and end with `}`, and there must be as many rows as values. All
+of it must be UTF-8, and nothing nested too deeply for a parser's stack. No number may be `NaN` or out of its type's range,
+and times and days must have msgspec's form. Otherwise each value is checked alone, and those that fit are parsed again, or
+taken from msgspec.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ValueParser:
         self._type = pa.struct([pa.field(c.name, _type(c)) for c in schema.columns])
 
     def parse(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns of `fields`, a row for each of the values, which are byte strings and not null."""
+        """Return the columns of `fields`, with a row for each value, a byte string that is not null."""
         parts = [self._parse(some) for some in _batches(values)]
         if not parts:
             return [pa.nulls(0, f.type) for f in self.fields]
@@ -111,7 +111,7 @@ class ValueParser:
         return [*(c.take(where) for c in found), pa.array(errors, pa.string())]
 
     def _fast(self, values: pa.Array, *, judged: bool = False) -> list[pa.Array] | None:
-        """Return the columns as pyarrow has them; None if one of the values may not fit, or may be another for the judge.
+        """Return the columns by pyarrow; None if one of the values may not fit, or may differ from msgspec's.
 
         Args:
             judged: they all fit, so none has a number that is not one, or is nested too deeply.
@@ -141,14 +141,14 @@ class ValueParser:
             return None
 
     def _slow(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns as the judge has them, of values that all fit."""
+        """Return the columns by msgspec, of values that all fit."""
         of_all = ValueColumn(0, "", "struct", self._columns)
         judged = (self._judge.decode(v) for v in values.to_pylist())
         found = pa.array([_scaled(v, of_all) if self._decimals else v for v in judged], self._type)
         return [found.field(i) for i in range(found.type.num_fields)]
 
     def _error(self, value: bytes) -> str | None:
-        """Say why a value does not fit; None if it does."""
+        """Return why a value does not fit; None if it does."""
         try:
             value.decode()
             if _depth(value) > MAX_NESTING:
@@ -168,7 +168,7 @@ def parser_of(schema: ValueSchema) -> ValueParser:
 
 
 def _batches(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield the values, as many at once as are parsed together."""
+    """Yield the values in lists that are parsed together."""
     sizes, _ = columns.uncut(values)
     ends = np.cumsum(sizes, dtype=np.int64)
     at = 0
@@ -197,7 +197,7 @@ def _type(c: ValueColumn) -> pa.DataType:
 
 
 def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
-    """What Parquet calls the columns that hold a column's values."""
+    """Yield Parquet's names of the columns that hold a column's values."""
     if not c.children:
         yield path
     for child in c.children:
@@ -205,9 +205,7 @@ def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
 
 
 def _read_type(c: ValueColumn) -> pa.DataType:
-    """Return the type that pyarrow's reader is given: it is laxer than the judge about times, days and the bounds of
-    floats.
-    """
+    """Return the type for pyarrow's reader, which is laxer than msgspec about times, days and the bounds of floats."""
     if c.type == "list":
         return pa.list_(_read_type(c.children[0]))
     if c.type == "struct":
@@ -224,7 +222,7 @@ def _judged_type(c: ValueColumn) -> Any:
 
 
 def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
-    """Return what pyarrow has read, as the column has it. Raises `ArrowInvalid`: the judge may differ."""
+    """Return a column that pyarrow has read, in its own type. Raises `ArrowInvalid` if msgspec may differ."""
     if c.type == "list":
         inner = _cast(found.values, c.children[0])
         return pa.Array.from_buffers(_type(c), len(found), found.buffers()[:2], found.null_count, children=[inner])
@@ -251,7 +249,7 @@ def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
 
 
 def _check(value: Any, c: ValueColumn, where: str) -> None:
-    """Raise `ValueError` for what msgspec takes and a column cannot hold."""
+    """Raise `ValueError` for a value that msgspec accepts and a column cannot hold."""
     if value is None:
         return
     if c.type == "list":
@@ -277,7 +275,7 @@ def _check(value: Any, c: ValueColumn, where: str) -> None:
 
 
 def _depth(value: bytes) -> int:
-    """Return how deeply a value is nested; only one with as many brackets is looked at."""
+    """Return how deeply a value is nested."""
     if value.count(b"[") + value.count(b"{") <= MAX_NESTING:
         return 0
     deepest = depth = 0
@@ -303,7 +301,7 @@ def _may_be_deep(lines: pa.Array) -> bool:
 
 
 def _scaled(value: Any, c: ValueColumn) -> Any:
-    """Return a value that fits, with each decimal's digits written out, as Arrow wants them."""
+    """Return a value that fits, with the digits of each decimal written out for Arrow."""
     if value is None:
         return None
     if c.type == "list":

@@ -1,9 +1,8 @@
-"""Records in columns to L1 objects: what a reconciler's writers do.
+"""Turns records in columns into L1 objects: the work of a reconciler's writers.
 
-A writer gets all that the round took of its partitions, in any order, perhaps twice where Spark did a task again. It writes
-what continues; at the first record that is missing, or is known to be damaged, a partition ends for this round. An object
-is checked to hold consecutive offsets, uploaded as a whole, and named only then: what a writer returns is durable (hazard
-9).
+A writer gets all that the round took of its partitions, in any order, and twice if Spark repeated a task. It writes
+consecutive records; at the first missing or damaged one, a partition ends for this round. An object is checked for
+consecutive offsets, uploaded as a whole, and named only then: what a writer returns is durable (hazard 9).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _PARQUET: Final[Mapping[str, Any]] = {
 
 
 def _parquet(values: ValueParser | None) -> Mapping[str, Any]:
-    """Return how a file is written: typed columns with a dictionary, statistics and compression."""
+    """Return how to write a file: typed columns have a dictionary, statistics and compression."""
     if values is None:
         return _PARQUET
     compression = _PARQUET["compression"] | dict.fromkeys(values.paths, "zstd")
@@ -87,7 +86,7 @@ _PIECE: Final = np.dtype(
 
 @dataclass(slots=True)
 class WrittenL1:
-    """What a writer made: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable.
+    """A writer's objects: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable.
 
     `misfits`, in the same way, are rows of `MISFITS` for the records whose values do not fit their topic's schema.
     """
@@ -106,7 +105,7 @@ def write_l1(
     parallel: Parallel,
     held_bytes: int = HELD_BYTES,
 ) -> WrittenL1:
-    """Write the records that `read_rows` gave for this writer, of all readers, as L1 objects. Raises `StoreError`."""
+    """Write the records that all readers' `read_rows` sent to this writer as L1 objects. Raises `StoreError`."""
     with temporary_folder("l1") as directory, _BatchStore(directory, held_bytes) as held:
         faults: list[Fault] = []
         pieces: list[Rows] = []
@@ -154,7 +153,7 @@ def write_l1(
 
 
 def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel: Parallel) -> None:
-    """Put small L1 objects, as (key, content), several at once; all of them are durable then."""
+    """Upload small L1 objects, given as (key, content), several at once; return when all are durable."""
     for _ in parallel.fetch_ahead(lambda o: store.put_bulk(*o), objects, lambda o: len(o[1])):
         pass
 
@@ -162,7 +161,7 @@ def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel
 def _write_partition(
     writer: L1Writer, batches: Sequence[pa.RecordBatch], widths: Rows, pieces: Rows, limit: int | None
 ) -> str | None:
-    """Write what continues, up to the record `limit`; says what is missing where something is that nobody has reported."""
+    """Write consecutive records up to `limit`; return a fault for missing records that no reader has reported."""
     for _, _, _, base, records, batch, row in pieces.tolist():
         if limit is not None and writer.next >= limit:
             return None
@@ -187,7 +186,7 @@ def _limits(faults: Iterable[Fault]) -> dict[tuple[int, int], int]:
 
 
 def pieces_of(batch: pa.RecordBatch, number: int) -> Rows:
-    """Where in a batch of `ROWS` the partition changes, or the offset jumps."""
+    """Return where in a batch of `ROWS` the partition changes or the offset jumps."""
     journal, revision, partition, offset = (_numbers(batch.column(i)) for i in range(4))
     jumps = (revision[1:] != revision[:-1]) | (partition[1:] != partition[:-1]) | (offset[1:] != offset[:-1] + 1)
     rows = np.flatnonzero(np.r_[True, jumps])
@@ -215,14 +214,14 @@ def _numbers(column: pa.Array) -> Rows:
 
 
 def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Batches as a table with the columns of L1, those optional ones of which there is any."""
+    """Return batches as a table with the columns of L1, and the optional ones that occur."""
     table = pa.Table.from_batches(level(batches))
     empty = [f.name for f in OPTIONAL if f.name in table.column_names and table[f.name].null_count == len(table)]
     return table.select(with_optional(L1_SCHEMA, table.drop_columns(empty).schema).names)
 
 
 class _BatchStore:
-    """Batches of `ROWS`, by number: the first ones in memory, the others in files that are mapped, one for each schema."""
+    """Batches of `ROWS` by number: the first ones in memory, the others in mapped files, one for each schema."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory, self._room = directory, limit
@@ -241,7 +240,7 @@ class _BatchStore:
         self._stack.close()
 
     def add(self, batch: pa.RecordBatch) -> int:
-        """Hold a batch; returns its number."""
+        """Store a batch and return its number."""
         self.widths.append(batch.nbytes / batch.num_rows)
         if not self._writers and self._room >= batch.nbytes:
             self._room -= batch.nbytes
@@ -257,7 +256,7 @@ class _BatchStore:
         return len(self.widths) - 1
 
     def all(self) -> Sequence[pa.RecordBatch]:
-        """Return the batches by their numbers, for any thread. None can be added any more."""
+        """Return the batches by number, for any thread. No more can be added."""
         readers = {}
         for name, writer in self._writers.items():
             writer.close()
@@ -273,7 +272,8 @@ class L1Writer:
     Attributes:
         next: the offset of the next record.
         files: the objects, as rows of `L1_ROW`.
-        small: the keys and contents of those that the caller puts; large ones wait on local disk, and are put here.
+        small: the keys and contents of objects that the caller uploads; large ones wait on local disk, and are uploaded
+            here.
     """
 
     def __init__(
@@ -306,12 +306,13 @@ class L1Writer:
 
     @property
     def schema_number(self) -> int:
-        """Return the number of the value schema that it writes by; 0 without one."""
+        """Return the number of the value schema by which it writes; 0 without one."""
         return 0 if self._values is None else self._values.number
 
     def write(self, batch: pa.RecordBatch, width: float) -> None:
-        """Take the next records, a batch with the columns of `L1_SCHEMA`, or more, of which each weighs about `width` bytes.
-        See `finish` for what it raises."""
+        """Write the next records: a batch with the columns of `L1_SCHEMA`, or more, each of about `width` bytes. Raises as
+        `finish`.
+        """
         self.next += batch.num_rows
         self._held.append(batch)
         self._held_bytes += width * batch.num_rows
@@ -321,7 +322,7 @@ class L1Writer:
             self._close()
 
     def finish(self) -> None:
-        """Close what is open. Raises `CorruptObjectError`: the records are not consecutive."""
+        """Close what is open. Raises `CorruptObjectError` if the records are not consecutive."""
         self._flush()
         self._close()
 
@@ -352,7 +353,7 @@ class L1Writer:
         self._writer = pq.ParquetWriter(self._sink, self._schema, **_parquet(self._values))
 
     def _widen(self, names: Sequence[str]) -> None:
-        """Begin the file again with more columns, if it lacks one, and with the row groups that it has."""
+        """Begin the file again with more columns if it lacks one, keeping its row groups."""
         new = set(names) - set(self._schema.names)
         if not new or self._writer is None:
             return
@@ -367,7 +368,7 @@ class L1Writer:
             written.unlink()
 
     def _add(self, table: pa.Table, groups: int = 1) -> None:
-        """Write about so many row groups of equal size; columns that are lacking are null."""
+        """Write about this many row groups of equal size; missing columns are null."""
         made = {PARTITION.name: columns.repeated(self.partition.partition, len(table), PARTITION.type)}
         if self._values is not None and VALUE_ERROR not in table.column_names:
             made |= zip(
