@@ -14,7 +14,7 @@ from tests.support.journal import batch, extents_of
 _PROGRAM = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 payload = bytes.fromhex("%s")
 ready = threading.Barrier(16)
@@ -22,7 +22,7 @@ def work():
     machine = JournalMachine(0)
     ready.wait()
     state = machine.initial()
-    machine.apply(state, Landed(0, 0, payload, 0, 0))
+    machine.apply(state, StoredEntry(0, 0, payload, 0, 0))
     machine.decode(machine.encode(state), "it")
 threads = [threading.Thread(target=work) for _ in range(16)]
 [t.start() for t in threads]

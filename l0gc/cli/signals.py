@@ -1,7 +1,7 @@
 """Handles SIGINT, SIGTERM and SIGHUP: the first ends a command in good order, the second at once. Sets exit codes.
 
-A signal is raised as `Interrupted` in the main thread, so everything open is closed on the way out: temporary folders and
-Java go, and one line reports what was done. Work that can end between two of its steps uses `stopping` instead. A signal
+A signal is raised as `SignalInterrupt` in the main thread, so everything open is closed on the way out: temporary folders
+and Java go, and one line reports what was done. Work that can end between two of its steps uses `stopping` instead. A signal
 that was ignored when the command was started, as under `nohup`, stays ignored.
 
 A request that hangs delays nothing. The main thread may wait in another library, where no signal reaches it. So Python also
@@ -49,7 +49,7 @@ _dropped: Final = set[int]()
 """Signals whose exception was lost, and that are sent once more: they do not count as second ones."""
 
 
-class Interrupted(KeyboardInterrupt):
+class SignalInterrupt(KeyboardInterrupt):
     """A signal asks the command to end; no `except Exception` takes it for an error."""
 
     def __init__(self, number: int) -> None:
@@ -69,7 +69,7 @@ def exit_code_of(e: BaseException | None) -> int:
         case None:
             return 0
         case KeyboardInterrupt():
-            return e.exit_code if isinstance(e, Interrupted) else INTERRUPTED
+            return e.exit_code if isinstance(e, SignalInterrupt) else INTERRUPTED
     from click.exceptions import Abort, ClickException, Exit
 
     match e:
@@ -81,7 +81,7 @@ def exit_code_of(e: BaseException | None) -> int:
 
 
 def listen() -> None:
-    """Raise `Interrupted` in the main thread at the first signal from now on, and kill the process at the second."""
+    """Raise `SignalInterrupt` in the main thread at the first signal from now on, and kill the process at the second."""
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _heard)
@@ -145,7 +145,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
     for each in SIGNALS:
         if signal.getsignal(each) is _heard:
             signal.signal(each, signal.SIG_DFL)
-    raise Interrupted(number)
+    raise SignalInterrupt(number)
 
 
 def _put_off(number: int, frame: FrameType | None) -> bool:
@@ -207,7 +207,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
     Other failures of a finalizer mean nothing to a user, since Java has ended.
     """
-    if isinstance(what.exc_value, Interrupted):
+    if isinstance(what.exc_value, SignalInterrupt):
         number = what.exc_value.exit_code - 128
         _dropped.add(number)
         for each in SIGNALS:
@@ -258,7 +258,7 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
         try:
             stop()
         except KeyboardInterrupt:
-            raise Interrupted(number) from None
+            raise SignalInterrupt(number) from None
 
     if threading.current_thread() is not threading.main_thread():
         yield

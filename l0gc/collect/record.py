@@ -101,7 +101,7 @@ Records = ObjectStore | FolderRecords
 """Where run records are written and read."""
 
 
-class Removed(msgspec.Struct, frozen=True):
+class ObjectTotals(msgspec.Struct, frozen=True):
     """A number of objects and their bytes."""
 
     objects: int = 0
@@ -131,10 +131,10 @@ class RunSummary(Tally, kw_only=True):
     purge_versions: bool = False
     first_shard: int = 0
     end_shard: int = 0
-    kinds: dict[str, Removed] = msgspec.field(default_factory=dict)
+    kinds: dict[str, ObjectTotals] = msgspec.field(default_factory=dict)
     of_run: str = ""
     of_command: str = ""
-    restored: Removed = Removed()
+    restored: ObjectTotals = ObjectTotals()
     older_than_ms: int = -1
     ends: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
 

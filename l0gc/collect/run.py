@@ -24,7 +24,7 @@ from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import paused_error
 from l0gc.collect.plan import ONE_PROCESS, D, Removal
-from l0gc.collect.record import DONE, FolderRecords, Records, Removed, RunSummary, folder, worker_of, write_summary
+from l0gc.collect.record import DONE, FolderRecords, ObjectTotals, Records, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
 from l0gc.collect.scan import Tally
@@ -102,7 +102,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         return {"list": self.list_requests, "delete": self.delete_requests}
 
     @property
-    def kinds(self) -> dict[str, Removed]:
+    def kinds(self) -> dict[str, ObjectTotals]:
         """Return what was deleted of each kind of garbage, if there are several."""
         return {}
 

@@ -33,9 +33,9 @@ from l0gc.collect.record import (
     LEFT,
     PLANNED,
     VERSIONS,
+    ObjectTotals,
     RecordedObject,
     Records,
-    Removed,
     RunSummary,
     folder,
     read_segment,
@@ -109,7 +109,7 @@ class RunEntry(Outcome):
     outcome: str = field(init=False, default="killed")
     command: str | None = field(init=False, default=None)
     purge_versions: bool | None = field(init=False, default=None)
-    kinds: dict[str, Removed] = field(init=False, default_factory=dict)
+    kinds: dict[str, ObjectTotals] = field(init=False, default_factory=dict)
     engine: str | None = field(init=False, default=None)
     watermark: int | None = field(init=False, default=None)
     bound: int | None = field(init=False, default=None)
@@ -117,7 +117,7 @@ class RunEntry(Outcome):
     bytes: int | None = field(init=False, default=None)
     failed: int | None = field(init=False, default=None)
     of_run: str | None = field(init=False, default=None)
-    restored: Removed | None = field(init=False, default=None)
+    restored: ObjectTotals | None = field(init=False, default=None)
     hidden: ClassVar[frozenset[str]] = frozenset({"summary"})
 
     def __post_init__(self) -> None:
@@ -584,7 +584,7 @@ def _record_undelete(cluster: ClusterHandle, records: Records, result: UndeleteR
             cluster_epoch=cluster.identity().cluster_epoch,
             of_run=result.run_id,
             of_command=result.command,
-            restored=Removed(result.restored, result.bytes),
+            restored=ObjectTotals(result.restored, result.bytes),
         )
         write_summary(records, summary)
 

@@ -19,7 +19,7 @@ from l0gc.collect.garbage import KINDS, ORPHANED_L1, Amounts, GarbageSource
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
 from l0gc.collect.plan import Removal, plan_vacuum
-from l0gc.collect.record import Removed
+from l0gc.collect.record import ObjectTotals
 from l0gc.collect.remover import Remover
 from l0gc.collect.run import RemovalRun, RunResult
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
@@ -70,7 +70,7 @@ class VacuumResult(RunResult, kw_only=True):
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"eligible", "held_by_age"}
 
     plan: Removal[Vacuum]
-    deleted: dict[str, Removed] = msgspec.field(default_factory=lambda: dict.fromkeys(KINDS, Removed()))
+    deleted: dict[str, ObjectTotals] = msgspec.field(default_factory=lambda: dict.fromkeys(KINDS, ObjectTotals()))
     fence: int | None = None
     l1: Amounts = msgspec.field(default_factory=Amounts)
     oldest_dropped_age_s: float | None = None
@@ -78,7 +78,7 @@ class VacuumResult(RunResult, kw_only=True):
     damaged: Sequence[str] = ()
 
     @property
-    def kinds(self) -> dict[str, Removed]:
+    def kinds(self) -> dict[str, ObjectTotals]:
         return self.deleted
 
     @property
@@ -194,7 +194,7 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
 
     def _total(self, result: VacuumResult) -> None:
         super()._total(result)
-        result.deleted |= {kind: Removed(r.tally.objects, r.tally.bytes) for kind, r in self._removers.items()}
+        result.deleted |= {kind: ObjectTotals(r.tally.objects, r.tally.bytes) for kind, r in self._removers.items()}
 
     def _report(self, kind: str) -> None:
         removers = list(self._removers.values())

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import ControllerMachine, decode_controller_entry
@@ -136,7 +136,7 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
     if folder.checkpoints and (checkpoint or gone):
         yield from _checkpoint(cluster, log, journal, folder.checkpoints[-1], names)
 
-    def read(offset: int) -> Landed | LogLine:
+    def read(offset: int) -> StoredEntry | LogLine:
         try:
             return log.get(offset)
         except ObjectNotFoundError:
@@ -185,7 +185,7 @@ def _time(ms: int) -> str | int:
 # -- entries ------------------------------------------------------------------------------------------------------------
 
 
-def _entry(log: SharedLog, journal: int | None, landed: Landed, names: Mapping[int, str]) -> LogLine:
+def _entry(log: SharedLog, journal: int | None, landed: StoredEntry, names: Mapping[int, str]) -> LogLine:
     where = {"offset": landed.offset, "time": _time(landed.time_ms), "bytes": landed.weight}
     try:
         if journal is None:

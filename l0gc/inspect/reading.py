@@ -16,7 +16,7 @@ import msgspec
 from l0gc.collect.attempts import read_attempts
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pause import read_pause
-from l0gc.collect.record import Removed
+from l0gc.collect.record import ObjectTotals
 from l0gc.collect.runs import RunEntry, list_runs, newest_runs
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
@@ -179,7 +179,7 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
     )
 
 
-def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
+def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> ObjectTotals:
     """Return the L0 objects deleted by sweeps that began at `since_ms` or later, minus those restored by `undelete`
     since.
 
@@ -190,7 +190,7 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> Removed:
     swept = [r for r in ended if r.command == SWEEP]
     back = [r.restored for r in ended if r.of_command == SWEEP]
     objects = sum(r.objects for r in swept) - sum(r.objects for r in back)
-    return Removed(objects, sum(r.bytes for r in swept) - sum(r.bytes for r in back))
+    return ObjectTotals(objects, sum(r.bytes for r in swept) - sum(r.bytes for r in back))
 
 
 def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:

@@ -75,7 +75,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class StoredEntry:
     """An entry at its offset, or a checkpoint, whose payload is the state after it.
 
     `date_ms` is the store's clock when it was read or written; at that time the offset after a written entry was free.

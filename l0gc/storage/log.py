@@ -47,13 +47,13 @@ from l0gc.storage.entry import (
     ENTRY_LIMIT,
     WRITER,
     Entry,
-    Landed,
+    StoredEntry,
     decode_entry,
     encode_entry,
     seal,
     unseal,
 )
-from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, Stored, ask_of_one, if_there
+from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, StoredObject, ask_of_one, if_there
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.store_time import StoreTime
 
@@ -253,7 +253,7 @@ def within(earlier_ms: int, later_ms: int, limit_ms: int) -> bool:
 class OffsetTakenError(LogConflictError):
     """Another writer's entry, `landed`, owns the offset. A replica at the state before it may apply it."""
 
-    def __init__(self, message: str, landed: Landed) -> None:
+    def __init__(self, message: str, landed: StoredEntry) -> None:
         super().__init__(message)
         self.landed = landed
 
@@ -265,8 +265,8 @@ class Replay:
     The offset after the last entry was free when the listing began.
     """
 
-    checkpoint: Landed | None
-    entries: list[Landed]
+    checkpoint: StoredEntry | None
+    entries: list[StoredEntry]
     folder: Folder
 
 
@@ -342,7 +342,9 @@ class SharedLog:
             f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
         )
 
-    def tail(self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False) -> tuple[list[Landed], int]:
+    def tail(
+        self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False
+    ) -> tuple[list[StoredEntry], int]:
         """Return the entries after offset `after`, and when the offset after them was free. Reads in windows that
         grow.
 
@@ -355,12 +357,12 @@ class SharedLog:
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
         """
-        entries: list[Landed] = []
+        entries: list[StoredEntry] = []
         window = max(1, min(_WINDOW, expected))
         while True:
             first = after + 1 + len(entries)
             for found in self._parallel.map(self._get_if_there, range(first, first + window)):
-                if isinstance(found, Landed):
+                if isinstance(found, StoredEntry):
                     entries.append(found)
                     continue
                 # Whatever was found after this offset has been written since it was seen to be free.
@@ -372,23 +374,23 @@ class SharedLog:
                 return entries, as_of_ms
             window = min(_WINDOW, 2 * window)
 
-    def _get_if_there(self, offset: int) -> Landed | int:
+    def _get_if_there(self, offset: int) -> StoredEntry | int:
         """Return the entry at `offset`, or the store's clock when it did not exist."""
         try:
             return self.get(offset)
         except ObjectNotFoundError as e:
             return e.date_ms if e.date_ms is not None else self.store.now_ms()
 
-    def get(self, offset: int) -> Landed:
+    def get(self, offset: int) -> StoredEntry:
         """Return the entry at `offset`. Raises `ObjectNotFoundError` if it does not exist or was truncated, and what
         `ask_of_one` raises.
         """
         return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
-    def get_checkpoint(self, offset: int) -> Landed:
+    def get_checkpoint(self, offset: int) -> StoredEntry:
         return self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
 
-    def _read(self, key: str, offset: int, limit: int) -> Landed:
+    def _read(self, key: str, offset: int, limit: int) -> StoredEntry:
         return _landed(key, offset, ask_of_one(self.store, self.store.get, key), limit)
 
     def list_folder(self, *, whole: bool = True) -> Folder:
@@ -397,7 +399,7 @@ class SharedLog:
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+    def append(self, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
         """Create `offset` with `payload`; when this returns, the entry is in the log for good.
 
         Args:
@@ -446,11 +448,11 @@ class SharedLog:
         self.store_time.saw(date)
         # Of an entry that was found, only the time of its writing says when the offset after it was free.
         date = date if owner is None else min(date, owner.created_ms)
-        return Landed(offset, time_ms, payload, date, len(body), entry_id)
+        return StoredEntry(offset, time_ms, payload, date, len(body), entry_id)
 
     def _create(
         self, offset: int, entry_id: str, body: bytes, deadline: float
-    ) -> tuple[StoreError | None, Landed | None, int]:
+    ) -> tuple[StoreError | None, StoredEntry | None, int]:
         """Create the entry, unless the offset has an owner.
 
         Returns the last ambiguous error, the owner as read back (None if the store confirmed this writer), and the
@@ -487,7 +489,7 @@ class SharedLog:
             attempt += 1
             _pause(self._runtime, attempt)
 
-    def _settle(self, offset: int, deadline: float, cause: StoreError) -> Landed | None:
+    def _settle(self, offset: int, deadline: float, cause: StoreError) -> StoredEntry | None:
         """Return the owner of the offset after an ambiguous append; None if it has none yet. Reads at least once, even
         past the deadline.
         """
@@ -502,7 +504,7 @@ class SharedLog:
             attempt += 1
             _pause(self._runtime, attempt)
 
-    def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> Landed:
+    def _landed_though(self, offset: int, entry_id: str, refusal: StoreError, deadline: float) -> StoredEntry:
         """Return this writer's entry if it landed in spite of a refusal; otherwise raise the refusal."""
         try:
             owner = self._owner(offset)
@@ -516,7 +518,7 @@ class SharedLog:
             raise refusal
         return owner
 
-    def _owner(self, offset: int) -> Landed | None:
+    def _owner(self, offset: int) -> StoredEntry | None:
         key = self.entry_key(offset)
         stored = if_there(self.store.get, key)
         return None if stored is None else _landed(key, offset, stored, ENTRY_LIMIT)
@@ -571,9 +573,9 @@ class SharedLog:
         return len(old)
 
 
-def _landed(key: str, offset: int, stored: Stored, limit: int) -> Landed:
+def _landed(key: str, offset: int, stored: StoredObject, limit: int) -> StoredEntry:
     e = decode_entry(key, stored.body, limit)
-    return Landed(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
+    return StoredEntry(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
 
 
 def outcome_unknown(what: str, why: str) -> AppendOutcomeUnknownError:

@@ -25,7 +25,7 @@ PAGE_SIZE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """An object as read. Times are the store's, in milliseconds since 1970."""
 
     body: bytes
@@ -45,7 +45,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PutResult:
     """A write that landed; `date_ms` is the store's clock in its answer."""
 
     etag: str
@@ -153,7 +153,7 @@ class ObjectStore(Protocol):
     this, and `l0gc/format.json` records it for later processes.
     """
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         """Return the object. Raises `ObjectNotFoundError`."""
 
     def head(self, key: str) -> Head:
@@ -162,7 +162,7 @@ class ObjectStore(Protocol):
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
 
-    def put(self, key: str, body: bytes) -> Written:
+    def put(self, key: str, body: bytes) -> PutResult:
         """Write the object, whether or not it exists."""
 
     def put_bulk(self, key: str, body: bytes) -> None:
@@ -171,10 +171,10 @@ class ObjectStore(Protocol):
     def put_file(self, key: str, path: Path) -> None:
         """Write a file, in parts if it is large; durable and complete when this returns."""
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         """Create the object. Raises `PreconditionFailedError` if the key exists, and `AmbiguousWriteError`."""
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         """Replace the version `etag`. Raises `PreconditionFailedError` if the object has another version, and
         `AmbiguousWriteError`.
         """
@@ -263,13 +263,13 @@ class LocalFolder:
             raise ObjectNotFoundError(str(e)) from e
         return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         """Return a file. Raises `ObjectNotFoundError`, or `CorruptObjectError` if it exists but cannot be read."""
         path = self.folder / key
         if not path.is_file():
             raise ObjectNotFoundError(f"{path} does not exist")
         try:
-            return Stored(path.read_bytes(), "", self.head(key).modified_ms, 0)
+            return StoredObject(path.read_bytes(), "", self.head(key).modified_ms, 0)
         except OSError as e:
             raise CorruptObjectError(f"{path} cannot be read: {e.strerror or e}") from e
 

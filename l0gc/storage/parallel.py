@@ -83,7 +83,7 @@ def check_process(opened: int) -> None:
 CLOSED: Final = "the cluster is closed: use it inside its with block, or open it again"
 
 
-class _Submitted(Future[B]):
+class _WorkerTask(Future[B]):
     """A worker's task. Its lock is held until the task has ended, so that a caller can wait in one uninterruptible C
     call.
     """
@@ -139,7 +139,7 @@ class WorkerThreads(Executor):
         self.workers, self._name = workers, name
         self._process, self._closed = os.getpid(), False
         self._alive: list[threading.Lock] = []
-        self._tasks: SimpleQueue[_Submitted[Any] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[_WorkerTask[Any] | None] = SimpleQueue()
 
     def check_open(self) -> None:
         """Raise `UsageError` if these threads have ended: after `shutdown`, and in a forked child."""
@@ -151,7 +151,7 @@ class WorkerThreads(Executor):
         self.check_open()
         if len(self._alive) < self.workers:
             self._start(f"{self._name}_{len(self._alive)}")
-        task = _Submitted(lambda: fn(*args, **kwargs))
+        task = _WorkerTask(lambda: fn(*args, **kwargs))
         self._tasks.put(task)
         if self._closed:  # meanwhile: the threads may have ended without it
             self._drop()
@@ -195,7 +195,7 @@ class WorkerThreads(Executor):
         self.shutdown(wait=False)
 
 
-def _work(tasks: SimpleQueue[_Submitted[Any] | None], alive: threading.Lock, begun: threading.Lock) -> None:
+def _work(tasks: SimpleQueue[_WorkerTask[Any] | None], alive: threading.Lock, begun: threading.Lock) -> None:
     if not alive.acquire(blocking=False):
         return  # it began so late that another thread is in its place
     begun.release()

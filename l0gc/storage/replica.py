@@ -31,7 +31,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.contention import WriterOrder
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import KEPT_CHECKPOINTS, Folder, OffsetTakenError, SharedLog
 
 _log: Final = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class StateMachine(Protocol[S]):
         Raises `CorruptObjectError` if it cannot be read.
         """
 
-    def apply(self, state: S, entry: Landed) -> None:
+    def apply(self, state: S, entry: StoredEntry) -> None:
         """Change `state` by an entry, deterministically. Raises `CorruptObjectError` before any change."""
 
     def encode(self, state: S) -> bytes:
@@ -134,7 +134,7 @@ class Replica(Generic[S]):
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
             r = self.log.replay(self._as_of)
-            kept = r.checkpoint or Landed(-1, 0, b"", 0)
+            kept = r.checkpoint or StoredEntry(-1, 0, b"", 0)
             state = self._machine.initial()
             if r.checkpoint is not None:
                 state = self._machine.decode(kept.payload, self.log.checkpoint_key(kept.offset))
@@ -274,7 +274,7 @@ class Replica(Generic[S]):
                 self._checkpoint_in_turn(was_due)
         return True
 
-    def _take(self, entries: Sequence[Landed], as_of_ms: int) -> None:
+    def _take(self, entries: Sequence[StoredEntry], as_of_ms: int) -> None:
         """Apply the next entries; the offset after them was free at `as_of_ms`. The state is whole only at the end."""
         self._whole = False
         if as_of_ms != self.as_of_ms:
@@ -295,7 +295,7 @@ class Replica(Generic[S]):
         passed_s = min(self._runtime.clock.monotonic() - self._as_of_at, READ_AGAIN_S)
         return self.log.store_time.settle(self.as_of_ms) + 1000 * int(passed_s)
 
-    def _apply(self, entry: Landed) -> None:
+    def _apply(self, entry: StoredEntry) -> None:
         self._machine.apply(self._state, entry)
         self.offset = entry.offset
         self.time_ms = max(self.time_ms, entry.time_ms)

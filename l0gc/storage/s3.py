@@ -48,12 +48,12 @@ from l0gc.storage.objectstore import (
     Head,
     ListedPage,
     Listing,
-    Stored,
+    PutResult,
+    StoredObject,
     UnfinishedUpload,
     VersionedKey,
     VersionPage,
     VersionsDeleted,
-    Written,
 )
 from l0gc.storage.parallel import check_process
 from l0gc.storage.refusals import (
@@ -208,9 +208,9 @@ class S3Store:
 
     # -- ObjectStore --------------------------------------------------------------------------------------------------
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         r, body = self._get(key)
-        return Stored(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
+        return StoredObject(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
 
     def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
         """Return the answer and its body, up to `read_limit`."""
@@ -265,25 +265,25 @@ class S3Store:
         of = [max(s for s in read if s <= start) for start, _ in ranges]
         return [read[at][start - at : start - at + length] for at, (start, length) in zip(of, ranges, strict=True)]
 
-    def put(self, key: str, body: bytes) -> Written:
+    def put(self, key: str, body: bytes) -> PutResult:
         return self.call("put", key, lambda: self._put(self.client, key, body))
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         return self.call(
             "put", key, lambda: self._put(self.access.once, key, body, {"IfNoneMatch": "*"}), conditional=True
         )
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         match = {"IfMatch": etag if self.quotes_etags else etag.strip('"')}
         try:
             return self.call("put", key, lambda: self._put(self.access.once, key, body, match), conditional=True)
         except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
             raise PreconditionFailedError(str(e)) from e
 
-    def _put(self, client: S3Client, key: str, body: bytes, condition: dict[str, Any] | None = None) -> Written:
+    def _put(self, client: S3Client, key: str, body: bytes, condition: dict[str, Any] | None = None) -> PutResult:
         r = client.put_object(Bucket=self.config.bucket, Key=self.full_key(key), Body=body, **(condition or {}))
         try:
-            return Written(r["ETag"], date_ms(r))
+            return PutResult(r["ETag"], date_ms(r))
         except StoreError as e:  # the store has not said when it wrote; but it has written
             raise AmbiguousWriteError(str(e)) from e
 

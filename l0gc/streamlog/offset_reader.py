@@ -240,12 +240,12 @@ class OffsetReader:
         def needless(wanted: tuple[int, parquet.WantedFile]) -> bool:
             return wanted[1].file.is_hole or self._only_offsets
 
-        def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.Opened]:
+        def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.OpenL1File]:
             at, w = wanted
             with _holding(at, w.file.base_offset):
-                return at, parquet.Opened(w, None, None) if needless(wanted) else parquet.open_l1(store, w)
+                return at, parquet.OpenL1File(w, None, None) if needless(wanted) else parquet.open_l1(store, w)
 
-        def parts() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
+        def parts() -> Iterator[tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]]:
             for at, o in self._parallel.fetch_ahead(opened, self._files(known), lambda wanted: not needless(wanted)):
                 groups = parquet.wanted_groups(o)
                 self.counters.l1_objects += o.metadata is not None
@@ -256,17 +256,17 @@ class OffsetReader:
                 yield at, o, None
 
         def fetched(
-            part: tuple[int, parquet.Opened, parquet.L1Chunk | None],
-        ) -> tuple[int, parquet.Opened, parquet.L1Chunk | None]:
+            part: tuple[int, parquet.OpenL1File, parquet.L1Chunk | None],
+        ) -> tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]:
             at, o, chunk = part
             with _holding(at, o.wanted.file.base_offset):
                 return at, o, None if chunk is None else parquet.fetch_chunk(store, chunk, names)
 
-        def weigh(part: tuple[int, parquet.Opened, parquet.L1Chunk | None]) -> int:
+        def weigh(part: tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]) -> int:
             _, o, chunk = part
             return 0 if chunk is None or o.body is not None else chunk.bytes
 
-        def groups() -> Iterator[tuple[int, parquet.Opened, parquet.L1Chunk | None]]:
+        def groups() -> Iterator[tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]]:
             for at, o, chunk in self._parallel.fetch_ahead(fetched, parts(), weigh):
                 if chunk is None:
                     yield at, o, None
@@ -276,8 +276,8 @@ class OffsetReader:
                     yield at, o, parquet.L1Chunk(o, [group], chunk.pieces)
 
         def decoded(
-            part: tuple[int, parquet.Opened, parquet.L1Chunk | None],
-        ) -> tuple[int, parquet.Opened, list[tuple[int, pa.RecordBatch]] | None]:
+            part: tuple[int, parquet.OpenL1File, parquet.L1Chunk | None],
+        ) -> tuple[int, parquet.OpenL1File, list[tuple[int, pa.RecordBatch]] | None]:
             at, o, chunk = part
             return at, o, None if chunk is None else list(parquet.decode(chunk, names))
 

@@ -107,7 +107,7 @@ STOPPING_LOCKED = (
     with signals.stopping(stop.set, heard):
         sys.settrace(interrupt)
         stop.wait(60)
-    raise signals.Interrupted(heard[0])
+    raise signals.SignalInterrupt(heard[0])
 """
 )
 WAITING = """

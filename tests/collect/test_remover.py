@@ -19,7 +19,7 @@ from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import PAUSED
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import Stored
+from l0gc.storage.objectstore import StoredObject
 from l0gc.storage.parallel import InlineExecutor
 from tests.collect.test_pacing import Limited
 from tests.support.virtual_time import VirtualClock, VirtualThreads
@@ -47,12 +47,12 @@ class Bucket(Limited):
         self.ended: list[Sequence[RecordedObject]] = []
         self.most_begun = 0
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         assert key == PAUSED
         self._clock.sleep(self._small_s)
         if self._clock.now < self.paused_at:
             raise ObjectNotFoundError(key)
-        return Stored(PAUSE, "", 0, 0)
+        return StoredObject(PAUSE, "", 0, 0)
 
     def put_bulk(self, key: str, rows: Sequence[RecordedObject]) -> None:
         self._clock.sleep(self._small_s)

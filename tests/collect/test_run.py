@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.collect.plan import run_id
-from l0gc.collect.record import RecordedObject, Removed, encode_segment, read_summary
+from l0gc.collect.record import ObjectTotals, RecordedObject, encode_segment, read_summary
 from l0gc.collect.runs import find_in_runs, show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
@@ -164,7 +164,7 @@ def test_what_a_vacuums_lost_worker_deleted_is_counted_once(small_segments: None
         store.put(key, b"x" * 10)
     result = VacuumRun(cluster, workers=workers(cluster)).run(source)
     assert not store.objects.keys() & set(keys)
-    assert result.deleted["orphaned_l1"] == Removed(30, 300)
+    assert result.deleted["orphaned_l1"] == ObjectTotals(30, 300)
     assert (result.objects, result.bytes) == (30, 300)
 
 

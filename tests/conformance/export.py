@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from l0gc.errors import CorruptObjectError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller import entries as controller
 from l0gc.streamlog.journal import apply as journal
 from l0gc.streamlog.journal.entries import Objects
@@ -45,7 +45,7 @@ PROPOSED: Final = 250
 @dataclass
 class _Known:
     state: Any
-    log: list[Landed]
+    log: list[StoredEntry]
 
 
 class Recorder:
@@ -55,7 +55,7 @@ class Recorder:
         self._known: dict[int, _Known] = {}
         self.found: dict[tuple[str, str, str], list[Vector]] = defaultdict(list)
 
-    def record(self, machine: str, state: Any, entry: Landed, apply: Callable[[], None]) -> None:
+    def record(self, machine: str, state: Any, entry: StoredEntry, apply: Callable[[], None]) -> None:
         known = self._known.get(id(state))
         if known is None and after(machine, state) == after(machine, state_after(machine, [])):
             known = self._known[id(state)] = _Known(state, [])
@@ -78,7 +78,7 @@ class Recorder:
             else:
                 del self._known[id(state)]
 
-    def _keep(self, machine: str, known: _Known, entry: Landed, refused: str) -> None:
+    def _keep(self, machine: str, known: _Known, entry: StoredEntry, refused: str) -> None:
         if sum(len(e.payload) for e in (*known.log, entry)) > MOST_BYTES:
             return
         proposed = shown(machine, entry)
@@ -132,7 +132,7 @@ class Recorder:
         for machine, log in logs:
             known = _Known(state_after(machine, []), [])
             for offset, e in enumerate(log):
-                entry = Landed(offset, 0, msgspec.msgpack.encode(e), 0)
+                entry = StoredEntry(offset, 0, msgspec.msgpack.encode(e), 0)
                 refused = refusal(machine, known.state, entry)
                 self._keep(machine, known, entry, refused)
                 known.log.extend([] if refused else [entry])
@@ -143,10 +143,10 @@ class Recorder:
         logs = {msgspec.json.encode([e.payload for e in v.log]): v.log for v in every}
         entries = {v.proposed.payload: v.proposed for v in every}
         for log in sorted(logs.values(), key=len)[:: max(1, len(logs) // LOGS)]:
-            landed = [Landed(n, e.time_ms, e.payload, e.time_ms) for n, e in enumerate(log)]
+            landed = [StoredEntry(n, e.time_ms, e.payload, e.time_ms) for n, e in enumerate(log)]
             before = state_after(machine, landed)
             for proposed in list(entries.values())[:: max(1, len(entries) // PROPOSED)]:
-                entry = Landed(len(landed), proposed.time_ms, proposed.payload, proposed.time_ms)
+                entry = StoredEntry(len(landed), proposed.time_ms, proposed.payload, proposed.time_ms)
                 known = _Known(copy.deepcopy(before), landed)
                 self._keep(machine, known, entry, refusal(machine, known.state, entry))
 
@@ -173,10 +173,10 @@ class Plugin:
         apply, machine_apply, record = journal.apply, controller.ControllerMachine.apply, self.recorder.record
         self._originals = apply, machine_apply
 
-        def of_journal(state: Any, entry: Landed, where: str) -> None:
+        def of_journal(state: Any, entry: StoredEntry, where: str) -> None:
             record("journal", state, entry, lambda: apply(state, entry, where))
 
-        def of_controller(machine: Any, state: Any, entry: Landed) -> None:
+        def of_controller(machine: Any, state: Any, entry: StoredEntry) -> None:
             record("controller", state, entry, lambda: machine_apply(machine, state, entry))
 
         journal.apply = of_journal

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from l0gc.errors import L0gcError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.entries import ControllerEntry
 from l0gc.streamlog.journal.entries import JournalEntry
 from tests.conformance.vectors import FOLDER, Vector, after, refusal, shown, state_after
@@ -27,7 +27,9 @@ def failures(vectors: list[Vector]) -> list[str]:
     """Return the names of the vectors that the package does not conform to, with what it does instead."""
     wrong = []
     for v in vectors:
-        *log, proposed = (Landed(n, e.time_ms, e.payload, e.time_ms | 1) for n, e in enumerate([*v.log, v.proposed]))
+        *log, proposed = (
+            StoredEntry(n, e.time_ms, e.payload, e.time_ms | 1) for n, e in enumerate([*v.log, v.proposed])
+        )
         try:
             state = state_after(v.machine, log)
             before = copy.deepcopy(state)
@@ -49,7 +51,7 @@ def test_each_vector_holds() -> None:
 def test_a_vector_shows_its_entries_as_the_log_does() -> None:
     for v in VECTORS:
         for n, e in enumerate([*v.log, v.proposed]):
-            assert e.entry == shown(v.machine, Landed(n, e.time_ms, e.payload, 0)), v.name
+            assert e.entry == shown(v.machine, StoredEntry(n, e.time_ms, e.payload, 0)), v.name
 
 
 @pytest.mark.parametrize(("machine", "entries"), [("controller", ControllerEntry), ("journal", JournalEntry)])

@@ -11,7 +11,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect import log as shown_log
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.entries import ControllerMachine, decode_controller_entry
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -56,7 +56,7 @@ class Vector(msgspec.Struct):
     state: dict[str, Any]
 
 
-def shown(machine: str, entry: Landed) -> dict[str, Any]:
+def shown(machine: str, entry: StoredEntry) -> dict[str, Any]:
     """Return an entry as `l0gc log show` prints it; empty if it cannot be decoded."""
     try:
         decoded: msgspec.Struct = (
@@ -82,7 +82,7 @@ def after(machine: str, state: ControllerState | JournalState) -> dict[str, Any]
     return {"window": window, "bounds": bounds, "parts": [_plain(p) for p in shown_log._journal_parts(state, {})]}
 
 
-def state_after(machine: str, log: Sequence[Landed]) -> Any:
+def state_after(machine: str, log: Sequence[StoredEntry]) -> Any:
     """Return the state after a log."""
     state = ControllerMachine().initial() if machine == "controller" else JournalMachine(0).initial()
     for entry in log:
@@ -91,7 +91,7 @@ def state_after(machine: str, log: Sequence[Landed]) -> Any:
     return state
 
 
-def refusal(machine: str, state: Any, entry: Landed) -> str:
+def refusal(machine: str, state: Any, entry: StoredEntry) -> str:
     """Apply an entry; return why it is refused, or nothing."""
     try:
         if machine == "controller":

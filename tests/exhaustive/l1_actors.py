@@ -55,13 +55,13 @@ from l0gc.streamlog.level_one.parquet import (
     RECORD,
     SCHEMA_METADATA,
     L1Chunk,
-    Opened,
+    OpenL1File,
     RowGroup,
     WantedFile,
 )
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import Commit
-from l0gc.streamlog.level_one.rewrite import Rewritten, _check_columns
+from l0gc.streamlog.level_one.rewrite import RewriteResult, _check_columns
 from l0gc.streamlog.offset_reader import OffsetReader, _holding
 from l0gc.streamlog.reader import read_slices
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View, topic_with
@@ -332,12 +332,12 @@ def _batch(base: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=["offset", *RECORD])
 
 
-def _open_l1(store: Any, wanted: WantedFile) -> Opened:
+def _open_l1(store: Any, wanted: WantedFile) -> OpenL1File:
     store.get(wanted.key)
-    return Opened(wanted, None, b"all of it")
+    return OpenL1File(wanted, None, b"all of it")
 
 
-def _chunks(opened: Opened, groups: Sequence[RowGroup]) -> list[L1Chunk]:
+def _chunks(opened: OpenL1File, groups: Sequence[RowGroup]) -> list[L1Chunk]:
     f = opened.wanted.file
     return [] if f.is_hole else [L1Chunk(opened, [RowGroup(0, f.base_offset, f.last_offset - f.base_offset + 1)])]
 
@@ -377,19 +377,19 @@ _COLUMNS: Final = SimpleNamespace(to_arrow_schema=lambda: L1_FILE)
 
 def _rewrite(
     store: Any, merges: Sequence[MergeGroup], topics: Any, epoch: int, runtime: Runtime, parallel: Any
-) -> list[Rewritten]:
+) -> list[RewriteResult]:
     done = []
     for m in merges:
         try:
             number = _number(topics[m.revision])
             for body in store.read([_key(source) for source in m.sources]):
                 written = {SCHEMA_METADATA.encode(): body} if body else {}
-                _check_columns(Opened(_NOTHING, SimpleNamespace(metadata=written, schema=_COLUMNS), None), number)
+                _check_columns(OpenL1File(_NOTHING, SimpleNamespace(metadata=written, schema=_COLUMNS), None), number)
         except (ObjectNotFoundError, UnsupportedFormatError) as e:
-            done.append(Rewritten(m, error=e))
+            done.append(RewriteResult(m, error=e))
             continue
         span = int(m.sources["base"][0]), int(m.sources["last"][-1])
-        done.append(Rewritten(m, _row(store, runtime, *span, m.bytes, epoch, number)))
+        done.append(RewriteResult(m, _row(store, runtime, *span, m.bytes, epoch, number)))
     return done
 
 

@@ -20,7 +20,7 @@ from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
-from l0gc.storage.objectstore import OFF, DeleteFailure, ListedPage, Stored, Written
+from l0gc.storage.objectstore import OFF, DeleteFailure, ListedPage, PutResult, StoredObject
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import identity_of
 from l0gc.streamlog.controller.handle import Controller
@@ -149,11 +149,11 @@ class Store:
         self.versioning = lambda: OFF
         self.uploads = lambda prefix: iter(())
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         if not key.startswith(_L1):
             raise ObjectNotFoundError(key)
         (body,) = self.read([key])
-        return Stored(body, "", 0, now_ms(self._view.epoch))
+        return StoredObject(body, "", 0, now_ms(self._view.epoch))
 
     def read(self, keys: Sequence[str]) -> Sequence[bytes]:
         """The bodies of some objects, read at once. Raises `ObjectNotFoundError`, for the first that is gone."""
@@ -167,11 +167,11 @@ class Store:
             raise ObjectNotFoundError(answer.value)
         return cast(Sequence[bytes], answer.value)
 
-    def put(self, key: str, body: bytes) -> Written:
+    def put(self, key: str, body: bytes) -> PutResult:
         if key.startswith(_L1):
             self._view.ask("put", key, body)
             self._written.add(key)
-        return Written("", 0)
+        return PutResult("", 0)
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         if prefix.startswith(_L1):

@@ -25,9 +25,9 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.epoch import prev
 from l0gc.errors import NotFoundError, ObjectNotFoundError, PinnedSinceError, SafetyError, UsageError
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import Folder
-from l0gc.storage.objectstore import Stored, Written
+from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.streamlog import epoch_source, garbage, pins
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.entries import ControllerMachine
@@ -136,7 +136,7 @@ def _state(encoded: bytes) -> ControllerState:
 @cache
 def _applied(encoded: bytes, offset: int, entry: bytes, now_ms: int) -> bytes:
     state = MACHINE.decode(encoded, "the state") if encoded else MACHINE.initial()
-    MACHINE.apply(state, Landed(offset, now_ms, entry, now_ms))
+    MACHINE.apply(state, StoredEntry(offset, now_ms, entry, now_ms))
     return MACHINE.encode(state)
 
 
@@ -146,17 +146,17 @@ class _Store:
     def __init__(self, body: bytes) -> None:
         self.body = body
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         if not self.body:
             raise ObjectNotFoundError(key)
-        return Stored(self.body, "1", 0, 0)
+        return StoredObject(self.body, "1", 0, 0)
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         return self.put_if_match(key, body, "")
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         self.body = body
-        return Written("2", 0)
+        return PutResult("2", 0)
 
 
 class Node(NamedTuple):

@@ -21,7 +21,7 @@ import l0gc.storage.replica
 from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError
 from l0gc.storage.contention import WriterOrder
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS
-from l0gc.storage.objectstore import Written
+from l0gc.storage.objectstore import PutResult
 from tests.exhaustive.actors import Reconciler
 from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.process import Actor, Local, Seen
@@ -156,7 +156,7 @@ class Search:
         for write in state.flying:
             key, body = self._writes.values[write]
             bucket, answer = self._perform(state, Call("put_if_absent", (key, body)))
-            if isinstance(answer, Written):
+            if isinstance(answer, PutResult):
                 truths, wrong = self._grow(state, bucket)
                 after = state._replace(bucket=bucket, truths=truths, flying=state.flying - {write})
                 yield f"a late write of {_short(key)} lands", after, wrong
@@ -202,7 +202,7 @@ class Search:
             return
         lost = self._follow(number, Failed(AmbiguousWriteError, "the reply was lost", 0))
         yield _Move(f"{what}{_outcome(answer)}, reply lost", lost, bucket, faults=1)
-        if isinstance(answer, Written):
+        if isinstance(answer, PutResult):
             refused = self._follow(number, Failed(PreconditionFailedError, "it is there", 0))
             yield _Move(f"{what}, sent twice: PreconditionFailedError", refused, bucket, faults=1)
         if bucket == state.bucket and not deletable:  # the key is taken, and stays so

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from l0gc.errors import L0gcError, ObjectNotFoundError
-from l0gc.storage.objectstore import DeleteFailure, Head, Listing, Stored, Written
+from l0gc.storage.objectstore import DeleteFailure, Head, Listing, PutResult, StoredObject
 from tests.support.memory_store import FakeClock, MemoryStore
 
 Bucket = tuple[tuple[str, bytes, int], ...]
@@ -47,7 +47,7 @@ class Listed(NamedTuple):
     date_ms: int
 
 
-Answer = Stored | Head | Written | Listed | Failed | None
+Answer = StoredObject | Head | PutResult | Listed | Failed | None
 
 
 class Stands(BaseException):
@@ -91,19 +91,19 @@ class AnsweredStore:
         assert isinstance(answer, Head)
         return answer
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         answer = self._ask("get", key)
-        assert isinstance(answer, Stored)
+        assert isinstance(answer, StoredObject)
         return answer
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         answer = self._ask("put_if_absent", key, body)
-        assert isinstance(answer, Written)
+        assert isinstance(answer, PutResult)
         return answer
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         answer = self._ask("put_if_match", key, body, etag)
-        assert isinstance(answer, Written)
+        assert isinstance(answer, PutResult)
         return answer
 
     def delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
@@ -126,7 +126,7 @@ def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:
     answer: Answer
     if isinstance(result, Listing):
         answer = Listed(tuple(result.modified_ms.items()), result.date_ms)
-    elif isinstance(result, Stored | Head | Written):
+    elif isinstance(result, StoredObject | Head | PutResult):
         answer = result
     else:
         answer = None  # a delete that deleted all

@@ -17,9 +17,9 @@ from l0gc.errors import (
     StaleClusterEpochError,
     StoreError,
 )
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import Boundary, SharedLog
-from l0gc.storage.objectstore import Stored, Written
+from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.journal import apply as journal_apply
 from l0gc.streamlog.journal import handle as journal_handle
@@ -130,8 +130,8 @@ def objects_of_an_entry_are_admitted_to_the_state_before(monkeypatch: pytest.Mon
 def _append_with(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     """An ambiguous append is not settled but ends as `error`."""
 
-    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
-        def put(store: AnsweredStore, key: str, body: bytes) -> Written:
+    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
+        def put(store: AnsweredStore, key: str, body: bytes) -> PutResult:
             try:
                 return real_put(store, key, body)
             except AmbiguousWriteError as e:
@@ -164,7 +164,7 @@ def a_refusal_that_cannot_be_looked_at_is_believed(monkeypatch: pytest.MonkeyPat
     refused: list[str] = []
     real_put, real_get = AnsweredStore.put_if_absent, AnsweredStore.get
 
-    def put(store: AnsweredStore, key: str, body: bytes) -> Written:
+    def put(store: AnsweredStore, key: str, body: bytes) -> PutResult:
         refused.clear()
         try:
             return real_put(store, key, body)
@@ -172,7 +172,7 @@ def a_refusal_that_cannot_be_looked_at_is_believed(monkeypatch: pytest.MonkeyPat
             refused.append(key)
             raise
 
-    def get(store: AnsweredStore, key: str) -> Stored:
+    def get(store: AnsweredStore, key: str) -> StoredObject:
         try:
             return real_get(store, key)
         except StoreError as e:
@@ -203,7 +203,7 @@ def the_state_has_what_is_only_proposed(monkeypatch: pytest.MonkeyPatch) -> None
         def early(state: JournalState, offset: int) -> object | None:
             entry = decide(state, offset)
             if entry is not None:
-                self._machine.apply(state, Landed(offset, 0, msgspec.msgpack.encode(entry), 0))
+                self._machine.apply(state, StoredEntry(offset, 0, msgspec.msgpack.encode(entry), 0))
             return entry
 
         return real(self, early)

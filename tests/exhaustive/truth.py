@@ -13,7 +13,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import journal_log
-from l0gc.storage.entry import Landed, decode_entry
+from l0gc.storage.entry import StoredEntry, decode_entry
 from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, Edit, JournalEntry, ObjectExtents, Objects
 from l0gc.streamlog.journal.rows import NUMBER, ranges_of, unpack
 from l0gc.streamlog.journal.state import JournalState
@@ -90,7 +90,7 @@ class Truth:
                 pass
         state = machine.decode(self.states[-1], "the state")
         try:
-            machine.apply(state, Landed(offset, e.time_ms, e.payload, 0, len(body)))
+            machine.apply(state, StoredEntry(offset, e.time_ms, e.payload, 0, len(body)))
         except L0gcError as error:
             return replace(after, wrong=after.wrong or str(error))
         after = replace(after, states=(*self.states, machine.encode(state)), ids=self.ids | {e.id})

@@ -43,7 +43,7 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import ObjectExtents, Objects, decode_journal_entry
-from l0gc.streamlog.journal.handle import Appended
+from l0gc.streamlog.journal.handle import AppendResult
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import read_topic
 from tests.support.interrupting import Interrupt
@@ -233,7 +233,7 @@ class Flow:
         return of_topic(topic, epoch, dict.fromkeys(partitions, 1), key=key, per_block=1000)
 
     def _append(self, cluster: Handles, size: str, o: ObjectExtents) -> None:
-        appended: Appended = cluster.journal(JOURNALS[size]).append([o])
+        appended: AppendResult = cluster.journal(JOURNALS[size]).append([o])
         if appended.error is None:
             self.reported.append((JOURNALS[size], o.key))
 

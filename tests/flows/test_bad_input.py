@@ -11,7 +11,7 @@ from l0gc.errors import StoreUnfitError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.objectstore import Written
+from l0gc.storage.objectstore import PutResult
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
 from l0gc.watermark.publication import PublishedWatermark, encode_published
@@ -131,7 +131,7 @@ def test_a_watermark_above_the_cluster_epoch(cluster: StoreConfig, store: S3Stor
 
 def test_a_store_that_ignores_conditional_writes(bucket: StoreConfig) -> None:
     class Careless(S3Store):
-        def put_if_absent(self, key: str, body: bytes) -> Written:
+        def put_if_absent(self, key: str, body: bytes) -> PutResult:
             return self.put(key, body)
 
     store = Careless(bucket)

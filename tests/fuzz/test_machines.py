@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.replica import StateMachine
 from l0gc.streamlog.controller.entries import (
     AlterDefaults,
@@ -74,10 +74,10 @@ def an_object(epoch: int, records: dict[int, int], sequence: int, revision: int 
     return extents_of(epoch, records, revision=revision, topic_id=f"id-{revision}", producer=producer)
 
 
-def history() -> list[Landed]:
+def history() -> list[StoredEntry]:
     """Entries of every kind, each of which follows those before it."""
     machine, state = JournalMachine(0), JournalState()
-    entries: list[Landed] = []
+    entries: list[StoredEntry] = []
 
     def land(entry: JournalEntry) -> None:
         entries.append(landed(len(entries), entry, time_ms=1000 + len(entries)))
@@ -128,15 +128,15 @@ CONTROLLER = [
 ]
 
 
-def state_after(machine: StateMachine[S], entries: list[Landed]) -> S:
+def state_after(machine: StateMachine[S], entries: list[StoredEntry]) -> S:
     state = machine.initial()
     for e in entries:
         machine.apply(state, e)
     return state
 
 
-def controller_entry(offset: int, payload: bytes) -> Landed:
-    return Landed(offset, 1000 + offset, payload, 0)
+def controller_entry(offset: int, payload: bytes) -> StoredEntry:
+    return StoredEntry(offset, 1000 + offset, payload, 0)
 
 
 def use(state: JournalState) -> None:
@@ -190,7 +190,7 @@ def test_a_journal_entry_works_or_is_refused_without_any_change(data: st.DataObj
     body = data.draw(hostile(JOURNAL[at].payload, JOURNAL[at - 1].payload, MSGPACK))
     bounds = [bound_of(state, r, p) for r in (REVISION, OTHER) for p in range(PARTITIONS)]
     closed = [state.closed(r) for r in (REVISION, OTHER) for _ in range(PARTITIONS)]
-    refused = refusal(lambda: machine.apply(state, Landed(at, 5000, body, 0)))
+    refused = refusal(lambda: machine.apply(state, StoredEntry(at, 5000, body, 0)))
     if refused:
         assert f"log/{at:020}" in refused
         assert machine.encode(state) == before
@@ -209,7 +209,7 @@ def test_a_controller_entry_works_or_is_refused_without_any_change(data: st.Data
     state = state_after(machine, [controller_entry(i, p) for i, p in enumerate(CONTROLLER[:at])])
     before = machine.encode(state)
     body = data.draw(hostile(CONTROLLER[at], CONTROLLER[at - 1], MSGPACK))
-    refused = refusal(lambda: machine.apply(state, Landed(at, 5000, body, 0)))
+    refused = refusal(lambda: machine.apply(state, StoredEntry(at, 5000, body, 0)))
     if refused:
         assert f"entry {at}" in refused
         assert machine.encode(state) == before
@@ -257,7 +257,7 @@ def test_a_controller_checkpoint_is_read_or_refused(data: st.DataObject) -> None
 def test_what_is_nested_too_deep_is_refused(machine: StateMachine[object]) -> None:
     deep = b"\x92\xa1a" + b"\x91" * 100_000
     with pytest.raises(CorruptObjectError):
-        machine.apply(machine.initial(), Landed(0, 0, deep, 0))
+        machine.apply(machine.initial(), StoredEntry(0, 0, deep, 0))
     with pytest.raises(CorruptObjectError):
         machine.decode(b"\x91" * 100_000, "the/key")
 

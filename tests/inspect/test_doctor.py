@@ -20,7 +20,7 @@ from l0gc.keys import FORMAT, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.bucket import LifecycleRule, lifecycle
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.objectstore import DeleteFailure, Written
+from l0gc.storage.objectstore import DeleteFailure, PutResult
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import remember_etags, write_format
@@ -49,11 +49,11 @@ class Locked(MemoryStore):
         super().__init__()
         self._one = threading.Lock()
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         with self._one:
             return super().put_if_absent(key, body)
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         with self._one:
             return super().put_if_match(key, body, etag)
 
@@ -66,7 +66,7 @@ class LooksBeforeItWrites(Locked):
         self._all = threading.Barrier(doctor.RACERS)
         self._others = threading.active_count()
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         if key not in self.objects and threading.active_count() >= self._others + doctor.RACERS:
             self._all.wait(120)
             return self.put(key, body)
@@ -74,7 +74,7 @@ class LooksBeforeItWrites(Locked):
 
 
 class ReadOnly(MemoryStore):
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         raise AccessDeniedError(f"may not write {key}")
 
 
@@ -236,7 +236,7 @@ def test_a_delete_is_not_tried_where_it_would_leave_a_marker(
 def test_a_refused_permission_names_the_folder_and_the_commands(moto: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = S3Store.put_if_match
 
-    def refuse(self: S3Store, key: str, body: bytes, etag: str) -> Written:
+    def refuse(self: S3Store, key: str, body: bytes, etag: str) -> PutResult:
         if key.startswith("level_one/"):
             raise AccessDeniedError("no")
         return real(self, key, body, etag)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from l0gc.keys import KeyLayout
-from l0gc.storage.objectstore import Head, ListedPage, Listing, ObjectStore, Stored
+from l0gc.storage.objectstore import Head, ListedPage, Listing, ObjectStore, StoredObject
 from l0gc.watermark.compute import compute
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.external_log import ExternalLogSource
@@ -88,7 +88,7 @@ class _Below:
         self._store = world.store
         self._prefix = url.removeprefix("s3://").rstrip("/") + "/"
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         return self._store.get(self._prefix + key)
 
     def head(self, key: str) -> Head:

@@ -12,10 +12,10 @@ import l0gc.streamlog.ingest.uploader
 import l0gc.streamlog.journal.summary
 from l0gc.errors import AppendOutcomeUnknownError, CorruptObjectError, L0gcError
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.journal.state import JournalState
 from tests.simulation.files import executor
 
@@ -28,7 +28,7 @@ def installed(world: World) -> Iterator[None]:
     """While this holds, the watch of `world` gets every reply to its processes."""
     append, apply = JournalHandle.append, Replica._apply
 
-    def watched_append(self: JournalHandle, objects: Sequence[ObjectExtents]) -> Appended:
+    def watched_append(self: JournalHandle, objects: Sequence[ObjectExtents]) -> AppendResult:
         watch, journal = world.watch, self.journal
         before = watch.offers(journal, objects)
         error: L0gcError | None = None
@@ -45,7 +45,7 @@ def installed(world: World) -> Iterator[None]:
             if error is not None and not isinstance(error, AppendOutcomeUnknownError):
                 watch.reported_refused(journal, [o for o in objects[landed:] if o.key not in before])
 
-    def watched_apply(self: Replica[Any], entry: Landed) -> None:
+    def watched_apply(self: Replica[Any], entry: StoredEntry) -> None:
         with world.interrupts.strike(self, entry) as struck:
             try:
                 apply(self, entry)

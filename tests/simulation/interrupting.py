@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from l0gc.errors import CorruptObjectError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.replica import Replica
 from tests.support.interrupting import KINDS, interrupted
 
@@ -32,7 +32,7 @@ class Interrupts:
         self._world = world
         self._chance = random.Random(f"interrupts of {world.seed}")
 
-    def strike(self, replica: Replica[Any], entry: Landed) -> AbstractContextManager[list[int] | None]:
+    def strike(self, replica: Replica[Any], entry: StoredEntry) -> AbstractContextManager[list[int] | None]:
         """What is applied inside may be interrupted; yields None if it is not.
 
         A process that reads a log for the first time is not: it has nothing yet that could be wrong.

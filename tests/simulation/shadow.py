@@ -14,7 +14,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import journal_log
-from l0gc.storage.entry import Landed, decode_entry
+from l0gc.storage.entry import StoredEntry, decode_entry
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
@@ -201,7 +201,7 @@ class Shadow:
                     topic.closed, topic.parts = True, {}
                     self.l1.closed(t.revision, (self.time_ms, max(self.newest, entry.epoch)))
         try:
-            JournalMachine(self.journal).apply(self.state, Landed(offset, e.time_ms, e.payload, 0, len(body)))
+            JournalMachine(self.journal).apply(self.state, StoredEntry(offset, e.time_ms, e.payload, 0, len(body)))
         except L0gcError as error:
             raise Wrong(f"took an entry that it should have refused: {error}") from error
         self.offset = offset

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from l0gc.errors import ObjectNotFoundError
-from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, Stored, Written
+from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, PutResult, StoredObject
 from tests.simulation.losses import is_misread
 from tests.support.memory_store import Call, FakeClock, MemoryStore, _Object
 
@@ -44,7 +44,7 @@ class SimulatedStore(MemoryStore):
 
     # -- reads: a reply's `Date` may be wrong ------------------------------------------------------------------------
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         stored = super().get(key)
         ahead = self._world.date_ahead_ms()
         if key.endswith(BOUNDARY):
@@ -81,15 +81,15 @@ class SimulatedStore(MemoryStore):
 
     # -- writes: one may take effect long after its caller has given it up -------------------------------------------
 
-    def put(self, key: str, body: bytes) -> Written:
+    def put(self, key: str, body: bytes) -> PutResult:
         self._sending(lambda: self._write(key, body))
         return self._dated(super().put(key, body))
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         self._sending(lambda: None if key in self.objects else self._write(key, body))
         return self._dated(super().put_if_absent(key, body))
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         def land() -> None:
             if key in self.objects and self.objects[key].etag == etag:
                 self._write(key, body)
@@ -108,16 +108,16 @@ class SimulatedStore(MemoryStore):
         if self._world.thread is not None:
             self._world.thread.sending = effect
 
-    def _dated(self, written: Written) -> Written:
+    def _dated(self, written: PutResult) -> PutResult:
         ahead = self._world.date_ahead_ms()
         return replace(written, date_ms=written.date_ms + ahead) if ahead else written
 
-    def _write(self, key: str, body: bytes) -> Written:
+    def _write(self, key: str, body: bytes) -> PutResult:
         self._version += 1
         etag = f'"{self._version}"'
         self.objects[key] = _Object(bytes(body), etag, self.clock.ms)
         self._world.watch.written(key, body)
-        return Written(etag, self.clock.ms)
+        return PutResult(etag, self.clock.ms)
 
     def _delete(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
         failures = self._world.holds.refuse(self._world, keys)

@@ -263,7 +263,7 @@ class Watch:
         if isinstance(entry, RenewPin) and entry.revision not in (p.revision for p in state.pins.values()):
             self._fail(f"the controller log took {entry} at {offset}, though that pin has ended")
         try:
-            ControllerMachine().apply(state, Landed(offset, e.time_ms, e.payload, 0))
+            ControllerMachine().apply(state, StoredEntry(offset, e.time_ms, e.payload, 0))
         except L0gcError as error:
             self._fail(f"the controller log took an entry that it should have refused: {error}")
         for retains in (t.retains for t in self._world.threads if t.retains is not None):

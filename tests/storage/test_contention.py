@@ -14,9 +14,9 @@ from typing import TypeVar
 import pytest
 
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
-from l0gc.storage.objectstore import Stored, Written
+from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from tests.support.memory_store import FakeClock, MemoryStore
@@ -37,7 +37,7 @@ class Count:
     def check(self, state: list[int], offset: int, payload: bytes) -> None:
         pass
 
-    def apply(self, state: list[int], entry: Landed) -> None:
+    def apply(self, state: list[int], entry: StoredEntry) -> None:
         state.append(entry.offset)
 
     def encode(self, state: list[int]) -> bytes:
@@ -62,11 +62,11 @@ class FarStore(MemoryStore):
             self.virtual.sleep(self.random.uniform(*REQUEST_S))
             self.clock.ms = 1_700_000_000_000 + self.virtual.now_ms()
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         self.travel()
         return super().get(key)
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         self.travel()
         self.attempts += "/log/" in key
         return super().put_if_absent(key, body)

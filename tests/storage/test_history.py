@@ -11,7 +11,7 @@ import pytest
 
 from l0gc.collect.attempts import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import GcNote
-from l0gc.collect.record import DELETED, FAILED, PLANNED, RecordedObject, Removed, RunRecord
+from l0gc.collect.record import DELETED, FAILED, PLANNED, ObjectTotals, RecordedObject, RunRecord
 from l0gc.collect.runs import list_runs, show_run, undelete
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult, SweepRun
@@ -355,12 +355,12 @@ def test_an_undelete_is_on_record_and_status_and_gc_know_that_something_is_back(
     (undone,) = show_run(cluster, first.run_id).undeletes
     assert undone.summary is not None
     assert (undone.summary.of_run, undone.summary.of_command) == (first.run_id, "sweep")
-    assert undone.summary.restored == Removed(first.deleted, first.bytes)
+    assert undone.summary.restored == ObjectTotals(first.deleted, first.bytes)
     runs, total = list_runs(moto_store, 9)
     assert (runs[-1], total) == (undone, 2)
     with pytest.raises(UsageError, match=f"is the undelete of run {first.run_id}"):
         undelete(cluster, undone.run_id)
-    assert deleted_since(runs, 0) == Removed(0, 0)
+    assert deleted_since(runs, 0) == ObjectTotals(0, 0)
     (warning,) = read_overview(cluster).warnings
     assert (warning.cause, f"{first.deleted} objects of run {first.run_id} came back" in warning.detail) == (
         "brought_back",

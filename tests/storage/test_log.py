@@ -33,7 +33,7 @@ from l0gc.storage.log import (
     Replay,
     SharedLog,
 )
-from l0gc.storage.objectstore import DeleteFailure, Written
+from l0gc.storage.objectstore import DeleteFailure, PutResult
 from l0gc.storage.parallel import Parallel
 from tests.support.memory_store import Call, FakeClock, MemoryStore, failing, lose_reply, once
 
@@ -519,7 +519,7 @@ def test_neither_is_one_whose_landing_was_reported_with_a_date_that_was_ahead() 
     """A nap as long as the date was ahead: by the store's clock no time has passed since the entry landed."""
 
     class Ahead(MemoryStore):
-        def put_if_absent(self, key: str, body: bytes) -> Written:
+        def put_if_absent(self, key: str, body: bytes) -> PutResult:
             written = super().put_if_absent(key, body)
             ahead_ms = 3_600_000 if key == writer.entry_key(0) else 0
             return replace(written, date_ms=written.date_ms + ahead_ms)

@@ -15,7 +15,7 @@ from l0gc.errors import (
     StoreUnfitError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, VersionedKey, VersionsDeleted, Written
+from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, PutResult, VersionedKey, VersionsDeleted
 from l0gc.storage.probe import probe
 from tests.support.memory_store import IgnoresConditionalCreate, MemoryStore, TakesPlainEtags, failing
 
@@ -23,7 +23,7 @@ from tests.support.memory_store import IgnoresConditionalCreate, MemoryStore, Ta
 class PretendsConditionalCreate(MemoryStore):
     """Says 412, and writes all the same."""
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         exists = key in self.objects
         written = self.put(key, body)
         if exists:
@@ -32,26 +32,26 @@ class PretendsConditionalCreate(MemoryStore):
 
 
 class IgnoresConditionalReplace(MemoryStore):
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         return self.put(key, body)
 
 
 class RefusesConditionalReplace(MemoryStore):
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         raise PreconditionFailedError("412")
 
 
 class IgnoresPlainEtags(MemoryStore):
     """Refuses every ETag in quotes, and writes whatever comes without."""
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         if self.quotes_etags:
             raise PreconditionFailedError("412")
         return self.put(key, body)
 
 
 class PretendsConditionalReplace(MemoryStore):
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         fits = self.objects[key].etag == etag
         written = self.put(key, body)
         if not fits:
@@ -62,10 +62,10 @@ class PretendsConditionalReplace(MemoryStore):
 class SwallowsConditionalReplace(MemoryStore):
     """Says that it has written, and has not."""
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         if self.objects[key].etag != etag:
             raise PreconditionFailedError("412")
-        return Written(etag, self.clock.ms)
+        return PutResult(etag, self.clock.ms)
 
 
 class ListsBackwards(MemoryStore):

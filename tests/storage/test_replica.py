@@ -23,9 +23,9 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, Landed, decode_entry, encode_entry
+from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, StoredEntry, decode_entry, encode_entry
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
-from l0gc.storage.objectstore import Written
+from l0gc.storage.objectstore import PutResult
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
 from tests.support.memory_store import Call, MemoryStore, failing, lose_reply
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
@@ -44,7 +44,7 @@ class Names:
         if not isinstance(msgspec.msgpack.decode(payload), str):
             raise CorruptObjectError(f"entry {offset} is not a name")
 
-    def apply(self, state: list[str], entry: Landed) -> None:
+    def apply(self, state: list[str], entry: StoredEntry) -> None:
         name = msgspec.msgpack.decode(entry.payload)
         if name == "bad":
             raise CorruptObjectError(f"entry {entry.offset} is bad")
@@ -448,7 +448,7 @@ class FaultyStore(MemoryStore):
             for action in self.plan.pop(self.calls, []):
                 action()
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         fault = self.write_fault.pop(self.calls + 1, "")
         if fault == "late" and "/log/" in key:
             self.late.append((key, body))
@@ -595,7 +595,7 @@ def test_a_lost_reply_under_contention_is_neither_lost_nor_repeated(store: Memor
 class WholeSeconds(MemoryStore):
     """Replies are dated as HTTP has it."""
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         written = super().put_if_absent(key, body)
         return replace(written, date_ms=written.date_ms // 1000 * 1000)
 

@@ -11,7 +11,7 @@ import pytest
 
 from l0gc.errors import CorruptObjectError
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT, Landed, decode_entry
+from l0gc.storage.entry import CHECKPOINT_LIMIT, StoredEntry, decode_entry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.controller.entries import ControllerMachine
@@ -21,7 +21,7 @@ from tests.support.interrupting import KINDS, interrupted
 from tests.support.memory_store import MemoryStore
 
 FOLDER = "l0gc/journal/0000/"
-LOGS: dict[str, tuple[StateMachine[Any], Sequence[Landed]]] = {
+LOGS: dict[str, tuple[StateMachine[Any], Sequence[StoredEntry]]] = {
     "journal": (JournalMachine(0), JOURNAL),
     "controller": (ControllerMachine(), [controller_entry(i, payload) for i, payload in enumerate(CONTROLLER)]),
 }

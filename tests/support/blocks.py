@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.ingest.extents import Packed, Records, pack_records
+from l0gc.streamlog.ingest.extents import PackedObject, Records, pack_records
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.journal.rows import NUMBER
 
@@ -35,7 +35,7 @@ def _headers(c: Chunk) -> Sequence[Headers]:
     return c.headers if c.headers is not None else [()] * len(c.values)
 
 
-def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "id") -> Packed:
+def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "id") -> PackedObject:
     """An L0 object of these chunks: a group for each journal, the chunks in order of partition."""
     chunks = list(chain.from_iterable(groups))
     values = list(chain.from_iterable(c.values for c in chunks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, ControllerMachine, CreateTopic, InitProducer
 from l0gc.streamlog.controller.state import ControllerState
 
@@ -18,8 +18,8 @@ def created(name: str, partitions: int = 1, journals: int = 1) -> CreateTopic:
     return CreateTopic(name, partitions, journals, f"id-{name}")
 
 
-def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> Landed:
-    return Landed(offset, time_ms, msgspec.msgpack.encode(entry), time_ms)
+def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> StoredEntry:
+    return StoredEntry(offset, time_ms, msgspec.msgpack.encode(entry), time_ms)
 
 
 def state_of(*entries: ControllerEntry | tuple[int, ControllerEntry]) -> ControllerState:

@@ -10,7 +10,7 @@ import numpy as np
 
 from l0gc.epoch import prev
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.apply import apply
@@ -105,9 +105,9 @@ def batch(
     return ProducerBatch(producer_id, epoch, run, sequence, list(inputs))
 
 
-def landed(offset: int, entry: JournalEntry, *, time_ms: int = 0) -> Landed:
+def landed(offset: int, entry: JournalEntry, *, time_ms: int = 0) -> StoredEntry:
     payload = msgspec.msgpack.encode(entry)
-    return Landed(offset, time_ms, payload, time_ms, len(payload))
+    return StoredEntry(offset, time_ms, payload, time_ms, len(payload))
 
 
 class Journal:
@@ -115,7 +115,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.state = JournalState()
-        self.entries: list[Landed] = []
+        self.entries: list[StoredEntry] = []
 
     def apply(self, entry: JournalEntry, *, time_ms: int = 0) -> int:
         """Apply an entry at the next offset; returns that."""

@@ -26,12 +26,12 @@ from l0gc.storage.objectstore import (
     Head,
     ListedPage,
     Listing,
-    Stored,
+    PutResult,
+    StoredObject,
     UnfinishedUpload,
     VersionedKey,
     VersionPage,
     VersionsDeleted,
-    Written,
 )
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -90,11 +90,11 @@ class MemoryStore:
     def _leave(self, kind: str, key: str) -> None:
         self.fault(Call(kind, key, "after"))
 
-    def _write(self, key: str, body: bytes) -> Written:
+    def _write(self, key: str, body: bytes) -> PutResult:
         self._version += 1
         etag = f'"{hashlib.md5(body).hexdigest()}-{self._version}"'
         self.objects[key] = _Object(bytes(body), etag, self.clock.ms)
-        return Written(etag, self.clock.ms)
+        return PutResult(etag, self.clock.ms)
 
     def _object(self, key: str) -> _Object:
         if key not in self.objects:
@@ -103,11 +103,11 @@ class MemoryStore:
             raise error
         return self.objects[key]
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         self._enter("get", key)
         o = self._object(key)
         self._leave("get", key)
-        return Stored(o.body, o.etag, o.modified_ms, self.clock.ms)
+        return StoredObject(o.body, o.etag, o.modified_ms, self.clock.ms)
 
     def head(self, key: str) -> Head:
         self._enter("head", key)
@@ -121,7 +121,7 @@ class MemoryStore:
         self._leave("get", key)
         return [body[start : start + length] for start, length in ranges]
 
-    def put(self, key: str, body: bytes) -> Written:
+    def put(self, key: str, body: bytes) -> PutResult:
         self._enter("put", key)
         written = self._write(key, body)
         self._leave("put", key)
@@ -133,7 +133,7 @@ class MemoryStore:
     def put_file(self, key: str, path: Path) -> None:
         self.put(key, path.read_bytes())
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         self._enter("put_if_absent", key)
         if key in self.objects:
             raise PreconditionFailedError(f"memory://{key} exists")
@@ -141,7 +141,7 @@ class MemoryStore:
         self._leave("put_if_absent", key)
         return written
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         self._enter("put_if_match", key)
         if key not in self.objects or self.objects[key].etag != etag:
             raise PreconditionFailedError(f"memory://{key} is another version")
@@ -322,12 +322,12 @@ def publish_m(cluster: Handles, watermark: int, epoch: int | None = None, at_ms:
 
 
 class IgnoresConditionalCreate(MemoryStore):
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         return self.put(key, body)
 
 
 class TakesPlainEtags(MemoryStore):
     """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
 
-    def put_if_match(self, key: str, body: bytes, etag: str) -> Written:
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from l0gc.integrations.spark import readers, sink
 from l0gc.integrations.spark.options import write_options
 from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, StreamReader
-from l0gc.integrations.spark.sink import Staged
+from l0gc.integrations.spark.sink import TaskCommit
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
 from l0gc.storage.parallel import InlineExecutor, Parallel
 from l0gc.streamlog.cluster import Handles
@@ -112,14 +112,14 @@ def write_batch(cluster: Handles, *tasks: Rows, **options: str) -> None:
         writer.commit([writer.write(iter([arrow(t)])) for t in tasks])
 
 
-def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options: str) -> Staged:
+def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options: str) -> TaskCommit:
     """What a task of a micro-batch reports to the driver."""
     with on(cluster), mock.patch.object(sink, "_this_task", return_value=(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
 
-def commit(cluster: Handles, messages: Sequence[Staged | None], batch: int, **options: str) -> UploadResult:
+def commit(cluster: Handles, messages: Sequence[TaskCommit | None], batch: int, **options: str) -> UploadResult:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
     return sink.committed(cluster, chosen, messages, batch)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from l0gc.errors import ObjectNotFoundError
-from l0gc.storage.objectstore import Listing, Stored, Written
+from l0gc.storage.objectstore import Listing, PutResult, StoredObject
 from tests.support.memory_store import MemoryStore
 
 DAY_MS: Final = 24 * 3_600_000
@@ -26,7 +26,7 @@ class MisdatedStore(MemoryStore):
         self.wrong.remove(method)
         return self.ahead_ms
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         by_ms = self._wrong_by("get")
         try:
             stored = super().get(key)
@@ -40,7 +40,7 @@ class MisdatedStore(MemoryStore):
         listing = super().list(folder, one_page=one_page)
         return replace(listing, date_ms=listing.date_ms + by_ms)
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         by_ms = self._wrong_by("put_if_absent")
         written = super().put_if_absent(key, body)
         return replace(written, date_ms=written.date_ms + by_ms)

@@ -62,7 +62,7 @@ from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.extents import PackedPart
 from l0gc.streamlog.ingest.landing import Appender, Landing, WrittenObject
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.journal.producers import InputProgress, InputSpan, ProducerBatch, landed_of, progress_of
 from l0gc.streamlog.producers import is_due, run_ahead
 from l0gc.watermark.publication import refuse_if_set_back
@@ -282,7 +282,7 @@ class _BatchAppender(Appender):
     def __init__(self, cluster: Handles, batch: BatchId, rows: BatchRows) -> None:
         self._cluster, self._batch, self._rows = cluster, batch, rows
 
-    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended | None:
+    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> AppendResult | None:
         number, batch = journal.journal, self._batch
         input_id = batch.input_of(objects[0].left[number].extents.revision)
 
@@ -312,7 +312,7 @@ class _BatchAppender(Appender):
         if any(o.bases is None for o in appended.landed) and not is_there():
             # A journal answers a sequence that it knows with where it landed. It may have been another query's of the same
             # producer: what counts is the input.
-            return Appended(error=InvalidProducerEpochError("another batch of its producer came first"))
+            return AppendResult(error=InvalidProducerEpochError("another batch of its producer came first"))
         return appended
 
     def _producer(self, journal: JournalHandle) -> Producer:
@@ -335,7 +335,7 @@ def _this_task() -> tuple[int, str, int | None]:
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """A task's message to the driver: the objects that it wrote, and for a micro-batch the query."""
 
     objects: list[WrittenObject]
@@ -351,11 +351,11 @@ class _Writer:
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def _stage(self, rows: Iterable[pa.RecordBatch], number: int, turn: int | None, query_id: str = "") -> Staged:
+    def _stage(self, rows: Iterable[pa.RecordBatch], number: int, turn: int | None, query_id: str = "") -> TaskCommit:
         o = self._options
         with ThreadPoolExecutor(_PACKERS, "pack") as pool:
             stager = Stager(cluster_at(o.place), o.topic, pool, turn=turn, first=number, object_bytes=o.object_bytes)
-            return Staged(stager.run(rows), query_id)
+            return TaskCommit(stager.run(rows), query_id)
 
     def abort(self, messages: Messages, batchId: int | None = None) -> None:
         n = len(_objects(messages))
@@ -363,11 +363,11 @@ class _Writer:
 
 
 def _objects(messages: Messages) -> list[WrittenObject]:
-    return [o for m in messages if isinstance(m, Staged) for o in m.objects]
+    return [o for m in messages if isinstance(m, TaskCommit) for o in m.objects]
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    def write(self, iterator: Iterator[Any]) -> Staged:
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
         # In foreachBatch the task has a query's id and number, which are not those of this batch.
         return self._stage(iterator, _this_task()[0], self._options.batch_id)
 
@@ -383,7 +383,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes a stream. A query is a producer, by the id in its checkpoint, which a restart keeps."""
 
-    def write(self, iterator: Iterator[Any]) -> Staged:
+    def write(self, iterator: Iterator[Any]) -> TaskCommit:
         number, query_id, batch_id = _this_task()
         return self._stage(iterator, number, batch_id, query_id)
 
@@ -393,7 +393,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def committed(cluster: Handles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:
     """Commit a micro-batch of the producer in the options, otherwise of its query's producer."""
-    ids = {m.query_id for m in messages if isinstance(m, Staged)}
+    ids = {m.query_id for m in messages if isinstance(m, TaskCommit)}
     if not ids:
         return UploadResult()
     if len(ids) != 1 or "" in ids:

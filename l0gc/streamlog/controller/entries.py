@@ -20,7 +20,7 @@ from l0gc.epoch import HIGHEST_JUMP, NO_WATERMARK, is_epoch
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.formatting import count, moment, span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.state import (
     ALL_TOPICS,
     EPOCH_TIME_STEP_MS,
@@ -421,7 +421,7 @@ class ControllerMachine:
     def check(self, state: ControllerState, offset: int, payload: bytes) -> None:
         _checked(state, offset, payload)
 
-    def apply(self, state: ControllerState, entry: Landed) -> None:
+    def apply(self, state: ControllerState, entry: StoredEntry) -> None:
         try:
             e = _checked(state, entry.offset, entry.payload)
         except CorruptObjectError:

@@ -77,14 +77,14 @@ class PackedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedObject:
     """An L0 object's content, and the part of each journal that it has records for."""
 
     body: bytes
     parts: dict[int, PackedPart]
 
 
-def pack_records(topic: Topic, records: Records) -> Packed:
+def pack_records(topic: Topic, records: Records) -> PackedObject:
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
     runs = topic.runs()
@@ -95,7 +95,7 @@ def pack_records(topic: Topic, records: Records) -> Packed:
         for run, (first, end) in zip(runs, pairwise([0, *ends]), strict=True)
         if end > first
     }
-    return Packed(sink.getvalue().to_pybytes(), parts)
+    return PackedObject(sink.getvalue().to_pybytes(), parts)
 
 
 def _pack_part(

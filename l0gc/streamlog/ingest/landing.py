@@ -31,10 +31,10 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import Producer, Topic
-from l0gc.streamlog.ingest.extents import Packed, PackedPart
+from l0gc.streamlog.ingest.extents import PackedObject, PackedPart
 from l0gc.streamlog.ingest.result import L0Object, UploadResult
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 
 _log: Final = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class WrittenObject:
         return msgspec.structs.replace(extents, key=self.object.key, epoch=self.object.epoch, producer=producer)
 
 
-def write_object(cluster: Handles, topic: Topic, packed: Packed) -> WrittenObject:
+def write_object(cluster: Handles, topic: Topic, packed: PackedObject) -> WrittenObject:
     """Write packed records as an L0 object, at an epoch that is not below their topic."""
     l0 = put_l0(cluster, packed.body, cluster.controller.epoch(at_least=topic.revision))
     return WrittenObject(l0, topic.name, dict(packed.parts), packed.body)
@@ -94,7 +94,7 @@ class Appender:
     retried: tuple[type[L0gcError], ...] = ()
     """The errors after which the objects are to be offered again unchanged."""
 
-    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended | None:
+    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> AppendResult | None:
         """Offer a journal its parts of objects of one topic; return None if it already has all of them."""
         return journal.append([o.placeholder(journal.journal) for o in objects])
 
@@ -110,7 +110,7 @@ class RunAppender(Appender):
         self._identity = producer.producer_id, producer.epoch, producer.run
         self._sequences: Counter[int] = Counter()
 
-    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> Appended:
+    def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> AppendResult:
         number = journal.journal
         batches = [
             ProducerBatch(*self._identity, sequence, o.spans[number])
@@ -166,7 +166,7 @@ class Landing:
         for o in objects:
             for journal in o.left:
                 places.setdefault(journal, {}).setdefault(o.topic, []).append(o)
-        outcomes: dict[_Place, Appended | None] = {}
+        outcomes: dict[_Place, AppendResult | None] = {}
 
         def offer(journal: int) -> None:
             for topic, mine in places[journal].items():  # one after another: they may be one producer's
@@ -191,7 +191,7 @@ class Landing:
                 refused[journal, topic] = error
         return refused
 
-    def _note(self, journal: int, objects: Sequence[WrittenObject], outcome: Appended | None) -> None:
+    def _note(self, journal: int, objects: Sequence[WrittenObject], outcome: AppendResult | None) -> None:
         result = self.result
         if outcome is None:
             result.skipped += sum(o.left.pop(journal).records for o in objects)

@@ -11,7 +11,7 @@ import numpy as np
 
 from l0gc.epoch import is_epoch
 from l0gc.errors import CorruptObjectError, L0gcError, ProtocolError, UsageError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal import producers as producer_rules
 from l0gc.streamlog.journal.admission import Admission, EpochWindow
@@ -35,7 +35,7 @@ _EXPIRY_STEP_MS: Final = 3_600_000
 """How often to search for expired producers, by the log's time; they live for weeks."""
 
 
-def apply(state: JournalState, entry: Landed, where: str) -> None:
+def apply(state: JournalState, entry: StoredEntry, where: str) -> None:
     """Change `state` by `entry`. An entry that admission would have refused is corrupt, and changes nothing."""
     e, time_ms = decode_journal_entry(entry.payload, where), max(state.time_ms, entry.time_ms)
     try:

@@ -15,7 +15,7 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.edits import Lists, gaps
 from l0gc.streamlog.journal.entries import decode_journal_entry
@@ -100,7 +100,7 @@ class JournalMachine:
     def check(self, state: JournalState, offset: int, payload: bytes) -> None:
         decode_journal_entry(payload, f"journal {self._journal}'s entry {offset}")
 
-    def apply(self, state: JournalState, entry: Landed) -> None:
+    def apply(self, state: JournalState, entry: StoredEntry) -> None:
         apply(state, entry, f"{journal_log(self._journal)}log/{entry.offset:020}")
 
     def encode(self, state: JournalState) -> bytes:

@@ -76,7 +76,7 @@ class LandedObject:
 
 
 @dataclass(slots=True)
-class Appended:
+class AppendResult:
     """The outcome of objects that were offered together: the first of them landed, and `error` is why the next did not."""
 
     landed: list[LandedObject] = field(default_factory=list)
@@ -155,7 +155,7 @@ class JournalHandle:
 
     # -- data -----------------------------------------------------------------------------------------------------------
 
-    def append(self, objects: Sequence[ObjectExtents]) -> Appended:
+    def append(self, objects: Sequence[ObjectExtents]) -> AppendResult:
         """Commit stored L0 objects in their order; none lands after one that was refused.
 
         Returns:
@@ -165,7 +165,7 @@ class JournalHandle:
             AppendOutcomeUnknownError: see `SharedLog.append`.
             StoreError: the store refused the append.
         """
-        appended = Appended()
+        appended = AppendResult()
         if self.unread is not None:
             appended.error = self.not_judged(self.unread)
             return appended
@@ -180,7 +180,7 @@ class JournalHandle:
                 break
         return appended
 
-    def _append_epoch(self, epoch: int, objects: Sequence[ObjectExtents], appended: Appended) -> list[LandedObject]:
+    def _append_epoch(self, epoch: int, objects: Sequence[ObjectExtents], appended: AppendResult) -> list[LandedObject]:
         cluster_epoch = self._controller.epoch(at_least=epoch)
         check_not_poisoned(self.journal, epoch, cluster_epoch)  # before the fence, whose window it would move
         if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append in flight

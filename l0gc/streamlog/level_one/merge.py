@@ -36,7 +36,7 @@ from l0gc.streamlog.level_one.plan import Window, few_at_once, judged, windows_o
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
-    from l0gc.streamlog.level_one.rewrite import Rewritten
+    from l0gc.streamlog.level_one.rewrite import RewriteResult
 
 ROUND_BYTES: Final = 1 << 30
 ROUND_OBJECTS: Final = 16_384
@@ -249,7 +249,7 @@ class _ShareMerge(Editor):
         by_partition: dict[tuple[int, int], list[Rewritten]] = {}
         for r in written:
             by_partition.setdefault((r.merge.revision, r.merge.partition), []).append(r)
-        merges: dict[tuple[int, int], list[Rewritten]] = {}
+        merges: dict[tuple[int, int], list[RewriteResult]] = {}
         changes: list[tuple[int, dict[str, Rows]]] = []
         for (revision, partition), of_partition in sorted(by_partition.items()):
             p, topic = self.topics[revision].id(partition), states.get(revision)
@@ -266,8 +266,8 @@ class _ShareMerge(Editor):
                 self._count(r.merge, int(r.row["bytes"][0]))
 
     def _change(
-        self, p: PartitionId, topic: TopicState | None, epoch: int, written: Sequence[Rewritten]
-    ) -> tuple[list[Rewritten], dict[str, Rows]] | None:
+        self, p: PartitionId, topic: TopicState | None, epoch: int, written: Sequence[RewriteResult]
+    ) -> tuple[list[RewriteResult], dict[str, Rows]] | None:
         """Return the merges of a partition to commit, and the columns of the change; None if there are none."""
         left = [] if topic is None else [r for r in written if self._is_named(p, topic, r.merge)]
         self._result.lost += len(written) - len(left)

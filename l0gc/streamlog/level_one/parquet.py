@@ -120,7 +120,7 @@ class RowGroup:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenL1File:
     """An L1 object whose footer was read; `body` is the whole object if it was fetched with it."""
 
     wanted: WantedFile
@@ -133,7 +133,7 @@ class Opened:
 class L1Chunk:
     """Neighbouring row groups of an object, and the bytes fetched for them, by their positions."""
 
-    opened: Opened
+    opened: OpenL1File
     groups: list[RowGroup]
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
 
@@ -178,7 +178,7 @@ def _within(pieces: Sequence[tuple[int, bytes]], start: int, size: int) -> bytes
     raise OSError(f"bytes {start} to {start + size} belong to no row group that its footer names")
 
 
-def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYTES) -> Opened:
+def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYTES) -> OpenL1File:
     """Read an object's footer, on any thread.
 
     Args:
@@ -191,7 +191,7 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
     key, size = wanted.key, wanted.file.bytes
     tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
     metadata, tail = read_footer(store, key, size, tail_bytes)
-    opened = Opened(wanted, metadata, tail if len(tail) == size else None)
+    opened = OpenL1File(wanted, metadata, tail if len(tail) == size else None)
     at = wanted.file.base_offset
     for number in range(metadata.num_row_groups):
         opened.groups.append(RowGroup(number, at, metadata.row_group(number).num_rows))
@@ -278,7 +278,7 @@ def _broken(key: str, e: Exception) -> CorruptObjectError:
     return CorruptObjectError(f"{key} cannot be read: {e}; restore that object from a version")
 
 
-def wanted_groups(opened: Opened, since_ms: int | None = None) -> list[RowGroup]:
+def wanted_groups(opened: OpenL1File, since_ms: int | None = None) -> list[RowGroup]:
     """Return the row groups that may hold requested records; with `since_ms`, records of that time or later."""
     w = opened.wanted
     return [
@@ -302,7 +302,7 @@ def _columns(metadata: Any, number: int) -> list[Any]:
     return [group.column(i) for i in range(group.num_columns)]
 
 
-def chunks(opened: Opened, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
+def chunks(opened: OpenL1File, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
     """Yield the row groups, in groups that are fetched together."""
     chunk = L1Chunk(opened, [])
     size = 0
@@ -345,7 +345,7 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
 
 
 def read_l1(
-    store: ObjectStore, opened: Opened, names: Sequence[str], since_ms: int | None = None
+    store: ObjectStore, opened: OpenL1File, names: Sequence[str], since_ms: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of an object that may be requested, chunk by chunk. See `fetch_chunk` and `decode`."""
     for chunk in chunks(opened, wanted_groups(opened, since_ms)):

@@ -36,7 +36,7 @@ from l0gc.streamlog.level_one.parquet import (
     L1_COLUMNS,
     L1_FILE,
     L1_SCHEMA,
-    Opened,
+    OpenL1File,
     WantedFile,
     is_typed,
     open_l1,
@@ -56,7 +56,7 @@ _Sources: TypeAlias = Iterable[Opened | L0gcError]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewriteResult:
     """The outcome of a merge: `row` of `L1_ROW` is its object, durable and checked; or `error` is why it failed."""
 
     merge: MergeGroup
@@ -116,10 +116,10 @@ def rewrite(
     epoch: int,
     runtime: Runtime,
     parallel: Parallel,
-) -> list[Rewritten]:
+) -> list[RewriteResult]:
     """Write one object, stamped with `epoch`, from the sources of each merge. Raises `StoreError`."""
     with temporary_folder("merge") as directory:
-        done: list[tuple[Rewritten, dict[str, bytes]]] = []
+        done: list[tuple[RewriteResult, dict[str, bytes]]] = []
 
         def copy(item: tuple[MergeGroup, _Sources]) -> tuple[Rewritten, dict[str, bytes], list[tuple[str, bytes]]]:
             merge, sources = item
@@ -198,12 +198,12 @@ def _copied(
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
                     writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)
         except (ObjectNotFoundError, CorruptObjectError, UnsupportedFormatError) as e:
-            return Rewritten(merge, error=e), {}
+            return RewriteResult(merge, error=e), {}
     writer.finish()
-    return Rewritten(merge, np.array(writer.files, L1_ROW)), hashes.digest()
+    return RewriteResult(merge, np.array(writer.files, L1_ROW)), hashes.digest()
 
 
-def _check_columns(source: Opened, number: int) -> None:
+def _check_columns(source: OpenL1File, number: int) -> None:
     """Raise `UnsupportedFormatError` if an object has a column that a copy would lose: of a newer l0gc, or of a value
     schema after the one with this number, by which the copy is written.
     """
@@ -222,7 +222,9 @@ def _check_columns(source: Opened, number: int) -> None:
         )
 
 
-def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, expected: dict[str, bytes]) -> Rewritten:
+def _checked(
+    store: ObjectStore, topics: Mapping[int, Topic], done: RewriteResult, expected: dict[str, bytes]
+) -> RewriteResult:
     """Return the result unchanged if the store gives back what was read from the sources."""
     if done.error is not None:
         return done
@@ -233,7 +235,7 @@ def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, e
         for _, batch in read_l1(store, open_l1(store, wanted, whole_bytes=WHOLE_BYTES), L1_COLUMNS.names):
             found.add(batch)
     except (ObjectNotFoundError, CorruptObjectError) as e:
-        return Rewritten(merge, error=e)
+        return RewriteResult(merge, error=e)
     same = (
         (file.base_offset, file.last_offset) == (merge.sources["base"][0], merge.sources["last"][-1])
         and file.max_timestamp == merge.sources["max_timestamp"].max()
@@ -241,5 +243,5 @@ def _checked(store: ObjectStore, topics: Mapping[int, Topic], done: Rewritten, e
     )
     if not same:
         what = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
-        return Rewritten(merge, error=CorruptObjectError(f"{wanted.key} does not hold {what}"))
+        return RewriteResult(merge, error=CorruptObjectError(f"{wanted.key} does not hold {what}"))
     return done

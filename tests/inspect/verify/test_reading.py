@@ -22,7 +22,7 @@ from l0gc.inspect.verify.reading import (
     unknown_journals,
 )
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
@@ -66,7 +66,7 @@ def test_a_state_that_no_checkpoint_may_hold_is_a_fault_of_the_log(monkeypatch: 
     assert faults_of(cluster) == []
     apply = JournalMachine.apply
 
-    def losing(machine: JournalMachine, state: JournalState, entry: Landed) -> None:
+    def losing(machine: JournalMachine, state: JournalState, entry: StoredEntry) -> None:
         apply(machine, state, entry)
         for topic in state.topics.values():
             topic.l1 = topic.l1[1:]

@@ -16,11 +16,11 @@ from l0gc.errors import (
     ProtocolError,
     UnknownProducerError,
 )
-from l0gc.integrations.spark.sink import BatchRows, Staged
+from l0gc.integrations.spark.sink import BatchRows, TaskCommit
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.result import UploadResult
-from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import journal_of, stored_values, upload, write
@@ -30,7 +30,9 @@ from tests.support.spark_source import Rows, commit, overtaken_by, staged, write
 REMEDY = "restore the newest checkpoint, or start the query with a new one .* docs/spark.md#a-checkpoint-that-went-back"
 
 
-def message(cluster: Handles, batch: int, values: list[int], partitions: list[int | None], **options: str) -> Staged:
+def message(
+    cluster: Handles, batch: int, values: list[int], partitions: list[int | None], **options: str
+) -> TaskCommit:
     """What a task with these rows reports."""
     rows: Rows = {"value": [b"%d" % v for v in values], "partition": partitions}
     return staged(cluster, rows, batch, topic="events", **options)
@@ -373,7 +375,7 @@ def test_a_batch_that_is_refused_every_time_says_why(monkeypatch: pytest.MonkeyP
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     rows = message(cluster, 1, [1], [0])
-    refused = Appended(error=UnknownProducerError("it rains"))
+    refused = AppendResult(error=UnknownProducerError("it rains"))
     monkeypatch.setattr(JournalHandle, "append", lambda handle, objects: refused)
     with pytest.raises(ProtocolError, match="refused by journal 0 50 times, each time stamped anew: it rains"):
         commit(another_process(cluster), [rows], 1)

@@ -16,7 +16,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.integrations.spark import sink
-from l0gc.integrations.spark.sink import Staged
+from l0gc.integrations.spark.sink import TaskCommit
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import Countdown, CrashError, journal_of, l0_objects, objects_in_entries, slide, stored_values
 from tests.support.journal import lowest_of
@@ -386,4 +386,4 @@ def test_a_task_without_rows_and_a_batch_without_tasks_commit_nothing() -> None:
     nothing = staged(cluster, {"value": [], "partition": []}, 0, topic="events")
     assert commit(cluster, [nothing, None], 0).objects == []
     with on(cluster), pytest.raises(UsageError, match="did not name the tasks' query"):
-        commit(cluster, [Staged(staged(cluster, rows("a", 1), 0, topic="events").objects)], 0)
+        commit(cluster, [TaskCommit(staged(cluster, rows("a", 1), 0, topic="events").objects)], 0)

@@ -17,7 +17,7 @@ import l0gc.streamlog.journal.producers
 import l0gc.streamlog.journal.state
 import l0gc.streamlog.journal.topic
 from l0gc.errors import InvalidProducerEpochError, ProtocolError, StaleClusterEpochError, UsageError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.state import RUN_LIMIT_MS
 from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -188,7 +188,7 @@ def refused_too_late() -> AbstractContextManager[Any]:
         except UsageError:
             return None
 
-    def applied(self: JournalMachine, state: JournalState, entry: Landed) -> None:
+    def applied(self: JournalMachine, state: JournalState, entry: StoredEntry) -> None:
         applying.append(True)
         try:
             apply(self, state, entry)
@@ -290,7 +290,7 @@ def own_order() -> AbstractContextManager[Any]:
     """Whoever reads an entry at an odd millisecond takes its objects the other way round."""
     apply, decoder = JournalMachine.apply, msgspec.msgpack.Decoder(JournalEntry)
 
-    def applied(self: JournalMachine, state: JournalState, entry: Landed) -> None:
+    def applied(self: JournalMachine, state: JournalState, entry: StoredEntry) -> None:
         if entry.date_ms % 2:
             e = decoder.decode(entry.payload)
             if isinstance(e, Objects) and all(o.producer is None for o in e.objects):

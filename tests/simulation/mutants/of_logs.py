@@ -21,9 +21,9 @@ from l0gc.errors import (
     PreconditionFailedError,
     StoreError,
 )
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import Boundary, Replay, SharedLog
-from l0gc.storage.objectstore import Stored, Written
+from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
 from tests.simulation.mutants.tools import Wrapped, instead, method, mutant
@@ -69,7 +69,7 @@ def _unbounded(log: SharedLog) -> SharedLog:
     "a sleeper believes that it won",
     f"{_LOG}::test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won",
 )
-def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
     return _append(_unbounded(self), offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
 
 
@@ -82,7 +82,7 @@ def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms:
 def phantoms_read() -> AbstractContextManager[Any]:
     original = SharedLog.tail
 
-    def tail(self: SharedLog, *args: Any, **options: Any) -> tuple[list[Landed], int]:
+    def tail(self: SharedLog, *args: Any, **options: Any) -> tuple[list[StoredEntry], int]:
         return original(_unbounded(self), *args, **options)
 
     return method(SharedLog, "tail", tail)
@@ -130,7 +130,7 @@ def raised_for_ever() -> AbstractContextManager[Any]:
     "what landed and was truncated since counts as overtaken",
     f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser",
 )
-def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
     try:
         return _append(self, offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
     except AppendOutcomeUnknownError as e:
@@ -160,11 +160,11 @@ def ids_not_compared() -> AbstractContextManager[Any]:
 class _Hopeful(Wrapped):
     """A store whose conditional creates always seem to land."""
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         try:
             return self._store.put_if_absent(key, body)  # type: ignore[no-any-return]
         except AmbiguousWriteError:
-            return Written("", self._store.clock.ms)
+            return PutResult("", self._store.clock.ms)
 
 
 class _Sure(Wrapped):
@@ -172,14 +172,14 @@ class _Sure(Wrapped):
 
     refused = ""
 
-    def put_if_absent(self, key: str, body: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
         try:
             return self._store.put_if_absent(key, body)  # type: ignore[no-any-return]
         except PreconditionFailedError:
             self.refused = key
             raise
 
-    def get(self, key: str) -> Stored:
+    def get(self, key: str) -> StoredObject:
         try:
             return self._store.get(key)  # type: ignore[no-any-return]
         except ObjectNotFoundError:
@@ -191,7 +191,7 @@ class _Sure(Wrapped):
 
 
 def _appending_to(kind: type[Wrapped]) -> AbstractContextManager[Any]:
-    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+    def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
         store: Any = self.store
         self.store = kind(store)
         try:
@@ -256,7 +256,7 @@ def state_ahead_of_log() -> AbstractContextManager[Any]:
             return _propose(self, noted)
         except AppendOutcomeUnknownError:
             offset, payload = wanted[-1]
-            apply(self, Landed(offset, self.time_ms, payload, self.time_ms))
+            apply(self, StoredEntry(offset, self.time_ms, payload, self.time_ms))
             self._whole = True
             raise
 
@@ -288,7 +288,7 @@ def time_forgotten() -> AbstractContextManager[Any]:
     "a state that an exception has left half changed is believed",
     f"{_REPLICA_INTERRUPTED}::test_a_catch_up_that_is_interrupted_leaves_no_half_state",
 )
-def half_applied(self: Replica[Any], entries: Sequence[Landed], as_of_ms: int) -> None:
+def half_applied(self: Replica[Any], entries: Sequence[StoredEntry], as_of_ms: int) -> None:
     for entry in entries:
         self._apply(entry)
     self.as_of_ms = as_of_ms
@@ -315,7 +315,7 @@ def jumps_believed() -> AbstractContextManager[Any]:
     simulated=False,
     place="l0gc/storage/log.py::SharedLog.append",
 )
-def entries_by_local_clock(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> Landed:
+def entries_by_local_clock(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
     return _append(self, offset, payload, time_ms=self._runtime.clock.now_ms(), as_of_ms=as_of_ms)
 
 

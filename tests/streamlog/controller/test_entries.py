@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from l0gc.epoch import HIGHEST_JUMP
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.entries import (
     MAX_JOURNALS,
     MAX_PARTITIONS,
@@ -223,7 +223,7 @@ def test_an_entry_that_does_not_follow_the_last_one_is_corrupt() -> None:
 )
 def test_an_entry_that_cannot_be_read_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptObjectError, match="controller log entry 1"):
-        MACHINE.apply(state_of(FOUNDED), Landed(1, 0, payload, 0))
+        MACHINE.apply(state_of(FOUNDED), StoredEntry(1, 0, payload, 0))
 
 
 @given(st.binary(max_size=60))
@@ -231,7 +231,7 @@ def test_an_entry_of_the_log_is_applied_or_corrupt(payload: bytes) -> None:
     state = state_of(FOUNDED, created("t"))
     before = MACHINE.encode(state)
     try:
-        MACHINE.apply(state, Landed(2, 0, payload, 0))
+        MACHINE.apply(state, StoredEntry(2, 0, payload, 0))
     except CorruptObjectError:
         assert MACHINE.encode(state) == before
     else:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.keys import PartitionId
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.decisions import (
     decide_advance,
     decide_bootstrap,
@@ -245,7 +245,7 @@ def _decided(state: ControllerState, rng: random.Random) -> ControllerEntry | No
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, steps: int) -> None:
     live = MACHINE.initial()
-    log: list[Landed] = []
+    log: list[StoredEntry] = []
     checkpoints: list[bytes] = []
     time_ms = 0
     for _ in range(steps):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from l0gc.streamlog.ingest import extents
-from l0gc.streamlog.ingest.extents import Packed, decode_block, fetch, select
+from l0gc.streamlog.ingest.extents import PackedObject, decode_block, fetch, select
 from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.rows import BLOCK, EXTENT, NUMBER, unpack
 from l0gc.streamlog.journal.topic import Block, Extent, TopicState
@@ -36,7 +36,7 @@ def chunk(partition: int, values: Sequence[bytes], keys: Sequence[bytes | None] 
     return Chunk(partition, values, keys if keys is not None else [None] * len(values))
 
 
-def extents_of(packed: Packed, part: int = 0) -> list[Extent]:
+def extents_of(packed: PackedObject, part: int = 0) -> list[Extent]:
     """What a journal makes of it."""
     o = msgspec.structs.replace(packed.parts[part].extents, key=KEY, epoch=7)
     topic = TopicState(3, "id")
@@ -45,7 +45,7 @@ def extents_of(packed: Packed, part: int = 0) -> list[Extent]:
     return [e for partition in unpack(o.partitions, NUMBER) for e in topic.extents(int(partition))]
 
 
-def read(packed: Packed, extent: Extent) -> pa.RecordBatch:
+def read(packed: PackedObject, extent: Extent) -> pa.RecordBatch:
     block = extent.block
     body = packed.body[block.start : block.start + block.length]
     rows = np.array([(extent.partition, 0, extent.row, extent.records, 0)], EXTENT)

@@ -32,7 +32,7 @@ from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS, Topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.handle import Appended, JournalHandle
+from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch, landed_of
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.fence import PATIENCE_S, within_patience
@@ -598,7 +598,7 @@ def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> N
     handle.replica._whole = False  # as after an append that died
     store_of(a).fault = failing(StoreUnreachableError("away"))
     with pytest.raises(StoreUnreachableError):
-        handle._append_epoch(10, offers(handle, 1), Appended())
+        handle._append_epoch(10, offers(handle, 1), AppendResult())
     store_of(a).fault = lambda call: None
     assert not handle._queue
 

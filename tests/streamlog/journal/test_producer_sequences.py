@@ -19,7 +19,7 @@ from l0gc.errors import (
     ProtocolError,
     UnknownProducerError,
 )
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.controller.decisions import decide_init_producer
 from l0gc.streamlog.controller.entries import Bootstrap, ControllerEntry, ControllerMachine, InitProducer, Tick
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, RUN_LIMIT_MS
@@ -65,7 +65,9 @@ class Producers(RuleBasedStateMachine):
 
     def _controller_entry(self, entry: ControllerEntry) -> None:
         offset = self.controller.epoch + 1
-        CONTROLLER.apply(self.controller, Landed(offset, self.now_ms, msgspec.msgpack.encode(entry), self.now_ms, 0))
+        CONTROLLER.apply(
+            self.controller, StoredEntry(offset, self.now_ms, msgspec.msgpack.encode(entry), self.now_ms, 0)
+        )
 
     @rule(days=DAYS, ticked=st.booleans(), others_write=st.booleans())
     def time_passes(self, days: int, ticked: bool, others_write: bool) -> None:

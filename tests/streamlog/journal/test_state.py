@@ -20,7 +20,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
     UsageError,
 )
-from l0gc.storage.entry import Landed
+from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.journal.admission import Admission, EpochWindow
 from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -451,7 +451,7 @@ def test_files_that_do_not_fill_their_range_are_refused(wrong: str) -> None:
         Edit(RECONCILE, 1, [EditedTopic(REVISION, TOPIC_ID, body)])
     payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body]]])
     with pytest.raises(CorruptObjectError, match="should never have landed"):
-        apply(j.state, Landed(2, 0, payload, 0, 0), "the entry")
+        apply(j.state, StoredEntry(2, 0, payload, 0, 0), "the entry")
 
 
 # -- records that do not fit the value schema ------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ def test_a_body_that_is_not_an_entry_is_named_and_changes_nothing(payload: bytes
     j = two_objects()
     before = copy_of(j.state)
     with pytest.raises(CorruptObjectError, match="some entry"):
-        apply(j.state, Landed(2, 0, payload, 0, 0), "some entry")
+        apply(j.state, StoredEntry(2, 0, payload, 0, 0), "some entry")
     assert same(j.state, before)
 
 
@@ -578,5 +578,5 @@ def test_a_copy_of_the_state_does_not_share_its_columns() -> None:
     j = two_objects()
     before = copy.deepcopy(MACHINE.encode(j.state))
     other = copy_of(j.state)
-    apply(other, Landed(2, 0, msgspec.msgpack.encode(Objects([extents_of(7, {0: 1})])), 0, 0), "")
+    apply(other, StoredEntry(2, 0, msgspec.msgpack.encode(Objects([extents_of(7, {0: 1})])), 0, 0), "")
     assert MACHINE.encode(j.state) == before
