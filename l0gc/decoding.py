@@ -15,7 +15,7 @@ from l0gc.errors import CorruptObjectError
 T = TypeVar("T")
 
 UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for another type or form, for text that is not UTF-8, and for values nested too deeply."""
+"""The errors of a decoder for a wrong type or form, for text that is not UTF-8, and for values nested too deeply."""
 
 
 def decoded(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, wrong: str) -> T:

@@ -1,4 +1,4 @@
-"""Where things are in the bucket: the L0 key layout, and the paths under `l0gc/` and `level_one/`.
+"""The bucket's layout: L0 keys, and the paths under `l0gc/` and `level_one/`.
 
 What makes deletion safe: a key is an L0 key only if it has exactly the layout's shape (width, ASCII digits, UUID). All
 other keys parse to None; they are counted and shown, but never deleted (hazard 13).

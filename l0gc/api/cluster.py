@@ -694,7 +694,7 @@ class Cluster:
         """Accept a journal that was set back to an older copy, if its newest log is lost for good; return the new tick's
         epoch.
 
-        What its lost entries named is then lost, and nothing lands below that epoch any more. As `l0gc housekeep
+        Whatever only its lost entries named is then lost, and nothing lands below that epoch any more. As `l0gc housekeep
         --accept-set-back`, which first shows why the journal is refused, and asks.
         """
         from l0gc.streamlog.set_back import accept_set_back

@@ -92,7 +92,7 @@ def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, jav
 
 
 class Engine:
-    """What does the work of a call. Use it in a `with` block, which ends a session that was started in it.
+    """Does the work of a call. Use it in a `with` block, which ends a session that was started in it.
 
     Args:
         wanted: `local`, `spark`, or `auto` for whichever suits the work.

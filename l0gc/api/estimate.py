@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a kind of work goes.
+    """The speed of a kind of work.
 
     Attributes:
         here: units a second in this process, for each of its cores that the work uses.
@@ -48,7 +48,7 @@ CLUSTER_CORES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Where Spark would do the work.
+    """The place where Spark would do the work.
 
     Attributes:
         master: its name in messages.
@@ -65,7 +65,7 @@ class SparkPlace:
 
 @dataclass(frozen=True, slots=True)
 class EngineEstimate:
-    """How long a kind of work takes, for any number of units.
+    """The estimated time of a kind of work, for any number of units.
 
     Attributes:
         pace: of the work.

@@ -58,7 +58,7 @@ class StepError(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GcResult(Outcome):
-    """What each step did; None if it did not run, or has no result.
+    """The result of each step; None if it did not run, or has no result.
 
     `refused` is whether the store did not let a step read or write at all, as it would not let `l0gc status`.
 
@@ -216,7 +216,7 @@ class _Run:
 
 
 class Due:
-    """Each `no_…` returns why its step is not due, or nothing if it is.
+    """Decides which steps are due. Each `no_…` returns why its step is not due, or an empty text if it is.
 
     Once housekeeping has found that no log went back, these checks do not repeat that. Each due step does, and so does
     the check of vacuum, at the end.

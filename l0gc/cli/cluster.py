@@ -133,7 +133,7 @@ def _accept(out: Output, cluster: Cluster, journal: int, *, yes: bool) -> None:
             out,
             cluster,
             "accept",
-            f"journal {journal} as it is, though {why}. What its lost entries named is then lost",
+            f"journal {journal} as it is, though {why}. Whatever only its lost entries named is then lost",
         )
     epoch = cluster.accept_set_back(journal)
     out.note(f"journal {journal} is accepted as it is, at epoch {epoch}: run l0gc reconcile next", "set_back_accepted")
@@ -156,7 +156,7 @@ def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barr
 
 @cli_command("pause")
 @click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep then reports.")
-@click.option("--by", metavar="NAME", help="Who pauses.  [default: user@host]")
+@click.option("--by", metavar="NAME", help="The name of the person or job that pauses.  [default: user@host]")
 @cluster_options()
 def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> None:
     """Pause all sweeps of this cluster, wherever they run: they exit with 4 and say why, until l0gc resume.

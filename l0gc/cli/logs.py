@@ -1,4 +1,4 @@
-"""What goes to stderr: notes and errors, with `-v` what the work does, as text or as JSON, one event a line.
+"""Writes to stderr: notes and errors, with `-v` also the steps of the work, as text or as JSON, one event per line.
 
 Only l0gc's own loggers are shown. Libraries' loggers stay unchanged at every `-v`: botocore's would record signed requests,
 and py4j's a traceback on Ctrl-C. Secrets are removed (`l0gc/redaction.py`), whichever library wrote them into a message,

@@ -69,7 +69,7 @@ def size_up_to(most: int) -> Callable[[object], int]:
                 f"{value!r} is not a valid size; use for example 4MiB, 512KiB or a number of bytes"
             )
         if n > most:
-            raise click.BadParameter(f"{value!r} is more than {most >> 30}GiB")
+            raise click.BadParameter(f"{value!r} is more than {most >> 30}GiB; give at most that")
         return n
 
     return size

@@ -105,7 +105,7 @@ class DroppedBatch(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What is known of a listed key: its epoch (-1 if it is not such a key), its unit's fence, and its status there.
+    """The facts about a listed key: its epoch (-1 if it is not such a key), its unit's fence, and its status there.
 
     Nothing stamped below the fence is ever listed again. The status is whether the unit lists it, or has dropped it.
     `unknown`: it belongs to something that the writers should have, and do not (hazard 10).

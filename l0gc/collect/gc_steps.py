@@ -43,7 +43,7 @@ SCAN_EVERY_MS: Final = 24 * 3_600_000
 
 
 class GcNote(msgspec.Struct, frozen=True):
-    """What the last `gc` runs saw, used only by the next one.
+    """The observations of the last `gc` runs, for the next one only.
 
     Attributes:
         landed: a number for everything that had landed when M was last computed; it differs if anything has landed since.

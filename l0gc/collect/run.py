@@ -54,7 +54,7 @@ _STOPPED_CODE: Final = 130
 
 
 class RunResult(Tally, Outcome, kw_only=True):
-    """What a run that deletes did, or would do. A dry run reports as deleted what the real run would delete.
+    """The result of a run that deletes. A dry run reports as deleted what the real run would delete.
 
     `stopped`: the caller or a pause ended it. `paused`: the pause that is set, or that ended the run.
     """

@@ -162,7 +162,7 @@ class RunDetail(RunEntry):
 
 
 class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
-    """What a run did with one object.
+    """One object in the record of a run.
 
     Attributes:
         run_id: The run.

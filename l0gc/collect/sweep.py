@@ -37,12 +37,12 @@ Ranges = Sequence[tuple[int, int]]
 
 
 class SweepResult(RunResult, kw_only=True):
-    """What a sweep did, or would do.
+    """The result of a sweep, or of its dry run.
 
     Attributes:
         watermark: The published M; -1 if none is published: then nothing is read or deleted.
         bound: The highest epoch that the run was to delete: M, or less by `--grace` or `--up-to`; -1 for none.
-        dry_run: Whether it was one, also as a shadow run.
+        dry_run: Whether it was a dry run or a shadow run.
         listed: Keys read. The skip-scan does not read all there are.
         eligible: Those of them at or below the bound, whatever their age.
         deleted: Objects deleted; of a dry run, those that would be; of a shadow run, those that no earlier one has on
@@ -52,12 +52,12 @@ class SweepResult(RunResult, kw_only=True):
         held_by_age: Eligible objects younger than `--min-age`.
         unparsable: Keys read that are not L0 keys. They stay.
         uploads_aborted: Unfinished multipart uploads aborted.
-        requests: `list` and `delete` requests, each repeated delete counted, repeated lists not. Of a dry run, the
+        requests: `list` and `delete` requests, each repeated delete counted, repeated lists not. A dry run counts the
             deletes of full batches: `--max-rate` and a slow store make smaller ones.
         throttled: How often the store asked to slow down, or did not answer in time.
         backpressure_seconds: How long deleting waited because of that.
         failures: Up to 20 failures, each with `key`, `code` and `message`.
-        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
+        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not answer.
         engine: `local` or `spark`.
         engine_reason: Why that one.
         stopped: Whether a signal or a pause ended the run.

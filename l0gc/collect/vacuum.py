@@ -31,7 +31,7 @@ from l0gc.storage.workers import LOCAL
 
 
 class VacuumResult(RunResult, kw_only=True):
-    """What a vacuum did, or would do: the deleted objects and bytes of each kind, and the sum of all kinds.
+    """The result of a vacuum, or of its dry run: the deleted objects and bytes of each kind, and their sum.
 
     Attributes:
         deleted: Of each kind the `objects` deleted and their `bytes`; of a dry run, those that would be.
@@ -116,7 +116,7 @@ class VacuumResult(RunResult, kw_only=True):
 
 
 class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
-    """One run."""
+    """Runs one vacuum."""
 
     operation = Vacuum
 

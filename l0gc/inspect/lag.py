@@ -32,7 +32,7 @@ _POSITIONS: Final = msgspec.json.Decoder(dict[str, dict[str, int]])
 
 
 class QueryPosition(msgspec.Struct, frozen=True):
-    """Where a query is in a partition, and what it has not read of it.
+    """A query's position in a partition, and how much it has not read.
 
     Attributes:
         source: which of the query's sources reads it, from 0.
@@ -54,7 +54,7 @@ class QueryPosition(msgspec.Struct, frozen=True):
 
 
 class QueryLag(msgspec.Struct, Outcome, frozen=True):
-    """How far a query is behind, after the micro-batch `batch_id`, at `as_of_ms` by the store's clock."""
+    """The lag of a query after the micro-batch `batch_id`, at `as_of_ms` by the store's clock."""
 
     batch_id: int
     as_of_ms: int

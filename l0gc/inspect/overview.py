@@ -1,4 +1,4 @@
-"""What a cluster is doing: the one value that status, explain, doctor, the report and the metrics show.
+"""Describes what a cluster is doing: the one value that status, explain, doctor, the report and the metrics show.
 
 `Journals` is what was read from the logs. `Overview` adds what follows from them and from the rest of the bucket;
 `reading.py` fills it in, and `causes.py` draws the conclusions. `journal/summary.py` decides what a partition holds, and
@@ -294,7 +294,7 @@ class DatedHolder(Holder, frozen=True):
 
 
 class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
-    """What the newest scan saw, judged by the currently published M.
+    """The garbage of the newest scan, by the currently published M.
 
     Attributes:
         deleted_objects: what sweeps that began since then have deleted, and `undelete` has not brought back.
@@ -314,7 +314,7 @@ class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
 
 
 class PinCost(msgspec.Struct, frozen=True):
-    """What a pin keeps from being deleted, as far as known.
+    """The objects that a pin keeps from being deleted, if known.
 
     Attributes:
         watermark: M does not pass it; None for a pin of L1 alone.

@@ -15,7 +15,7 @@ _DYNAMIC: Final = "spark.dynamicAllocation"
 
 
 class Worker(NamedTuple):
-    """What a worker offers to executors."""
+    """The resources that a worker offers to executors."""
 
     cores: int
     memory_mb: int

@@ -18,7 +18,7 @@ from pyspark import SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
-"""The exceptions of a failed Spark job: from Python, from Java, or because Java has gone."""
+"""The exceptions of a failed Spark job: from Python, from Java, or because Java has ended."""
 _NUMBERS: Final = itertools.count()
 
 

@@ -101,11 +101,11 @@ def get_session(
         if settings["spark.master"].startswith(STANDALONE):  # which Spark tried for a minute
             raise L0gcError(
                 f"no master of Spark {pyspark.__version__} answers at {settings['spark.master']} ({said}); "
-                "run it with -vv for what Java says"
+                "run it with -vv for Java's output"
             ) from e
-        raise UsageError(f"Spark could not be started: {said} (run it with -vv for what Java says)") from e
+        raise UsageError(f"Spark could not be started: {said} (run it with -vv for Java's output)") from e
     except (PySparkException, PySparkRuntimeError, OSError) as e:
-        raise UsageError(f"Spark could not be started: {e} (run it with -vv for what Java says)") from e
+        raise UsageError(f"Spark could not be started: {e} (run it with -vv for Java's output)") from e
 
 
 def stop(spark: SparkSession) -> None:

@@ -67,7 +67,7 @@ _REASON: Final = re.compile(r"(?:[\w.]+\.)?\w+(?:Error|Exception): .+")
 
 
 class WorkerCheck(NamedTuple):
-    """What one Python worker has: the version of each package or None, and what kept l0gc from being imported."""
+    """The packages of one Python worker, with versions or None, and what kept l0gc from being imported."""
 
     versions: Mapping[str, str | None]
     problem: str = ""

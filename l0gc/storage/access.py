@@ -1,4 +1,4 @@
-"""Where the bucket is, and with which credentials: botocore decides once, and every client is given its decision.
+"""Finds the bucket and the credentials for it: botocore decides once, and every client gets its decision.
 
 botocore knows the environment, profiles, partitions, proxies and each kind of credentials. obstore reads some of them by
 other rules, and could send its requests elsewhere. So botocore builds one request, which is not sent, and obstore is

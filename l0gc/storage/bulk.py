@@ -48,7 +48,7 @@ _ODD_PARTS: Final = (b"//", b"/./", b"/../")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What botocore decided about requests for objects of the bucket.
+    """Botocore's decisions about requests for objects of the bucket.
 
     Attributes:
         bucket_url: the URL that keys are appended to, whatever the addressing style.

@@ -129,7 +129,7 @@ class Replica(Generic[S]):
         return self._state
 
     def replay(self) -> Folder:
-        """Build the state anew from the log; return the listing of the log."""
+        """Rebuild the state from the log; return the listing of the log."""
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()

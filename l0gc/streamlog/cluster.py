@@ -110,7 +110,7 @@ class Handles:
         return self._new_handle(number, offset)
 
     def controller_as_of(self, offset: int) -> ControllerState:
-        """The cluster as it was after an entry of the controller's log: a pin has to keep that state."""
+        """Return the cluster's state after an entry of the controller's log; a pin must keep that state."""
         return Replica(self._log(CONTROLLER_LOG), ControllerMachine(), self.runtime, as_of=offset).catch_up()
 
     def _new_handle(self, number: int, as_of: int | None = None) -> JournalHandle:

@@ -91,7 +91,7 @@ def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
 
 
 class JournalLook:
-    """What the journals of a part contain about its keys.
+    """The contents of a part's journals that concern its keys.
 
     Args:
         state_of: returns the state of a journal after its fence.

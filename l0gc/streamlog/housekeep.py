@@ -84,7 +84,7 @@ class HousekeepResult(Outcome):
 
 @dataclass(slots=True)
 class _Log:
-    """What was done at one log, and what went wrong there."""
+    """The work done at one log, and its error."""
 
     journal: int | None
     moved: bool = False

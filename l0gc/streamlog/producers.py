@@ -1,4 +1,4 @@
-"""What is known of a producer: its newest run at the controller, and what each journal would do with that run now.
+"""Describes a producer: its newest run at the controller, and what each journal would do with that run now.
 
 Read from the controller's log and the journals' own. To describe a producer bumps no epoch: that would fence the run that
 somebody is asking about. `begin_run` bumps one, and `run_ahead` only where the controller's log went back.
@@ -23,7 +23,7 @@ _RENEW_MS: Final = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class InputView:
-    """How many of an input's records for this journal have landed. How many there will be, no log says."""
+    """The number of an input's records for this journal that have landed; no log records how many there will be."""
 
     input: str
     landed: int
@@ -80,7 +80,7 @@ class ProducerView(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
-    """What the controller knows of a producer; its newest run began at `began_ms`, by the store's clock."""
+    """The controller's record of a producer; its newest run began at `began_ms`, by the store's clock."""
 
     name: str
     producer_id: int

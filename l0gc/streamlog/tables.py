@@ -1,4 +1,4 @@
-"""What the cluster itself records about tables: which topic has one, and the pins that keep what its snapshots name.
+"""The cluster's own records of tables: which topic has one, and the pins that keep the objects of its snapshots.
 
 Nothing here needs PyIceberg. Status and the library read it, and `l0gc/integrations/iceberg/` syncs by it.
 """
@@ -82,7 +82,7 @@ class TableList(list[TableView], Outcome):
 
 @dataclass(slots=True)
 class TableSynced(Outcome):
-    """What a sync did with one table.
+    """The result of a sync of one table.
 
     Attributes:
         snapshot_id: the table's current snapshot afterwards; -1 without one.
@@ -106,7 +106,7 @@ class TableSynced(Outcome):
 
 @dataclass(slots=True)
 class TableSyncResult(Outcome):
-    """What a sync did with each table, and which tables it could not sync.
+    """The result of a sync of each table, and the tables that could not be synced.
 
     Attributes:
         tables: What was done with each table: `snapshot_id`, its newest snapshot, -1 without one; `added` and

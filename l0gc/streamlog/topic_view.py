@@ -1,5 +1,4 @@
-"""A view of what a topic's partitions in one journal hold now: their offsets, their L1 objects, and where a time
-begins.
+"""Shows a topic's partitions in one journal: their offsets, their L1 objects, and the first offset of a time.
 
 A view does not change: it shows the journal at the time of its creation. An object that it names may have been replaced
 since; if it is not found, the caller creates another view. `topic_copy` is the same without a request.
@@ -111,7 +110,7 @@ class TopicView:
         return l0_bytes(self._known, self.partitions, starts, ends)
 
     def at_time(self, timestamp_ms: int | Rows, unreadable: dict[int, L0gcError] | None = None) -> Rows:
-        """For each partition the first record that is not older, or else the next offset.
+        """Return for each partition the first record of this time or later, otherwise the next offset.
 
         Args:
             timestamp_ms: of all partitions, or of each; `NEVER` for one that is not asked about.

@@ -154,7 +154,7 @@ def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Rete
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """What a partition holds. `last_reconciled_offset` is -1 before anything was reconciled or deleted."""
+    """The offsets of a partition. `last_reconciled_offset` is -1 before anything was reconciled or deleted."""
 
     partition: int
     journal: int

@@ -65,7 +65,7 @@ the memory.
 
 @dataclass(frozen=True)
 class ExternalFiles(SnapshotLimits):
-    """Where the other system's files are, and how to read them.
+    """The other system's files: where they are, and how to read them.
 
     Attributes:
         reports: a file or a folder, local or `s3://`: the columns topic, partition, gc_epoch; if they are there also

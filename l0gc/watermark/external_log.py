@@ -61,7 +61,7 @@ class SnapshotLimits:
 
 
 class ExternalLog(NamedTuple):
-    """What the other system exports, all from one snapshot.
+    """The other system's export, all from one snapshot.
 
     Attributes:
         cluster_epoch: its epoch; no partition admits data below what its report says, and none above this is in use yet.
@@ -112,7 +112,7 @@ class ExternalLog(NamedTuple):
 
 
 class ExternalExport(Protocol):
-    """What another system exports, located but not yet read."""
+    """Another system's export, located but not yet read."""
 
     @property
     def files(self) -> int:
@@ -124,7 +124,7 @@ class ExternalExport(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalEpochs(SnapshotLimits):
-    """What a program knows of its own system with an external log, without files.
+    """A program's own data on a system with an external log, without files.
 
     Take `gc_epochs` first, then `partitions` and `cluster_epoch` at once, as of one moment of your log.
 

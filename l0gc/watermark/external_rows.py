@@ -95,7 +95,7 @@ def spread(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
 
 
 class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What rows add up to. Each partition's rows are in one summary; `merged` puts those of different partitions together.
+    """A summary of rows. Each partition's rows are in one summary; `merged` puts those of different partitions together.
 
     Attributes:
         partitions: how many are listed.

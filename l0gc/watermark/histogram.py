@@ -22,7 +22,7 @@ SAMPLES: Final = 5
 
 
 class EpochRow(msgspec.Struct, frozen=True, array_like=True):
-    """What the bucket holds at one epoch; `epoch` is None for keys that are not L0 keys.
+    """The objects of the bucket at one epoch; `epoch` is None for keys that are not L0 keys.
 
     `sample_key` is the lowest of the keys; `oldest_ms` is when the oldest object was written, by the store's clock.
     """

@@ -47,7 +47,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkResult(Outcome):
-    """What a run found and did.
+    """The result of a computation of M.
 
     Attributes:
         watermark: M; -1 if nothing may be deleted.

@@ -41,7 +41,7 @@ MAX_ROWS: Final = 100_000
 
 
 class ScanRow(msgspec.Struct, frozen=True):
-    """What the bucket holds at one epoch.
+    """The objects of the bucket at one epoch.
 
     Attributes:
         epoch: The epoch; null for keys that are not L0 keys.
@@ -97,7 +97,9 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanSnapshot(msgspec.Struct, frozen=True):
-    """What a scan saw. `rows` are in order of epoch; a row for keys that are not L0 keys comes last, if any exist."""
+    """The observations of a scan. `rows` are in order of epoch; a row for keys that are not L0 keys comes last, if any
+    exist.
+    """
 
     totals: ScanTotals
     rows: list[ScanRow]
@@ -109,7 +111,7 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
 
 
 class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
-    """What a scan saw, as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock.
+    """A scan as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock.
 
     Fields that are printed elsewhere, or as ages, are not in its JSON.
     """

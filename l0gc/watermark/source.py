@@ -55,14 +55,14 @@ class ClusterIdentity(NamedTuple):
 
 
 class PinnedUnits(NamedTuple):
-    """What pins hold, in the form of units without partitions, and the epoch at which they were read."""
+    """The objects held by pins, as units without partitions, and the epoch at which the pins were read."""
 
     as_of: int
     held: Sequence[UnitSummary] = ()
 
 
 class ClusterHandle(Protocol):
-    """What the collector needs of a cluster. `l0gc.streamlog.cluster.Handles` is one."""
+    """The collector's interface to a cluster. `l0gc.streamlog.cluster.Handles` is one."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -118,12 +118,12 @@ class Holder(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`events/0`; empty for a unit as a whole."""
+        """Return the partition, such as `events/0`; empty for a unit as a whole."""
         return f"{self.topic}/{self.partition}" if self.topic else ""
 
 
 class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the partitions of one unit may still need.
+    """The needs of one unit's partitions.
 
     Attributes:
         unit: what messages call it: `journal 3`.

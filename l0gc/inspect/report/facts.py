@@ -90,8 +90,8 @@ class EpochBar(msgspec.Struct, frozen=True):
     """The objects of the epochs from `first_epoch` to `last_epoch`; either all of them are eligible, or none.
 
     Attributes:
-        held_by: the partition with the lowest M(p) of those that still may need one of them; empty for none.
-        holders: how many do, at most.
+        held_by: the partition with the lowest M(p) among those that may still need these objects; empty if there is none.
+        holders: at most how many partitions may.
     """
 
     first_epoch: int
@@ -105,7 +105,7 @@ class EpochBar(msgspec.Struct, frozen=True):
 
 
 class DeletedBar(msgspec.Struct, frozen=True):
-    """What the run that began at `started_ms` deleted, or all the runs of the day that began then (`runs` of them)."""
+    """The objects deleted by the run that began at `started_ms`, or by all `runs` of the day that began then."""
 
     started_ms: int
     objects: int
@@ -125,7 +125,7 @@ class TrendPoint(msgspec.Struct, frozen=True):
 
 
 class Savings(msgspec.Struct, frozen=True):
-    """What the runs since `since_ms` deleted, and what it would cost each month if it still existed.
+    """The objects that runs since `since_ms` deleted, and what they would cost each month if they still existed.
 
     `at_most`: two runs overlapped, and a store also reports an already deleted object as deleted.
     """
@@ -139,7 +139,7 @@ class Savings(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """How much became garbage per day from `from_ms` to `to_ms`, and how much there would be in a week without a sweep."""
+    """The garbage per day from `from_ms` to `to_ms`, and the total after a week without a sweep."""
 
     from_ms: int
     to_ms: int

@@ -171,7 +171,7 @@ class ReadCounts(msgspec.Struct):
 
 
 class ShadowProof(msgspec.Struct):
-    """What shadow runs would have deleted, and what was read to judge it; `sentence` sums it up.
+    """The objects that shadow runs would have deleted, and what was read to judge them; `sentence` sums it up.
 
     `runs` left records since `since_ms`, of `objects` and `bytes` in all. `until_ms` is when the journals were read; of the
     entries since the first of these runs `entries` were read, and `entries_gone` had been truncated. `log_lines` of access
@@ -273,7 +273,7 @@ DOUBTFUL: Final = frozenset(
 
 @dataclass(frozen=True)
 class Basis:
-    """What is published, and the controller's snapshot taken after it.
+    """The published M, and the controller's snapshot taken after it.
 
     L1 objects changed after `young_after_ms`, by the store's clock, may still be listed by a journal. The topics
     `to_be_closed` were deleted so long ago that each of their journals has closed them.

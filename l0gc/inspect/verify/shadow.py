@@ -81,8 +81,8 @@ class LoggedRead(NamedTuple):
 
 @dataclass(slots=True)
 class _Needs:
-    """What names an object at or below `limit`, by key: partitions that wait for it, entries (as suspects with journal and
-    offset), and reads.
+    """The needs of objects at or below `limit`, by key: waiting partitions, entries (suspects with journal and offset), and
+    reads.
     """
 
     limit: int

@@ -1,4 +1,4 @@
-"""What a sync of a table decides (pure): what a snapshot's summary records, which snapshots end, and what is new or gone.
+"""Decides a table's sync (pure): a snapshot's summary, which snapshots end, and which objects are new or gone.
 
 What makes it safe (hazard 37):
 

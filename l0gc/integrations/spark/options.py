@@ -123,7 +123,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and how. A stream ignores `ending`; a batch ignores a trigger's limits.
+    """The options of a read. A stream ignores `ending`; a batch ignores a trigger's limits.
 
     Attributes:
         topics: their names.
@@ -154,7 +154,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What to write where. `topic` is for all rows, or each row names its own; `batch_id` needs a producer's name."""
+    """The options of a write. `topic` is for all rows, or each row names its own; `batch_id` needs a producer's name."""
 
     place: ClusterAddress
     topic: str | None

@@ -34,8 +34,7 @@ SLICE_BYTES: Final = 64 << 20
 LEAST_SLICE_BYTES: Final = 1 << 20
 """The least for a task of its own: starting one costs about as much as reading this."""
 _ROOM: Final = 1.1
-"""How much more than its share a task may read, since parts of nearly equal weight add up to more; another task costs more.
-"""
+"""The factor by which a task may exceed its share: for parts of nearly equal weight, another task would cost more."""
 
 
 @dataclass(frozen=True)

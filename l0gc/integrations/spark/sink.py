@@ -1,30 +1,29 @@
-"""What Spark calls to write: tasks stage objects (`stage.py`), and the driver lands them in their journals, each batch once.
+"""Spark's writers: tasks stage objects (`stage.py`), and the driver lands them in their journals, each batch once.
 
-As the readers (`readers.py`), writers are sent to the tasks, and connect where they are.
+Like the readers (`readers.py`), writers are sent to the tasks, and connect where they run.
 
-**One entry.** What a batch has for one topic in one journal is offered as one request of one epoch, which a journal takes
-with one entry, whole or not at all. So a driver that dies leaves each journal with all of the batch or none of it, and the
-next one can find out which. Objects that tasks staged at different epochs, which are those of a micro-batch that a tick cuts
-in two, are therefore written again at the newest one first.
+**One entry.** A batch's part for one topic in one journal is offered as one request of one epoch, which the journal accepts
+with one entry, whole or not at all. So a driver that dies leaves each journal with all of its part or none, and the next
+one finds out which. If a tick falls into a micro-batch, its objects have two epochs, and those of the older one are first
+written again at the newer one.
 
-**Once.** A query is a producer, and its input is its micro-batches, one after another: each object says where in them it
-begins and ends, and a journal takes it only where it has come to there, at the very offset where it lands. So two drivers
-of one query, a driver that was taken for dead, and a micro-batch that is replayed, perhaps in other objects, land a batch
-once, whichever comes first. A driver goes on with the producer's run and does not begin another: it needs no fence against
-the driver before it, and a run that begins is an entry of the controller, that is an epoch for everybody.
+**Once.** A query is a producer, and its input is the sequence of its micro-batches. Each object records where in them it
+begins and ends, and a journal accepts it only if it has reached that position at the very offset where it lands. So a batch
+lands once, even from two drivers of one query, or replayed in other objects. A driver continues the producer's run: it
+needs no fence against the driver before, and a new run would be an entry of the controller, and so an epoch for all.
 
-**The same rows** (hazard 30). A number alone does not identify a batch: a query that goes on with an older copy of its
-checkpoint, or without the newest files of it, gives the number of a batch that has landed to other rows. To skip them would
-lose them, to land them would repeat others. So with the number a journal keeps how many rows the whole batch had and their
-digest (`stage.py`). The same number with the same rows has landed; with other rows it is an error, and so is a number below
-the newest, since Spark replays only the last batch. Partitions are not part of that: a replay may choose them anew. It must
-not do so while some journals lack their part, or a row would land twice and another never. So a journal also keeps in how
-many places the batch's rows were, and a digest of which row was where.
+**The same rows** (hazard 30). A number alone does not identify a batch: a query that continues with an older or incomplete
+checkpoint gives a landed batch's number to other rows. Skipping them would lose them, and landing them would repeat others.
+So a journal keeps, with the number, the whole batch's row count and digest (`stage.py`). The same number with the same rows
+has landed; with other rows it is an error. So is a number below the newest, since Spark replays only the last batch.
+Partitions are not compared, since a replay may choose others. It must not do so while some journals lack their part, or a
+row would land twice and another never. So a journal also keeps in how many places the batch's rows were, and a digest of
+which row was where.
 
 **Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
-refuses it; then it is written again at a fresh epoch, from what was staged, and offered again. If it has been swept by then,
-the batch fails with nothing of it in that journal, and can be replayed. Safety is where it always is: a journal admits no
-epoch that M may have passed.
+refuses it; the staged content is then written again at a fresh epoch and offered again. If it was swept before, the batch
+fails with nothing of it in that journal, and can be replayed. Safety rests on admission: a journal admits no epoch that M
+may have passed.
 """
 
 from __future__ import annotations

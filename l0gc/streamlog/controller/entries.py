@@ -58,7 +58,7 @@ MAX_PINS: Final = 1_000
 
 
 class LogPlace(NamedTuple):
-    """Where an entry lands: its offset, the epoch that it begins, and the log's time then."""
+    """The place where an entry lands: its offset, the epoch that it begins, and the log's time then."""
 
     offset: int
     epoch: int

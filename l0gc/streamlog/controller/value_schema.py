@@ -52,12 +52,12 @@ class ValueColumn(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def column(self) -> str:
-        """What the column is called at the top level of L1 and of tables."""
+        """Return the column's name at the top level of L1 and of tables."""
         return f"value_{self.name}" if self.name.lower() in OWN_COLUMNS else self.name
 
     @property
     def decimal(self) -> tuple[int, int] | None:
-        """The digits of a decimal, and how many of them are after the point; None for another type."""
+        """Return a decimal's digits, and how many of them follow the point; None for another type."""
         found = DECIMAL.fullmatch(self.type)
         return None if found is None else (int(found[1]), int(found[2]))
 
@@ -87,7 +87,7 @@ def fields_json(columns: Sequence[ValueColumn]) -> list[dict[str, Any]]:
 
 
 def each_column(columns: Iterable[ValueColumn]) -> Iterator[ValueColumn]:
-    """The columns and all that is nested in them."""
+    """Yield the columns and all columns nested in them."""
     for c in columns:
         yield c
         yield from each_column(c.children)
@@ -187,7 +187,7 @@ def columns_of(given: str | Mapping[str, Any]) -> tuple[ValueColumn, ...]:
 
 
 def _of_field(f: Mapping[str, Any]) -> ValueColumn:
-    """A field of Iceberg's or of Arrow's JSON; the type of Arrow's is an object with a name."""
+    """Return the column for a field of Iceberg's or Arrow's JSON; Arrow's type is an object with a name."""
     kind = f["type"]
     if isinstance(kind, Mapping) and "name" in kind:
         return _of_arrow(str(f["name"]), kind, f.get("children", ()))
@@ -319,7 +319,7 @@ def _text_type(value: str) -> Literal["timestamptz", "timestamp", "date", "strin
 
 
 def _joined(a: ValueColumn, b: ValueColumn) -> ValueColumn:
-    """A shape that both have."""
+    """Return a shape that fits both."""
     if _UNKNOWN in {a.type, b.type}:
         return b if a.type == _UNKNOWN else a
     if a.type == b.type == _STRUCT:
@@ -338,7 +338,7 @@ def _joined(a: ValueColumn, b: ValueColumn) -> ValueColumn:
 
 
 def _proposed(shape: ValueColumn) -> ValueColumn:
-    """A shape without what no column can be made of."""
+    """Return a shape without the parts that cannot become columns."""
     if shape.type == _UNKNOWN:
         return ValueColumn(0, shape.name, "string" if shape.name else _STRUCT)
     if shape.type not in {_LIST, _STRUCT}:

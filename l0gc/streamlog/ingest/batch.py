@@ -41,8 +41,8 @@ class JournalRuns:
 
 
 class Position:
-    """How far an identified input was read, in each run. `landed` is how many of its records have landed before in
-    each run.
+    """The position up to which an identified input was read, in each run. `landed` is how many of its records have landed
+    before in each run.
     """
 
     def __init__(self, input_id: str, runs: JournalRuns, landed: Sequence[int]) -> None:

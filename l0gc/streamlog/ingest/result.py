@@ -68,7 +68,7 @@ class Placeholders:
 
 @dataclass
 class UploadResult(Outcome):
-    """What an upload did.
+    """The result of an upload.
 
     Attributes:
         records: Records that landed.

@@ -86,8 +86,7 @@ Kind = Literal["reconcile", "merge", "expire", "give-up"]
 
 
 class Change(NamedTuple):
-    """What an edit does to a topic's partitions, in rows by partition and offset; `partitions` are those that it
-    changes.
+    """The changes of an edit in a topic's partitions, as rows by partition and offset; `partitions` are the changed ones.
 
     `added` and `removed` are L1 objects, `indexes` and `removed_indexes` index objects; `starts` are new log start
     offsets; `misfits` counts the added records that do not fit the topic's value schema.
@@ -260,7 +259,7 @@ def _check_change(kind: Kind, c: Change) -> None:
 
 
 class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """From now on no entry lists an L1 or index object that is stamped below `epoch`."""
+    """Forbids entries from now on to list an L1 or index object that is stamped below `epoch`."""
 
     epoch: Int62
 
@@ -283,7 +282,7 @@ class ClosedTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """These topics are deleted. `epoch` is the cluster epoch at the time of the append."""
+    """Records that these topics are deleted. `epoch` is the cluster epoch at the time of the append."""
 
     topics: list[ClosedTopic]
     epoch: Int62 = 0

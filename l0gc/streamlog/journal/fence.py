@@ -29,7 +29,7 @@ _LARGEST: Final = ("window_size", "last_rejected_gap")
 
 @dataclass(slots=True)
 class FenceCounters:
-    """What one fence has done since its process began, for metrics.
+    """Counts of one fence since its process began, for metrics.
 
     `window_size` is the current number of epochs in the window that admission uses. `last_rejected_gap` is how far the
     last refused epoch was below the window. `rejected_at_landing` counts epochs that the fence had admitted and the log

@@ -67,8 +67,8 @@ _OBJECT_BYTES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LandedObject:
-    """Where an object landed. `bases` has the first offset of each of its extents, or None if they are already in L1
-    or the journal cannot be read.
+    """The place where an object landed. `bases` has the first offset of each of its extents; None if they are in L1
+    already, or the journal cannot be read.
     """
 
     log_offset: int

@@ -59,7 +59,7 @@ class LandedSequence(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InputProgress(msgspec.Struct, array_like=True):
-    """How many of an input's records for this journal have landed, when the last ones did, and their batch."""
+    """The number of an input's records for this journal that have landed, when the last ones did, and their batch."""
 
     landed: Int62
     time_ms: Int62
@@ -68,7 +68,7 @@ class InputProgress(msgspec.Struct, array_like=True):
 
 
 class ProducerState(msgspec.Struct, array_like=True):
-    """What a journal records about a producer: enough to recognise a repeated object, a gap and a zombie."""
+    """A journal's record of a producer: enough to recognise a repeated object, a gap and a zombie."""
 
     epoch: Int62
     run: str

@@ -120,7 +120,7 @@ class JournalState:
     # -- L1 that nothing names any more -----------------------------------------------------------------------------------
 
     def dropped_of(self, revision: int) -> Rows:
-        """What the topic has dropped and not purged, as rows of `DROPPED`."""
+        """Return what the topic has dropped and not purged, as rows of `DROPPED`."""
         return np.asarray(self.dropped[self.dropped["revision"] == revision])
 
     def has_dropped(self, revision: int) -> bool:

@@ -34,7 +34,7 @@ TopicRun = tuple[Topic, JournalRun]
 
 
 class JournalTask(msgspec.Struct, frozen=True, array_like=True):
-    """What a reader needs to read one journal; M is held at `floor` if it cannot be read."""
+    """The task to read one journal; M is held at `floor` if it cannot be read."""
 
     journal: int
     runs: list[TopicRun]

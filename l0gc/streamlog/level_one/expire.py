@@ -66,7 +66,7 @@ class NewStart:
 
 @dataclass(slots=True)
 class ExpireResult(Outcome):
-    """What was deleted, or would be in a dry run.
+    """The deleted records, or those that a dry run would delete.
 
     Attributes:
         dry_run: Whether nothing was deleted.
@@ -186,7 +186,7 @@ def _expire(
 
 
 class Loss(NamedTuple):
-    """How many records of a topic the next expiry would delete, and how many are there."""
+    """The number of a topic's records that the next expiry would delete, and of all its records."""
 
     topic: str
     records: int

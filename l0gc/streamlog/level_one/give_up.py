@@ -78,7 +78,7 @@ class GiveUpRecord(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GiveUpResult(Outcome):
-    """What was given up.
+    """The records that were given up.
 
     Attributes:
         records: How many records are holes now.

@@ -58,19 +58,19 @@ _COUNTED: Final = (*_MERGED, "lost", "errors")
 
 @dataclass(slots=True)
 class MergeResult(Outcome):
-    """What a run did, or with `dry_run` would do.
+    """The result of a merge, or of its dry run.
 
     Attributes:
-        merged: `objects_before`: L1 objects that merges replaced. `objects_after`: those others.
-            `records`: how many they hold. `bytes`: their size; in a dry run the size of those before, which is the most
-            that it can be. `bytes_read`: the size of those before. `partitions`: in how many partitions.
+        merged: `objects_before`: L1 objects that merges replaced. `objects_after`: the new ones. `records`: how many these
+            hold. `bytes`: their size; a dry run gives the size of the replaced objects, its upper limit. `bytes_read`: the
+            size of the replaced objects. `partitions`: the number of partitions.
         lost: Merges that were given up, because another merge, an expiry or the deletion of the topic had changed the
-            objects. No error. What was written is in no journal; [vacuum](#l0gc-vacuum) removes it.
+            objects. Not an error. No journal names the written objects; [vacuum](#l0gc-vacuum) removes them.
         errors: What was left as it is, and why: journals that cannot be read, L1 and index objects that are missing or
             damaged, each with its partition. With any, exit code 3.
         engine: `local` or `spark`. Without anything to merge it is `local`: Spark is not started.
-        engine_reason: Why that one.
-        dry_run: Whether it was one.
+        engine_reason: Why that engine was used.
+        dry_run: Whether it was a dry run.
         seconds: How long it took, without Spark's start.
     """
 
@@ -111,7 +111,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What there is to merge, as sums for each journal; `total` adds them up, and its `bytes` are those to read."""
+    """The planned merges, as sums for each journal; `total` adds them up, and its `bytes` are those to read."""
 
     journals: list[tuple[Share, MergeResult]]
     total: MergeResult = field(default_factory=MergeResult)

@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JournalPlan:
-    """What a round can take from a journal, oldest first, and whether there is `more` after that.
+    """The objects that a round can take from a journal, oldest first, and whether there is `more` after them.
 
     `end` is the log's last offset at that moment. `errors` names what cannot be taken at all.
     """

@@ -63,23 +63,23 @@ _SHOWN: Final = 20
 
 @dataclass(slots=True)
 class ReconcileResult(Outcome):
-    """What a run did.
+    """The result of a reconcile.
 
     Attributes:
         records: Records that are in L1 now and were not before.
-        l1_objects: L1 objects that count.
+        l1_objects: L1 objects that were committed.
         bytes: Their size.
         partitions: How many partitions had records lifted.
-        lost: Partitions that another reconciler advanced, or whose topic was deleted during the run, once for each
-            round. Not an error. No journal names what was written for them; [vacuum](#l0gc-vacuum) removes it.
+        lost: Partitions that another reconciler advanced, or whose topic was deleted during the run, once for each round.
+            Not an error. No journal names what was written for them; [vacuum](#l0gc-vacuum) removes it.
         rounds: How many rounds it took.
         limited: Whether `--max-bytes` left something that could have been lifted.
-        misfits: Records that do not fit their topic's value schema. They are in L1 as they are, with nulls and a
+        misfits: Records that do not fit their topic's value schema. They are in L1 unchanged, with nulls and a
             `value_error`. Not an error.
-        errors: What was left out and why: journals that cannot be read, L0 objects that are missing or damaged, each
-            with the partitions that it holds. With any, exit code 3.
+        errors: What was skipped and why: journals that cannot be read, L0 objects that are missing or damaged, each with
+            the partitions that it holds. With any, exit code 3.
         engine: `local` or `spark`. Without anything to lift it is `local`: Spark is not started.
-        engine_reason: Why that one.
+        engine_reason: Why that engine was used.
         seconds: How long it took, without Spark's start.
     """
 
