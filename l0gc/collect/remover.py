@@ -40,7 +40,7 @@ SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
 
 @dataclass(slots=True)
 class Budget:
-    """The number of objects that may still be claimed; None for no limit. Removers that run one after another may share one."""
+    """The number of objects left to claim; None for no limit. Removers that run one after another may share one."""
 
     left: int | None = None
 
