@@ -43,7 +43,7 @@ from l0gc.operations import Gc
 def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Housekeep, reconcile, merge, expire, table sync, compute-watermark, sweep, vacuum, each if due: for cron.
 
-    A quiet cluster takes a second or two. Small clusters need no Spark, and --engine local never starts it.
+    A quiet cluster takes a second or two. Spark starts only for large work, and never with --engine local.
     Each step takes all of its own options, prefixed with its name: l0gc merge --fan-in is --merge-fan-in here. The
     settings file can set them for both commands: fan-in = 8 below [merge].
 
@@ -51,7 +51,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
     Example:
       l0gc gc --sweep-grace 1d --quiet
       l0gc gc --dry-run
-      l0gc gc --shadow       # the first days: everything is recorded, nothing is deleted
+      l0gc gc --shadow       # at first: record everything, delete nothing
     """
     text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
     # How a step's own command shows progress, ends on a signal and shows its result.

@@ -39,5 +39,5 @@ def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S
 
 
 def test_one_log_is_shown_at_a_time() -> None:
-    with pytest.raises(UsageError, match="--controller or --journal"):
+    with pytest.raises(UsageError, match="--controller and --journal exclude each other"):
         l0gc("log", "show", "--url", "s3://bucket", "--controller", "--journal", "1")

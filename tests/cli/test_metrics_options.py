@@ -68,7 +68,7 @@ def test_a_file_that_does_not_parse_is_begun_anew_with_a_note(tmp_path: Path, bo
     notes: list[str] = []
     write(path, samples(a_sweep(3), "s3://b/p"), notes.append)
     assert len(notes) == 1
-    assert "begun anew" in notes[0]
+    assert "is replaced" in notes[0]
     assert parsed(path.read_text())["l0gc_objects_deleted_total"] == 3
 
 

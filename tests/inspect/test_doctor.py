@@ -363,7 +363,7 @@ def test_a_bucket_of_a_format_that_this_l0gc_does_not_know_is_read_no_further() 
     cluster.store.put(FORMAT, b'{"version":9,"min_reader_version":9,"min_writer_version":9}')
     (found,) = guarded("cluster", lambda: doctor.cluster(another_process(cluster)), "restore it")
     assert (found.status, found.exit_code) == (FAILURE, UnsupportedFormatError.exit_code)
-    assert "knows format 3" in found.text
+    assert "supports format 3" in found.text
 
 
 def test_a_journal_that_cannot_be_read_is_named_with_its_object() -> None:

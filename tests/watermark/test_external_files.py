@@ -180,7 +180,7 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
 def test_the_epoch_may_be_a_column_but_of_one_snapshot_alone(tmp_path: Path) -> None:
     write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,7\n", p_csv="topic,partition,cluster_epoch\nt,0,9\nt,1,9\n")
     assert read(tmp_path, epoch=None).cluster_epoch == 9
-    with pytest.raises(UsageError, match="--cluster-epoch says 50"):
+    with pytest.raises(UsageError, match="--cluster-epoch is 50"):
         read(tmp_path)
     write(tmp_path, p_csv="topic,partition,cluster_epoch\nt,0,9\nt,1,10\n")
     with pytest.raises(UsageError, match="several cluster epochs"):

@@ -304,7 +304,7 @@ def test_a_block_with_other_records_than_the_journal_says_is_found(row: int, rec
     extents["records"][row] = records
     faults = block_faults(cluster.store, replace(o, extents=extents))
     assert faults is not None
-    assert "holds 16 records, others" in faults[0][1]
+    assert "holds 16 records that are not those" in faults[0][1]
 
 
 def test_what_is_left_of_a_block_may_have_gaps() -> None:
