@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from l0gc.errors import NotFoundError, UsageError, installing
+from l0gc.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     import os

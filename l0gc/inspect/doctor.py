@@ -164,7 +164,7 @@ def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -
         ("bucket", lambda: reachable(store, handles.runtime), "then run l0gc doctor again, for the rest"),
         ("permissions", lambda: permissions(store, handles.runtime), "check the credentials' policy"),
         ("settings", lambda: settings(store), "ask the owner of the bucket"),
-        ("store", lambda: promises(store, handles.runtime), "see what the store says above"),
+        ("store", lambda: promises(store, handles.runtime), "see the store's answer above"),
         ("cluster", lambda: cluster(handles), "see docs/operations.md"),
     ]
     checks: list[Check] = []

@@ -102,7 +102,7 @@ def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: Topic
     for journal, offset in note.offsets.items():
         if offset > offsets.get(journal, -1):
             raise SafetyError(
-                f"table {table.table} has what journal {journal} said at offset {offset}, and that log ends at "
+                f"table {table.table} has the objects of journal {journal} as of offset {offset}, but that log ends at "
                 f"{offsets.get(journal, -1)}: it was set back; see docs/operate-logs.md"
             )
 

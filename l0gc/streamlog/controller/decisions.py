@@ -224,8 +224,9 @@ def decide_init_producer(
             return entries.InitProducer(name, new_id, 0, -1, new_run)
         if above > state.epoch:
             raise EpochRegressionError(
-                f"a journal has seen epoch {above} of producer {name!r}, and the controller log is only at epoch "
-                f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see docs/operate-logs.md"
+                f"a journal has epoch {above} of producer {name!r}, but the controller log is only at epoch "
+                f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see "
+                f"docs/operate-logs.md"
             )
         return entries.InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
     producer_id, epoch, run = instance

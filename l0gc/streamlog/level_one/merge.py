@@ -185,7 +185,7 @@ def _merge_share(cluster: Handles, share: Share) -> MergeResult:
 
 
 class _ShareMerge(Editor):
-    """The merges of one share; what goes wrong there is among the result's errors."""
+    """Merges one share, and adds what goes wrong to the result's errors."""
 
     def __init__(self, cluster: Handles, share: Share) -> None:
         self._cluster, self._share, self._result = cluster, share, MergeResult()
@@ -193,7 +193,7 @@ class _ShareMerge(Editor):
         self._partitions: set[tuple[int, int]] = set()
 
     def run(self, *, dry_run: bool) -> MergeResult:
-        """Count what there is to merge, or merge it, round by round."""
+        """Count, or do, the merges of the share, round by round."""
         with self.alone():
             if dry_run:
                 for m in self._merges():
@@ -236,17 +236,17 @@ class _ShareMerge(Editor):
             yield from merges_of(topic, self._share.rules[revision], mine, read)
 
     def _listed(self, revision: int, partition: int, index: Rows) -> Rows:
-        """What index objects of a partition list; nothing if one cannot be read."""
+        """Return what index objects of a partition list; nothing if one cannot be read."""
         p = self.topics[revision].id(partition)
         rows = self.attempt(p, lambda: read_index(self._cluster.store, p, index))
         return NO_L1_ROWS if rows is None else rows
 
     # -- the commit of a round ----------------------------------------------------------------------------------------
 
-    def _commit(self, epoch: int, written: Sequence[Rewritten]) -> None:
-        """Commit what was written, durable and checked. The rest is reported, unless it is no longer to be merged."""
+    def _commit(self, epoch: int, written: Sequence[RewriteResult]) -> None:
+        """Commit the objects that are durable and checked. Report the others, unless they need no merge any more."""
         states = self.states()
-        by_partition: dict[tuple[int, int], list[Rewritten]] = {}
+        by_partition: dict[tuple[int, int], list[RewriteResult]] = {}
         for r in written:
             by_partition.setdefault((r.merge.revision, r.merge.partition), []).append(r)
         merges: dict[tuple[int, int], list[RewriteResult]] = {}

@@ -297,7 +297,7 @@ def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, Re
 
 
 class Commit(Editor):
-    """The commit of one round, with its epoch, in one journal, of which it took `window`."""
+    """Commits one round, with its epoch, in one journal, of which it took `window`."""
 
     def __init__(self, cluster: Handles, window: Window, epoch: int) -> None:
         self._cluster, self._epoch, self._result = cluster, epoch, ReconcileResult()
@@ -336,14 +336,14 @@ class Commit(Editor):
     # -- index objects ------------------------------------------------------------------------------------------------
 
     def _spilled(self, revision: int, rows: Rows) -> dict[str, Rows]:
-        """What the commit does to index objects: for partitions that would have too many rows in the state."""
+        """Return the changes to index objects, for partitions that would have too many rows in the state."""
         with self.handle.replica.lock:
             due = list(self._full(revision, rows))
         c = self._cluster
         return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))._asdict()
 
     def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
-        """Yield each such partition, with its rows in the state and the new ones, and its index objects."""
+        """Yield each such partition, with its old and new rows in the state, and its index objects."""
         topic = self.handle.state.topics.get(revision)
         if topic is None:
             return
@@ -383,8 +383,9 @@ class Commit(Editor):
         self.errors += [f"journal {self.handle.journal}: {why}" for why in whys]
 
     def _landed(self, revision: int, rows: Rows) -> tuple[set[int], set[int]]:
-        """Of the partitions that the journal has refused, those that an earlier try moved on, and those of which that is not
-        known. One object shows it: the state names it or has dropped it, or an index object lists it."""
+        """Return which refused partitions an earlier try moved, and for which that is unknown. One object proves it: the
+        state names it or has dropped it, or an index object lists it.
+        """
         with self.handle.replica.lock:
             state, names = self.handle.state, self.handle.state.names(revision)
             live = state.topic(revision).index
