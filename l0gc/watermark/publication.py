@@ -175,8 +175,9 @@ def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
     highest = -1 if published is None else max(published.watermark, published.cluster_epoch)
     if highest > epoch + 1:
         raise EpochRegressionError(
-            f"--above {epoch} is not far enough: {PUBLISHED_WATERMARK} knows epoch {highest}, and up to there all is "
-            "refused. Nothing was written; give the highest epoch that the bucket knows (docs/operate-logs.md says where)"
+            f"--above {epoch} is too low: {PUBLISHED_WATERMARK} has epoch {highest}, and everything up to it is "
+            f"refused. Nothing was written; give the highest epoch in the bucket (docs/operate-logs.md shows how to "
+            f"find it)"
         )
 
 
