@@ -52,7 +52,7 @@ FETCHED: Final = 256
 """So much of objects, and so many of them, are opened at once."""
 _ROWS: Final = 4096
 
-_Sources: TypeAlias = Iterable[Opened | L0gcError]
+_Sources: TypeAlias = Iterable[OpenL1File | L0gcError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def rewrite(
     with temporary_folder("merge") as directory:
         done: list[tuple[RewriteResult, dict[str, bytes]]] = []
 
-        def copy(item: tuple[MergeGroup, _Sources]) -> tuple[Rewritten, dict[str, bytes], list[tuple[str, bytes]]]:
+        def copy(item: tuple[MergeGroup, _Sources]) -> tuple[RewriteResult, dict[str, bytes], list[tuple[str, bytes]]]:
             merge, sources = item
             topic = topics[merge.revision]
             base = int(merge.sources["base"][0])
@@ -149,13 +149,13 @@ def _with_sources(
     they are copied.
     """
 
-    def opened(wanted: WantedFile) -> Opened | L0gcError:
+    def opened(wanted: WantedFile) -> OpenL1File | L0gcError:
         try:
             return open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
         except (ObjectNotFoundError, CorruptObjectError) as e:
             return e
 
-    def in_turn(merge: MergeGroup) -> Iterator[Opened | L0gcError]:
+    def in_turn(merge: MergeGroup) -> Iterator[OpenL1File | L0gcError]:
         files = _wanted(topics, merge)
         for some in grouped(files, (lambda w: w.file.bytes, FETCH_BYTES), (lambda w: 1, FETCHED)):
             yield from parallel.map(opened, some)
@@ -185,7 +185,7 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 
 def _copied(
     store: ObjectStore, merge: MergeGroup, sources: _Sources, writer: L1Writer
-) -> tuple[Rewritten, dict[str, bytes]]:
+) -> tuple[RewriteResult, dict[str, bytes]]:
     """Write the sources' records as one object; return it with the hashes of what was read."""
     hashes = Hashes()
     for source in sources:

@@ -484,7 +484,7 @@ def test_a_log_and_a_checkpoint_without_misfits_are_read() -> None:
     j = two_objects()
     body = pack(reconciled(j.state, {0: 2}).topics[0].change.added)
     payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body, b"", b"", b"", b""]]])
-    apply(j.state, Landed(2, 0, payload, 0, 0), "the entry")
+    apply(j.state, StoredEntry(2, 0, payload, 0, 0), "the entry")
     checkpoint = msgspec.msgpack.decode(MACHINE.encode(j.state))
     assert checkpoint[4][0].pop() == 0
     assert same(MACHINE.decode(msgspec.msgpack.encode(checkpoint), "an old one"), j.state)
