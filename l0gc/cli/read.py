@@ -33,9 +33,7 @@ _LENGTH_PREFIXED: Final = "length-prefixed"
 @cli_command("read")
 @click.argument("topic", shell_complete=TOPIC)
 @operation_options(Read)
-@click.option(
-    "-o", "--output", metavar="FILE", help="Write them into this file, in place of what is there; - for stdout."
-)
+@click.option("-o", "--output", metavar="FILE", help="Write them to this file, replacing its contents; - for stdout.")
 @click.option(
     "--format", "form", type=click.Choice(["lines", _LENGTH_PREFIXED]), default="lines", show_default=True,
     help="What separates records: a newline, or the length before each, as l0gc upload takes them.",
@@ -44,9 +42,8 @@ _LENGTH_PREFIXED: Final = "length-prefixed"
 def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, form: str, **options: Any) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
-    A value with a newline in it is several lines; --format length-prefixed and --json keep such values apart. With -o FILE,
-    the file is there when it is whole, and until then what was there before stays. A TIME is like 2026-01-31T12:00:00Z, or
-    how long ago: 90m, 12h, 7d.
+    A value with a newline in it is several lines; --json keeps such values apart. With -o FILE, the file is
+    replaced once the new one is complete. A TIME is like 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d.
 
     \b
     Example:
