@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import msgspec
+import pytest
 
 from l0gc.streamlog.journal.entries import Objects
 from l0gc.streamlog.journal.producers import InputSpan
@@ -30,6 +31,7 @@ threads = [threading.Thread(target=work) for _ in range(16)]
 """
 
 
+@pytest.mark.thorough
 def test_many_threads_may_decode_a_type_for_the_first_time() -> None:
     """msgspec crashes where threads learn one type at once; a decoder that is built at import has learned it."""
     payload = msgspec.msgpack.encode(Objects([extents_of(5, producer=batch(0, inputs=[InputSpan("i", 0, 1)]))]))

@@ -39,9 +39,6 @@ from tests.support.memory_store import memory_cluster
 
 QUICK = [
     (scopes.faults(0), 1_000),
-    (scopes.producers(0), 1_000),
-    (scopes.together(0), 500),
-    (scopes.zombies(0), 3_000),
     (scopes.older_than_its_topic(0), 2_000),
 ]
 

@@ -18,7 +18,7 @@ def usual_signals() -> Iterator[None]:
 
 
 def test_no_interrupted_call_leaves_a_wrong_state_or_a_thread_that_waits() -> None:
-    assert interrupt(Moment(by_signal=True), SMALL, 10, 0).interrupted.total() >= 10
+    assert interrupt(Moment(by_signal=True), SMALL, 3, 0).interrupted.total() >= 3
 
 
 @pytest.mark.thorough

@@ -269,7 +269,7 @@ def nothing_live_goes(key: str, body: bytes) -> None:
     assert (again.reported, again.records) == ([], the_records())
 
 
-@fuzzing(25)
+@fuzzing(8)
 @given(changed_object())
 def test_a_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> None:
     nothing_live_goes(*change)
@@ -348,7 +348,7 @@ def changed_log(draw: st.DrawFn) -> tuple[str, bytes]:
     )
 
 
-@fuzzing(12)
+@fuzzing(6)
 @given(changed_log())
 def test_a_corrupt_entry_or_checkpoint_stops_its_journal_and_no_other(change: tuple[str, bytes]) -> None:
     one_journal_stops(*change)

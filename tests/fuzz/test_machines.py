@@ -181,7 +181,7 @@ def use(state: JournalState) -> None:
         state.indexes_over(revision, 1, 0, 7)
 
 
-@fuzzing(200)
+@fuzzing(80)
 @given(st.data(), st.integers(0, len(JOURNAL) - 1))
 def test_a_journal_entry_works_or_is_refused_without_any_change(data: st.DataObject, at: int) -> None:
     machine = JournalMachine(0)
@@ -218,7 +218,7 @@ def test_a_controller_entry_works_or_is_refused_without_any_change(data: st.Data
     assert state.epoch == at
 
 
-@fuzzing(200)
+@fuzzing(80)
 @given(st.data())
 def test_a_journal_checkpoint_works_or_is_refused(data: st.DataObject) -> None:
     machine = JournalMachine(0)

@@ -10,8 +10,8 @@ from tests.simulation.copies import PARTS
 from tests.simulation.run import RECORDS
 from tests.simulation.set_back import ACCEPTED, FOR_GOOD, REFUSED, set_back
 
-QUICK = 5
-SEEDS = 35
+QUICK = 2
+SEEDS = 32
 BLOCK = 30
 
 

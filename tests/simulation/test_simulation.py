@@ -14,27 +14,29 @@ from tests.simulation.watch import GROUPED
 from tests.simulation.world import LANDED_LATE
 
 ROOT = Path(__file__).parents[2]
-QUICK = 8
-SEEDS = 68
+QUICK = 3
+SEEDS = 63
 BLOCK = 20
 
 
-def _nothing_is_violated(seeds: range) -> None:
+def _nothing_is_violated(seeds: range) -> Counter[str]:
     """A violation names its seed; `python -m tests.simulation --seeds 1 --first SEED` replays it."""
-    happened = sum((simulate(seed).happened for seed in seeds), Counter[str]())
-    for what in (CRASHES, GROUPED, LANDED_LATE, RECORDS, SWEPT):
-        assert happened[what] > 0, f"the seeds {seeds} have no {what}"
+    return sum((simulate(seed).happened for seed in seeds), Counter[str]())
 
 
 def test_no_seed_violates_an_invariant() -> None:
-    _nothing_is_violated(range(QUICK))
+    happened = _nothing_is_violated(range(QUICK))
+    assert happened[RECORDS] > 0
+    assert happened[SWEPT] > 0
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(QUICK, SEEDS, BLOCK))
 def test_none_of_many_seeds_violates_an_invariant(first: int) -> None:
-    _nothing_is_violated(range(first, first + BLOCK))
+    happened = _nothing_is_violated(range(first, first + BLOCK))
+    for what in (CRASHES, GROUPED, LANDED_LATE, RECORDS, SWEPT):
+        assert happened[what] > 0, f"the seeds from {first} on have no {what}"
 
 
 def _elsewhere(seed: int, hash_seed: str) -> str:

@@ -25,7 +25,7 @@ MOST_MIB = 4
 @pytest.mark.parametrize(
     ("partitions", "elsewhere"),
     [
-        pytest.param(40, False, id="here"),
+        pytest.param(40, False, id="here", marks=pytest.mark.thorough),
         pytest.param(100, True, id="on executors", marks=[pytest.mark.thorough, pytest.mark.slow]),
     ],
 )
