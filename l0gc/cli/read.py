@@ -42,8 +42,8 @@ _LENGTH_PREFIXED: Final = "length-prefixed"
 def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, form: str, **options: Any) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
-    A value with a newline in it is several lines; --json keeps such values apart. With -o FILE, the file is
-    replaced once the new one is complete. A TIME is like 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d.
+    A value with a newline in it is several lines; --format length-prefixed and --json keep such values apart. With -o FILE,
+    the file is replaced once the new one is complete. A TIME is like 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d.
 
     \b
     Example:
