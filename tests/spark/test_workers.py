@@ -118,7 +118,7 @@ def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monk
         raise Py4JError("no connection")
 
     tracker = SimpleNamespace(getActiveJobsIds=gone)
-    with pytest.raises(L0gcError, match="Java has gone"):
+    with pytest.raises(L0gcError, match="Java process was killed"):
         workers(SimpleNamespace(statusTracker=lambda: tracker, collect=collect)).map(lambda place, part: part, [1])
     assert lost == []
 

@@ -79,7 +79,7 @@ def test_a_process_reads_the_format_once() -> None:
 def test_a_bucket_of_a_later_format_is_refused_by_every_command(command: str, changes: dict[str, int]) -> None:
     store = with_format(version=VERSION + 1, **changes)
     before = contents(store)
-    with pytest.raises(UnsupportedFormatError, match=rf"has format {VERSION + 1}, .*knows format {VERSION}") as e:
+    with pytest.raises(UnsupportedFormatError, match=rf"has format {VERSION + 1}, .*supports format {VERSION}") as e:
         COMMANDS[command](process_on(store))
     assert e.value.exit_code == 6
     assert contents(store) == before

@@ -181,7 +181,7 @@ def modes(streaming: bool) -> None:
     source, schema = data_source(topic="events"), StructType().add("value", "binary")
     make = source.streamWriter if streaming else source.writer
     assert make(schema, False) is not None
-    with pytest.raises(UsageError, match="never overwritten"):
+    with pytest.raises(UsageError, match="only be appended to"):
         make(schema, True)
 
 
