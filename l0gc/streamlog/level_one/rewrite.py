@@ -9,6 +9,7 @@ values.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,8 @@ FETCHED: Final = 256
 """So much of objects, and so many of them, are opened at once."""
 _ROWS: Final = 4096
 
-_Sources: TypeAlias = Iterable[OpenL1File | L0gcError]
+_Source: TypeAlias = OpenL1File | L0gcError
+"""An object, or why it cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ def rewrite(
     with temporary_folder("merge") as directory:
         done: list[tuple[RewriteResult, dict[str, bytes]]] = []
 
-        def copy(item: tuple[MergeGroup, _Sources]) -> tuple[RewriteResult, dict[str, bytes], list[tuple[str, bytes]]]:
+        def copy(
+            item: tuple[MergeGroup, Iterable[_Source]],
+        ) -> tuple[RewriteResult, dict[str, bytes], list[tuple[str, bytes]]]:
             merge, sources = item
             topic = topics[merge.revision]
             base = int(merge.sources["base"][0])
@@ -137,25 +141,30 @@ def rewrite(
                 yield from small
 
         put_small(store, small_objects(), parallel)
-    return parallel.map(lambda d: _checked(store, topics, *d), done)
+
+    def reopened(copied: tuple[RewriteResult, dict[str, bytes]]) -> tuple[RewriteResult, dict[str, bytes], _Source]:
+        result, hashes = copied
+        if result.error is not None:
+            return result, hashes, result.error
+        p = topics[result.merge.revision].id(result.merge.partition)
+        return result, hashes, _opened(store, _whole(p, l1_file(result.row[0])))
+
+    found = parallel.fetch_ahead(reopened, done, lambda d: min(int(d[0].row["bytes"].sum()), WHOLE_BYTES))
+    return list(parallel.compute_ahead(lambda d: _checked(store, *d), found))
 
 
 def _with_sources(
     store: ObjectStore, merges: Sequence[MergeGroup], topics: Mapping[int, Topic], parallel: Parallel
-) -> Iterator[tuple[MergeGroup, _Sources]]:
+) -> Iterator[tuple[MergeGroup, Iterable[_Source]]]:
     """Yield the merges in their order, each with its sources, or why one is missing.
 
     The sources of small merges are opened together; small ones are fetched by that. Those of a large merge are opened as
     they are copied.
     """
 
-    def opened(wanted: WantedFile) -> OpenL1File | L0gcError:
-        try:
-            return open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
-        except (ObjectNotFoundError, CorruptObjectError) as e:
-            return e
+    opened = functools.partial(_opened, store)
 
-    def in_turn(merge: MergeGroup) -> Iterator[OpenL1File | L0gcError]:
+    def in_turn(merge: MergeGroup) -> Iterator[_Source]:
         files = _wanted(topics, merge)
         for some in grouped(files, (lambda w: w.file.bytes, FETCH_BYTES), (lambda w: 1, FETCHED)):
             yield from parallel.map(opened, some)
@@ -168,10 +177,17 @@ def _with_sources(
         yield from ((m, list(islice(found, len(m.sources)))) for m in some)
 
 
-def _is_worth(item: tuple[MergeGroup, _Sources]) -> bool:
+def _is_worth(item: tuple[MergeGroup, Iterable[_Source]]) -> bool:
     """Return whether a merge is copied on any core: unless only this thread can open many small sources at once."""
     merge, sources = item
     return isinstance(sources, list) or merge.bytes >= len(merge.sources) * WHOLE_BYTES
+
+
+def _opened(store: ObjectStore, wanted: WantedFile) -> _Source:
+    try:
+        return open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
+    except (ObjectNotFoundError, CorruptObjectError) as e:
+        return e
 
 
 def _wanted(topics: Mapping[int, Topic], merge: MergeGroup) -> list[WantedFile]:
@@ -184,7 +200,7 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 
 
 def _copied(
-    store: ObjectStore, merge: MergeGroup, sources: _Sources, writer: L1Writer
+    store: ObjectStore, merge: MergeGroup, sources: Iterable[_Source], writer: L1Writer
 ) -> tuple[RewriteResult, dict[str, bytes]]:
     """Write the sources' records as one object; return it with the hashes of what was read."""
     hashes = Hashes()
@@ -222,20 +238,17 @@ def _check_columns(source: OpenL1File, number: int) -> None:
         )
 
 
-def _checked(
-    store: ObjectStore, topics: Mapping[int, Topic], done: RewriteResult, expected: dict[str, bytes]
-) -> RewriteResult:
+def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes], written: _Source) -> RewriteResult:
     """Return the result unchanged if the store gives back what was read from the sources."""
-    if done.error is not None:
-        return done
-    merge, file = done.merge, l1_file(done.row[0])
-    wanted = _whole(topics[merge.revision].id(merge.partition), file)
-    found = Hashes()
+    merge, found = done.merge, Hashes()
     try:
-        for _, batch in read_l1(store, open_l1(store, wanted, whole_bytes=WHOLE_BYTES), L1_COLUMNS.names):
+        if isinstance(written, L0gcError):
+            raise written
+        for _, batch in read_l1(store, written, L1_COLUMNS.names):
             found.add(batch)
-    except (ObjectNotFoundError, CorruptObjectError) as e:
+    except (ObjectNotFoundError, CorruptObjectError, UnsupportedFormatError) as e:
         return RewriteResult(merge, error=e)
+    file = written.wanted.file
     same = (
         (file.base_offset, file.last_offset) == (merge.sources["base"][0], merge.sources["last"][-1])
         and file.max_timestamp == merge.sources["max_timestamp"].max()
@@ -243,5 +256,5 @@ def _checked(
     )
     if not same:
         what = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
-        return RewriteResult(merge, error=CorruptObjectError(f"{wanted.key} does not hold {what}"))
+        return RewriteResult(merge, error=CorruptObjectError(f"{written.wanted.key} does not hold {what}"))
     return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -205,22 +206,27 @@ def on_cores(a: Handles, threads: Parallel) -> Handles:
 def test_partitions_are_merged_on_all_cores_and_no_more_at_once(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     a = filled(4, journals=1)
     before = content(a)
-    copied, both, at_work = rewrite._copied, threading.Barrier(2, timeout=20), list[int]()
     if large:
         monkeypatch.setattr(rewrite, "FETCH_BYTES", 0)
-        monkeypatch.setattr(rewrite, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(rewrite, "WHOLE_BYTES", 1)
 
-    def at_once(*arguments: Any) -> Any:
-        at_work.append(1)
-        both.wait()
-        assert len(at_work) <= 2
-        done = copied(*arguments)
-        both.wait()
-        at_work.pop()
-        return done
+    def two_at_once(work: Callable[..., Any]) -> Callable[..., Any]:
+        both, at_work = threading.Barrier(2, timeout=20), list[int]()
 
-    monkeypatch.setattr(rewrite, "_copied", at_once)
-    with Parallel(4, cores=2) as threads:
+        def counted(*arguments: Any) -> Any:
+            at_work.append(1)
+            both.wait()
+            assert len(at_work) <= 2
+            done = work(*arguments)
+            both.wait()
+            at_work.pop()
+            return done
+
+        return counted
+
+    for name in ("_copied", "_checked"):
+        monkeypatch.setattr(rewrite, name, two_at_once(getattr(rewrite, name)))
+    with Parallel(8, cores=2) as threads:
         ok(merge(on_cores(a, threads)))
     assert counts(a) == [1] * PARTITIONS
     assert content(a) == before
@@ -231,10 +237,10 @@ def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pyt
     a = filled(4, journals=1, partitions=1)
     before = content(a)
     monkeypatch.setattr(rewrite, "FETCHED", 2)
-    opened, both = parquet.open_l1, threading.Barrier(2, timeout=20)
+    opened, both, opens = parquet.open_l1, threading.Barrier(2, timeout=20), itertools.count()
 
     def at_once(*arguments: Any, **named: Any) -> Any:
-        if threading.current_thread().name.startswith("l0gc"):
+        if next(opens) < 4:
             both.wait()
         return opened(*arguments, **named)
 
