@@ -98,4 +98,4 @@ def _replaced(reported: dict[str, Any]) -> str:
 
 run_reconcile: Final = partial(Output.finish, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
 run_merge: Final = partial(Output.finish, lines=_merged, title="merging", reports=True, stays=_replaced)
-"""As the commands show their work and its result, for them and for `l0gc gc`."""
+"""Runs a step, shows its progress and prints its result, for its command and for `l0gc gc`."""

@@ -143,8 +143,8 @@ def run_outcome(r: RunEntry) -> str:
 def undelete_command(out: Output, cluster: Cluster, run_id: str, record_dir: Path | None) -> None:
     """Bring back what a sweep or a vacuum deleted from a versioned bucket.
 
-    It removes the delete markers that the run made, while the versions below them still exist. The objects are given
-    up, so the next sweep or vacuum deletes them again.
+    It removes the delete markers that the run made, while the versions below them still exist. The objects are still
+    garbage, so the next sweep or vacuum deletes them again.
 
     \b
     Example:

@@ -95,7 +95,7 @@ class Line:
 
 
 def lines_of(s: Overview, url: str) -> list[Line]:
-    """Return the whole block, the next step last."""
+    """Return the status as labelled lines, the next step last."""
     lines = [Line("cluster", url), Line("", f"{s.cluster_id}, {moment(s.as_of_ms)}")]
     lines += _epoch_and_m(s)
     lines.append(Line("garbage", _garbage(s)))

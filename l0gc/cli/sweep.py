@@ -200,4 +200,4 @@ def bytes_that_stay(plan: Removal[Any], or_what: str = "") -> list[str]:
 
 run_sweep: Final = partial(_remove, lines=swept, title="sweeping")
 run_vacuum: Final = partial(_remove, lines=vacuumed, title="vacuuming")
-"""As the commands show their work and its result, for them and for `l0gc gc`."""
+"""Runs a step, shows its progress and prints its result, for its command and for `l0gc gc`."""

@@ -112,4 +112,4 @@ def _change(t: TableSynced) -> str:
 
 
 run_table_sync: Final = partial(Output.finish, lines=_synced, title="syncing tables", reports=True)
-"""As the command shows its work and result, for it and for `l0gc gc`."""
+"""Runs the step, shows its progress and prints its result, for the command and for `l0gc gc`."""

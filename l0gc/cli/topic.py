@@ -417,7 +417,7 @@ run_expire: Final = partial(
     title="expiring: reading the journals",
     stays=lambda reported: "what is deleted stays deleted; l0gc expire continues from there",
 )
-"""As the command shows its work and the result, for it and for `l0gc gc`."""
+"""Runs the step, shows its progress and prints its result, for the command and for `l0gc gc`."""
 
 
 @cli_command("give-up")

@@ -39,7 +39,7 @@ _FEW: Final = 16
 _LOOK_EVERY_S: Final = 1.0
 _FULL: Final = os.strerror(errno.ENOSPC)
 _OF_A_QUERY: Final = "\n=== Streaming Query ==="
-"""What Spark appends to the error of a stream."""
+"""The text that Spark appends to the error of a stream."""
 _ERROR_LINE: Final = re.compile(r"(?:([\w.]+)\.)?(\w+): (.*)")
 
 

@@ -63,7 +63,7 @@ _ONLY_OBSTORES: Final = (
     "AWS_SSE_BUCKET_KEY_ENABLED",
     "AWS_SSE_CUSTOMER_KEY_BASE64",
 )
-"""What obstore takes from the environment, boto3 does not, and no argument can override."""
+"""Variables that obstore reads and boto3 does not, and that no argument can override."""
 
 
 class _Built(Exception):

@@ -25,10 +25,10 @@ from l0gc.watermark.publication import refuse_if_set_back
 S = TypeVar("S")
 
 _OF_ONE_LOG: Final = (CorruptObjectError, StoreError, ProtocolError)
-"""What concerns one log alone. A cluster that does not exist, or whose controller log went back, concerns all of it."""
+"""Errors that concern one log only. A missing cluster, or a controller log that was set back, concerns all."""
 
 _NAMED: Final = 3
-"""So many logs are named in the sentence that says what went wrong."""
+"""The number of logs that the error message names."""
 
 
 class LogFailure(msgspec.Struct, frozen=True):

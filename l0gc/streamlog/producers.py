@@ -101,7 +101,7 @@ class ProducerList(Outcome):
 
 
 def list_producers(cluster: Handles) -> ProducerList:
-    """Every producer that the controller knows."""
+    """Return every producer that the controller has on record."""
     known = sorted(cluster.controller.snapshot().producers.items())
     return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
 

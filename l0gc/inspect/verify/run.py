@@ -103,7 +103,7 @@ _CONTENTS_AT_ONCE: Final = 64
 """Objects whose contents are read before what they gave is passed on."""
 _SUSPECTS_AT_ONCE: Final = 1000
 _KEYS_SEARCHED: Final = 20
-"""Of so many missing objects the records of runs are searched: each search reads about one run's record."""
+"""The number of missing objects for which runs' records are searched: each search reads about one record."""
 _LAST: Final = "\U0010ffff"
 _BY_SIZE: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L1_MISSING, Kind.L1_SIZE}
 _L0: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L0_CORRUPT}

@@ -53,16 +53,16 @@ _OBJECT_BYTES: Final = 8 << 20
 MAX_BATCH_ID: Final = 2**38 - 1
 """A journal keeps a batch's number in 62 bits, with 24 bits below it for the batch's objects."""
 _TRIGGER_DELAY_MS: Final = 15 * 60_000
-"""What Spark's Kafka connector waits for at most."""
+"""The longest wait of Spark's Kafka connector."""
 _ASSIGNED: Final = msgspec.json.Decoder(dict[str, list[int]])
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What the JSON form of offsets says for the two ends of a partition."""
+"""The numbers for the two ends of a partition in the JSON form of offsets."""
 
 _SPARKS: Final = {"checkpointlocation", "queryname"}
-"""What Spark adds to a stream's sink."""
+"""Options that Spark adds to a stream's sink."""
 _OF_A_TABLE: Final = "provider"
-"""What Spark adds where a table is created."""
+"""Options that Spark adds when it creates a table."""
 _NO_TABLE: Final = (
     "a table of Spark's catalog keeps no options for format l0gc: name them in each query, as in SELECT … FROM NAME WITH "
     "(url = '…', topic = '…'), or make a view of them, with CREATE TEMPORARY VIEW NAME USING l0gc OPTIONS (…)"

@@ -28,7 +28,7 @@ from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
 
 _FILE_BYTES: Final = 16 << 10
-"""What opening an L1 object costs, however small it is, in bytes of reading."""
+"""The cost of opening an L1 object, however small, in bytes of reading."""
 SLICE_BYTES: Final = 64 << 20
 """About how many stored bytes a task reads at most."""
 LEAST_SLICE_BYTES: Final = 1 << 20

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 _OBJECT_BYTES: Final = 256
-"""What an object takes in an entry in addition to its extents."""
+"""The bytes of an object in an entry, without its extents."""
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """The local properties that a micro-batch's tasks have; the id is kept in the query's checkpoint, whichever driver runs."""
@@ -276,7 +276,7 @@ class _BatchAppender(Appender):
 
     one_epoch = True
     retried = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
-    """What a journal answers if another driver of the query was there first: its state is looked at again."""
+    """A journal's errors if another driver of the query was first: its state is then read again."""
 
     def __init__(self, cluster: Handles, batch: BatchId, rows: BatchRows) -> None:
         self._cluster, self._batch, self._rows = cluster, batch, rows

@@ -57,7 +57,7 @@ WRITTEN: Final = StructType(
         StructField("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())), True),
     ]
 )
-"""What a record's writer may have given it besides; with option `includeHeaders`, or in a schema."""
+"""The optional columns of a record, present with option `includeHeaders` or in a schema."""
 _ALL: Final = StructType([*SCHEMA, *WRITTEN])
 EVERY: Final = "*"
 """In option `columns`: all that there are, with those of the topic's value schema."""

@@ -43,16 +43,16 @@ from l0gc.streamlog.journal.rows import Rows
 
 _Hashes = npt.NDArray[np.uint64]
 _ROWS: Final = 1 << 16
-"""So many rows are looked at together."""
+"""The number of rows that are handled together."""
 _PACKED_AHEAD: Final = 2
 _DIGESTED: Final = 1 << 12
-"""The digest of so many rows is computed together, in the processor's cache."""
+"""The number of rows whose digest is computed together, in the processor's cache."""
 _BASE: Final = 0x9E3779B97F4A7C15
 """A polynomial's base. It is odd, so it has an inverse modulo 2^64, and one changed word always changes the polynomial."""
 _PADS: Final = pa.BinaryArray.from_buffers(
     pa.binary(), 8, [None, pa.py_buffer(np.cumsum(np.arange(-1, 8)).astype(np.int32) + 1), pa.py_buffer(bytes(28))]
 )
-"""What fills a value up to whole words. `pa.array` would import pandas."""
+"""Bytes that fill a value up to whole words. `pa.array` would import pandas."""
 _HELD: Final = ("key", "value", "partition")
 """The columns of rows that wait. `create_time` and `headers` follow where the rows have them."""
 

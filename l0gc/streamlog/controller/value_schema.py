@@ -30,7 +30,7 @@ MAX_NAME: Final = 200
 OWN_COLUMNS: Final = frozenset(
     {"offset", "timestamp", "key", "value", "epoch", "partition", "create_time", "headers", "topic", VALUE_ERROR}
 )
-"""What L1, and Spark's source, call their own columns; a field of that name gets `value_` before it."""
+"""The own columns of L1 and of Spark's source; a field of such a name gets the prefix `value_`."""
 DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _WIDER: Final = {("int", "long"), ("float", "double")}
 _SIMPLE: Final = frozenset({"boolean", "int", "long", "float", "double", "date", "timestamp", "timestamptz", "string"})

@@ -44,7 +44,7 @@ BLOCK_BYTES: Final = 256 << 10
 smaller blocks compress worse and take more requests.
 """
 RECORD_OVERHEAD: Final = 16
-"""What a record counts in addition to the bytes of its value, so that tiny records are bounded, too."""
+"""The weight of a record besides the bytes of its value, so that tiny records are bounded, too."""
 _MOST_BYTES: Final = 2**31 - 1
 """The limit of Arrow's columns of byte strings."""
 _LEVEL: Final = 1

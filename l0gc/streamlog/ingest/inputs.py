@@ -68,7 +68,7 @@ _OTHERS: Final = (
 )
 """The first bytes of files without lines, and their kind. Only PDF's could begin a line of text or JSON."""
 _TABLES: Final = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro"}
-"""What a name shows if the bytes cannot: any CSV is also lines, with its heading as the first of them."""
+"""Kinds that only a name shows: any CSV is also lines, with its heading as the first."""
 _TABLE_FORMATS: Final = ("parquet", "arrow")
 _KINDS: Final = {LENGTH_PREFIXED: VALUES, **dict.fromkeys(_TABLE_FORMATS, RECORDS)}
 _UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip archive": "unzip -p"}

@@ -27,12 +27,12 @@ _CACHED_KEYS: Final = 100_000
 _STRING: Final = msgspec.json.Decoder(str)
 _TIMES: Final = "--timestamp-field"
 _NO_TIME: Final = (msgspec.MsgspecError, RecursionError, ValueError)
-"""What a record raises if its field is not a time."""
+"""The errors of a record whose field is not a time."""
 _ESCAPES: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What a record raises if it is not a JSON object with the field."""
+"""The errors of a record that is not a JSON object with the field."""
 
 
 class PlacedRecords(NamedTuple):

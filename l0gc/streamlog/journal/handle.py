@@ -62,7 +62,7 @@ APPEND_INTERVAL_S: Final = 0.1
 tenth of what 10,000 objects per second cost. A writer that has not appended for this long does not wait.
 """
 _OBJECT_BYTES: Final = 200
-"""What an object weighs in an entry in addition to its extents."""
+"""The weight of an object in an entry, without its extents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ OBJECTS: Final = 3
 MERGED_AT_ONCE: Final = 4096
 """The most objects that become one: their rows fit one log entry."""
 _PARTS: Final = 4
-"""What a retention keeps is in at least this many objects."""
+"""The least number of objects that hold what a retention keeps."""
 _TIMES: Final = 2
 """An object is merged with what follows it unless that is smaller by more than this factor."""
 

@@ -79,7 +79,7 @@ KEY_METADATA: Final = "l0gc.key"
 SCHEMA_METADATA: Final = "l0gc.value_schema"
 """The number of the value schema by which the typed columns were made, which follow l0gc's own; absent without any."""
 RECORD: Final = ("timestamp", "key", "value")
-"""What a reader needs of a record, besides its offset."""
+"""The columns of a record that a reader needs, besides its offset."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
 """An object up to this size is fetched at once: its footer alone would also cost a request."""

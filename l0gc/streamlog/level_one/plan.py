@@ -43,7 +43,7 @@ _CUTS: Final = 16
 _SPREAD: Final = 0x9E3779B1
 """Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
 _LOOK_AT: Final = 8
-"""So many journals are read at once, and are in memory, to see whether there is work."""
+"""The number of journals that are read, and held, at once to see whether there is work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ ROWS: Final = pa.schema(
         pa.field("epoch", _INT64, nullable=False),
     ]
 )
-"""What a reader sends to a writer; a batch has optional columns, too, if one of its records has them."""
+"""The columns that a reader sends to a writer; a batch also has the optional ones of its records."""
 BATCH_BYTES: Final = 4 << 20
 """About how much of records is put in order and sent on at once."""
 
 StillNeeded = Callable[[ObjectRead], ObjectRead | None]
-"""Of what could not be read: what its journal says, now, that is not in L1; None for nothing (hazard 19)."""
+"""Returns what a journal still needs of an unreadable object; None for nothing (hazard 19)."""
 Row: TypeAlias = pa.RecordBatch | Fault
 
 

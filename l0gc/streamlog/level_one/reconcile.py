@@ -58,7 +58,7 @@ from l0gc.watermark.publication import refuse_if_set_back
 Files: TypeAlias = tuple[int, int, Rows, Rows]
 """L1 objects of a topic in a journal: (journal, revision, rows of `L1_ROW`, rows of `MISFITS`)."""
 _SHOWN: Final = 20
-"""So many causes of a journal are reported, and how many more there are; and so many partitions of each."""
+"""The number of causes that are reported for a journal, and of partitions for each; the others are counted."""
 
 
 @dataclass(slots=True)

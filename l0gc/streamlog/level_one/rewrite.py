@@ -50,7 +50,7 @@ WHOLE_BYTES: Final = 4 << 20
 """An object up to this size is fetched by one request."""
 FETCH_BYTES: Final = 16 << 20
 FETCHED: Final = 256
-"""So much of objects, and so many of them, are opened at once."""
+"""The bytes of objects, and their number, that are opened at once."""
 _ROWS: Final = 4096
 
 _Source: TypeAlias = OpenL1File | L0gcError

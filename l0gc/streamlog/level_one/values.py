@@ -34,7 +34,7 @@ from l0gc.streamlog.controller.value_schema import (
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 << 20
-"""So many values, or so much of them, are parsed at once."""
+"""The number of values, and their bytes, that are parsed at once."""
 MAX_NESTING: Final = 200
 """A value that is nested more deeply fits no schema; parsers take stack for each level."""
 MAX_ERROR: Final = 200

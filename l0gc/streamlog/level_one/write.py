@@ -39,11 +39,11 @@ FILE_BYTES: Final = 128 << 20
 HELD_BYTES: Final = 64 << 20
 """How much of the records is held in memory; the rest waits on local disk, where it is mapped and not read."""
 _ROW_GROUP_BYTES: Final = 4 << 20
-"""Of records, uncompressed: who wants a few reads a whole row group, and one costs 0.5 KiB of footer."""
+"""The uncompressed records of a row group: a reader of a few reads a whole group, and each costs 0.5 KiB of footer."""
 _TOGETHER: Final = 4
-"""So many row groups are written at once. An L1 object of fewer is made in memory; others on local disk."""
+"""The row groups that are written at once. An L1 object of fewer is made in memory, others on local disk."""
 _TASK_BYTES: Final = 4 << 20
-"""So much of the records of small partitions is written one after another, on one core."""
+"""The bytes of small partitions' records that are written one after another, on one core."""
 _OF_HEADERS: Final = ("headers.list.element.key", "headers.list.element.value")
 _PARQUET: Final[Mapping[str, Any]] = {
     # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
