@@ -115,7 +115,7 @@ def test_a_file_of_zero_bytes_is_without_rows_only_if_the_partitions_are_counted
         read(tmp_path, "r", "p")
     assert read(tmp_path, "r", "p", expect=2) == expected
     (tmp_path / "p" / "b.csv").write_bytes(b"")
-    with pytest.raises(SafetyError, match="lists 1 partition, and --expect-partitions says 2"):
+    with pytest.raises(SafetyError, match="lists 1 partition, but --expect-partitions is 2"):
         read(tmp_path, "r", "p", expect=2)
 
 
