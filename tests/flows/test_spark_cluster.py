@@ -123,7 +123,7 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     # With a master, small work stays in this process all the same.
     chosen = l0gc("compute-watermark", "--master", spark_workers.url, "--conf", "spark.cores.max=2")
     assert chosen["engine"] == "local"
-    assert f"on Spark ({spark_workers.url}, 2 cores)" in chosen["engine_reason"]
+    assert f"Spark ({spark_workers.url}, 2 cores)" in chosen["engine_reason"]
 
     (tmp_path / "driver.log").write_text(lifted.stderr + computed.stderr)
     for what, folder in [
