@@ -35,7 +35,7 @@ from tests.support.processes import marked, new_mark
 
 BIN: Final = [sys.executable, "-c", "from l0gc.cli.entry import main; main()"]
 SIGNALS: Final = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-NOTE: Final = re.compile("l0gc: (computing M|[a-z]+ing)(:|$|[a-z ]*:)|l0gc: stopping \\(again")
+NOTE: Final = re.compile("l0gc: (computing M|[a-z]+ing)(:|$|[a-z ]*:)|l0gc: stopping \\(a second signal")
 """Of a machine that takes longer than a minute for it."""
 TOPIC: Final = "events"
 PARTITIONS: Final = 4

@@ -268,8 +268,8 @@ def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(
     ended = end(process)
     assert ended.code == 1, ended.stderr
     assert [(e["step"], e["exit_code"]) for e in ended.data["errors"]] == [("reconcile", 1), ("compute-watermark", 1)]
-    assert {e["message"].partition(",")[0] for e in ended.data["errors"]} == {
-        "the Spark job failed: its Java process was killed or ran"
+    assert {e["message"].partition("(")[0] for e in ended.data["errors"]} == {
+        "the Spark job failed: its Java process was killed or ran out of memory "
     }
     assert ended.data["sweep"] is None
     assert l0_objects(loaded)
