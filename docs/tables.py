@@ -89,15 +89,14 @@ def _linked(code: str, remedy: str) -> str:
 def _errors() -> str:
     cells = []
     for kind in tree(L0gcError):
-        when, _, remedy = inspect.cleandoc(kind.__doc__ or "").partition("\n\nRemedy: ")
-        parent = kind.__mro__[1].__name__
+        parent = kind.__mro__[1]
         cells.append(
             (
                 f"`{kind.__name__}`",
                 str(kind.exit_code),
-                f"`{parent}`" if parent != "L0gcError" else "",
-                " ".join(when.split("\n\n")[0].split()),
-                " ".join(remedy.split()) if remedy else _remedy_of_parent(kind),
+                f"`{parent.__name__}`" if parent is not L0gcError else "",
+                _first_paragraph(kind),
+                _remedy(kind) or _remedy(parent),
             )
         )
     return rows(("error", "exit code", "is a", "raised when", "remedy"), cells)
@@ -112,8 +111,8 @@ def tree(kind: type[L0gcError]) -> Iterator[type[L0gcError]]:
             yield from tree(below)
 
 
-def _remedy_of_parent(kind: type[L0gcError]) -> str:
-    _, _, remedy = inspect.cleandoc(kind.__mro__[1].__doc__ or "").partition("\n\nRemedy: ")
+def _remedy(kind: type) -> str:
+    _, _, remedy = inspect.cleandoc(kind.__doc__ or "").partition("\n\nRemedy: ")
     return " ".join(remedy.split())
 
 

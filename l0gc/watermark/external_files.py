@@ -217,7 +217,7 @@ def read_table(
         raise UsageError(f"{name} has an unknown file type; use .parquet, .csv, .csv.gz, .ndjson or .ndjson.gz")
     try:
         rows = _unpacked(name, body) if kind[2] else body
-        # A .gz file of nothing has an end of its own, so it was not cut off.
+        # An empty .gz file still has a trailer, so it was not cut off.
         if not rows and kind[1] != "parquet" and (body or may_be_empty):
             return known_columns(name, pa.table({c: pa.nulls(0, t) for c, t in TYPES.items()}), needed)
         table = _parsed(kind[1], rows, name)

@@ -91,7 +91,7 @@ def index_key(p: PartitionId, row: Any) -> str:
 
 
 def files_of(store: ObjectStore, p: PartitionId, state: JournalState, start: int = 0) -> Iterator[L1File]:
-    """Yield the L1 objects of a partition in order of offset, as of the state now, even if that changes meanwhile.
+    """Yield the L1 objects of a partition in order of offset, as of the state now, even if that changes before the end.
 
     Args:
         start: objects wholly before this offset may be skipped.

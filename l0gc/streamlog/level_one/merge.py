@@ -45,8 +45,8 @@ SHARE_BYTES: Final = 256 << 20
 SHARE_OBJECTS: Final = 4_096
 """A worker gets about this much of a journal, and this many objects: less is not worth another task."""
 LOCAL_SLOTS: Final = 4
-"""So many shares are merged at once in this process, or one on each core. One that is alone uses all cores (`rewrite.py`). A
-merge that is being copied holds up to about 100 MiB.
+"""How many shares are merged at once in this process, at least; on more cores, one for each. A share that is merged alone
+uses all cores (`rewrite.py`). A merge that is being copied holds up to about 100 MiB.
 """
 
 
