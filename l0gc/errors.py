@@ -45,6 +45,16 @@ class L0gcError(Exception):
         """Return the message, with secrets removed from quoted text."""
         return without_secrets(super().__str__())
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the message and the attributes, whatever else `__init__` requires: a process that cannot unpickle an
+        error waits for it for ever."""
+        return rebuilt, (type(self), self.args), vars(self)
+
+
+def rebuilt(kind: type[L0gcError], args: tuple[object, ...]) -> L0gcError:
+    """Return an error with these arguments, of which the first is its message, without calling `__init__`."""
+    return kind.__new__(kind, *args)
+
 
 # -- 2: what the caller requested cannot be meant ----------------------------------------------------------------------
 
@@ -334,6 +344,9 @@ class StaleClusterEpochError(ProtocolError):
     Remedy: Upload the data again.
     """
 
+    epoch: int = -1
+    window: tuple[int, int] = (-1, -1)
+
     def __init__(self, message: str, *, epoch: int, window: tuple[int, int]) -> None:
         super().__init__(message)
         self.epoch = epoch
@@ -359,6 +372,8 @@ class InputPositionMovedError(ProtocolError):
 
     Remedy: Repeat the upload under the same `--producer`.
     """
+
+    landed: int = 0
 
     def __init__(self, message: str, *, landed: int) -> None:
         super().__init__(message)

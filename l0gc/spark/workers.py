@@ -147,7 +147,7 @@ def cause_of(error: BaseException) -> errors.L0gcError:
             continue
         kind = getattr(errors, m[2], None) if m[1] == errors.__name__ else None
         if isinstance(kind, type) and issubclass(kind, errors.L0gcError):
-            return kind(m[3])
+            return errors.rebuilt(kind, (m[3],))
         first = first or line.strip()
     if _FULL in str(error):
         return errors.L0gcError(

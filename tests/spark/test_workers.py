@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import l0gc.spark.workers
 from l0gc.collect.sweep import SweepRun
-from l0gc.errors import CorruptObjectError, L0gcError
+from l0gc.errors import CorruptObjectError, L0gcError, StaleClusterEpochError
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers, cause_of, raising_causes
 from l0gc.storage.config import StoreConfig
@@ -131,6 +131,8 @@ def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:
     cause = cause_of(PySparkException(message))
     assert isinstance(cause, CorruptObjectError)
     assert str(cause) == "a/key is damaged"
+    stale = cause_of(PySparkException(message.replace("CorruptObject", "StaleClusterEpoch")))
+    assert (type(stale), str(stale)) == (StaleClusterEpochError, "a/key is damaged")
 
 
 def test_what_a_stream_raised_is_found_before_the_plan_that_spark_adds() -> None:
