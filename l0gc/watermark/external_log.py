@@ -89,7 +89,7 @@ class ExternalLog(NamedTuple):
             expected: the required number of partitions; None for any number.
 
         Raises:
-            UsageError: it is unknown whether the list is of one snapshot, or of which.
+            UsageError: it is unknown whether the rows are of one snapshot, or of which.
             SafetyError: there are more or fewer partitions than expected.
         """
         if expected not in (None, found.partitions):
@@ -97,6 +97,12 @@ class ExternalLog(NamedTuple):
                 f"{source} lists {count(found.partitions, 'partition')}, but --expect-partitions is {expected:,}: "
                 f"wait until it is complete, or correct the number"
             )
+        for column, (some, none) in sorted(found.filled.items()):
+            if some and none:
+                raise UsageError(
+                    f"the {column} is empty in {count(none, 'row')} and given in {some:,}, so the rows read with {source} "
+                    "may be of two snapshots: export it with all rows, or with none"
+                )
         lowest, highest = found.cluster_epochs or (epoch, epoch)
         if lowest is None or highest is None:
             raise UsageError(

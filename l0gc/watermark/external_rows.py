@@ -42,6 +42,9 @@ PARTITIONS: Final = ("topic", "partition")
 REPORTS: Final = ("topic", "partition", "gc_epoch")
 """The columns that must exist, without an empty value."""
 
+_OF_THE_LIST: Final = ("cluster_epoch", "cluster_id")
+_OF_REPORTS: Final = ("cluster_id",)
+"""The columns that identify a snapshot. Either all rows have a value there or none has."""
 _NUMBER_BITS: Final = 31
 _LARGEST: Final = (1 << _NUMBER_BITS) - 1
 """The highest possible number of a partition."""
@@ -108,6 +111,8 @@ class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
         impossible: what is said of a number that cannot be, the first by its text; empty without one.
         cluster_ids: the clusters that rows name, at most two, the first by name.
         cluster_epochs: the lowest and the highest cluster epoch that is listed; empty without one.
+        filled: of each column that identifies a snapshot, such as `cluster_id of the reports`, how many rows have a value
+            and how many do not.
     """
 
     partitions: int = 0
@@ -120,13 +125,18 @@ class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
     impossible: str = ""
     cluster_ids: list[str] = []
     cluster_epochs: list[int] = []
+    filled: dict[str, tuple[int, int]] = {}
 
 
 def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
     """Return the sum of several summaries, in any order."""
     gc_epochs: Counter[int] = Counter()
+    filled: dict[str, tuple[int, int]] = {}
     for s in summaries:
         gc_epochs.update(s.gc_epochs)
+        for column, (some, none) in s.filled.items():
+            before = filled.get(column, (0, 0))
+            filled[column] = before[0] + some, before[1] + none
     epochs = [e for s in summaries for e in s.cluster_epochs]
     lowest = (h for s in summaries for h in s.lowest)
     return ExternalSummary(
@@ -140,6 +150,7 @@ def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
         impossible=min((s.impossible for s in summaries if s.impossible), default=""),
         cluster_ids=sorted({c for s in summaries for c in s.cluster_ids})[:2],
         cluster_epochs=[min(epochs), max(epochs)] if epochs else [],
+        filled=filled,
     )
 
 
@@ -149,7 +160,16 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
     rows = sum(t.num_rows for t in listed)  # the first of all rows are the listed ones
     ids = {c for t in tables for c in pc.unique(t["cluster_id"]).to_pylist() if c is not None}
     epochs = {e for t in listed for e in pc.unique(t["cluster_epoch"]).to_pylist() if e is not None}
-    facts = ExternalSummary(cluster_ids=sorted(ids)[:2], cluster_epochs=[min(epochs), max(epochs)] if epochs else [])
+    facts = ExternalSummary(
+        cluster_ids=sorted(ids)[:2],
+        cluster_epochs=[min(epochs), max(epochs)] if epochs else [],
+        filled={
+            f"{column} of the {kind}": (some, sum(t.num_rows for t in of_kind) - some)
+            for kind, of_kind, columns in (("partitions", listed, _OF_THE_LIST), ("reports", reported, _OF_REPORTS))
+            for column in columns
+            for some in [sum(t.num_rows - t[column].null_count for t in of_kind)]
+        },
+    )
     partition, revision = _numbers(tables, "partition"), _numbers(tables, "revision", _UNKNOWN)
     gc_epoch = _numbers(reported, "gc_epoch")
     code, words = _coded([t["topic"] for t in tables])

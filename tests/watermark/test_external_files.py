@@ -190,6 +190,35 @@ def test_the_epoch_may_be_a_column_but_of_one_snapshot_alone(tmp_path: Path) -> 
         read(tmp_path, epoch=None)
 
 
+@pytest.mark.parametrize("epoch", [None, 9], ids=["by-column", "given"])
+@pytest.mark.parametrize(
+    ("column", "value", "rest"),
+    [
+        ("cluster_epoch", "9", "topic,partition,cluster_epoch\nt,1,\n"),
+        ("cluster_epoch", "9", "topic,partition\nt,1\n"),
+        ("cluster_id", "a", "topic,partition\nt,1\n"),
+    ],
+    ids=["empty", "no-column", "another-identity"],
+)
+def test_a_list_of_which_a_part_names_no_snapshot_is_refused(
+    tmp_path: Path, epoch: int | None, column: str, value: str, rest: str
+) -> None:
+    reports, listed = tmp_path / "r.csv", tmp_path / "p"
+    reports.write_text("topic,partition,gc_epoch\nt,0,7\nt,1,7\n")
+    listed.mkdir()
+    (listed / "_SUCCESS").touch()
+    (listed / "a.csv").write_text(f"topic,partition,{column}\nt,0,{value}\n")
+    (listed / "b.csv").write_text(rest)
+    with pytest.raises(UsageError, match=rf"the {column} of the partitions is empty in 1 row and given in 1,"):
+        external.read(ExternalFiles(str(reports), str(listed), epoch))
+
+
+def test_reports_of_which_some_name_no_cluster_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, r_csv="topic,partition,gc_epoch,cluster_id\nt,0,7,a\nt,1,7,\n", p_csv="topic,partition\nt,0\nt,1\n")
+    with pytest.raises(UsageError, match=r"the cluster_id of the reports is empty in 1 row"):
+        read(tmp_path)
+
+
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"r\.csv"):
         read(tmp_path)
