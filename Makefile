@@ -9,7 +9,8 @@ MINUTES ?= 12
 JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# Twice quiet: errors alone. A machine's own pip configuration may otherwise warn once for each package.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 CONTRACTS := tests/test_architecture.py tests/test_api.py tests/test_errors.py tests/test_metrics.py tests/test_operations.py \
 	tests/test_settings.py tests/test_walk.py tests/cli/test_docs.py tests/cli/test_help.py tests/cli/test_config.py tests/cli/test_metrics_options.py \
 	tests/cli/test_observability_files.py tests/cli/test_refused.py tests/cli/test_captures.py \
@@ -20,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check generate contracts demo test thorough simulate explore crash-test soak lint format bench captures docs clean java
+.PHONY: help check generate contracts style ruff-check ruff-format mypy near demo test thorough simulate explore crash-test soak lint format bench captures docs clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +30,7 @@ demo: $(VENV)/.dev ## Run the whole loop on an embedded S3 server, with sample d
 	$(BIN)/l0gc demo
 
 check: generate ## Within a minute: write what is generated, check style and types, compare documents, options and policies with the code
-	@$(MAKE) --no-print-directory -j2 --output-sync=target style contracts
+	@$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target style contracts
 
 generate: | $(BIN)/l0gc
 	$(BIN)/python -m docs.commands
@@ -40,12 +41,21 @@ generate: | $(BIN)/l0gc
 	$(BIN)/python -m tests.scaling.paper --write
 
 contracts: | $(BIN)/l0gc
-	$(BIN)/python -m pytest -q -x -m 'not weed and not spark and not thorough' $(CONTRACTS)
+	$(BIN)/python -m pytest -q --show-capture=no -m 'not weed and not spark and not thorough' $(CONTRACTS)
 
-style: | $(BIN)/l0gc
+style: ruff-check ruff-format mypy
+
+ruff-check: | $(BIN)/l0gc
 	$(BIN)/ruff check
+
+ruff-format: | $(BIN)/l0gc
 	$(BIN)/ruff format --check
+
+mypy: | $(BIN)/l0gc
 	$(BIN)/mypy
+
+near: | $(BIN)/l0gc ## Run the quick tests that mirror the files changed since main
+	$(BIN)/python -m tests.near
 
 test: $(VENV)/.dev java ## Prove each rule once
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 25 -m 'not thorough'

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import subprocess
 import sys
 import tomllib
 from collections import defaultdict
@@ -498,24 +499,6 @@ def _is_command(function: ast.FunctionDef) -> bool:
     return any(name.endswith((".command", ".group", "cli_command")) for name in names)
 
 
-SMALL = {
-    "__init__.py": "what `import l0gc` gives, and nothing that takes time",
-    "__main__.py": "a fixed name",
-    "cli/entry.py": "before click is imported",
-    "decoding.py": "what every part that reads JSON needs",
-    "embedded/bound_exec.py": "a program of its own, run without l0gc",
-    "epoch.py": "what every part needs",
-    "events.py": "what every part that takes long needs",
-    "spark/jobs.py": "what both those who start jobs and those who wait for executors need",
-}
-"""Files under 60 lines, and why each is a thought of its own."""
-
-
-def test_a_file_is_a_thought_of_at_least_60_lines() -> None:
-    lines = {_name(p): len(p.read_text().splitlines()) for p in _modules()}
-    assert {name for name, n in lines.items() if 1 < n < 60} == set(SMALL)
-
-
 def test_only_the_command_line_prints() -> None:
     prints = []
     for path in _modules():
@@ -561,3 +544,20 @@ def test_the_documents_say_why_each_dependency_is_there() -> None:
     for name, group in re.findall(r"^\| `([\w-]+)` \| `?(\w*)`? \|", text, re.MULTILINE):
         documented[group].add(name)
     assert documented == _packages()
+
+
+TOP = {
+    *(".ci", ".dockerignore", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"),
+    *("Dockerfile", "Makefile", "docker-compose.yml", "pyproject.toml"),
+    *("benchmarks", "docs", "examples", "l0gc", "tests"),
+}
+"""What the repository holds at its top level."""
+
+
+def test_nothing_else_is_committed_at_the_top_level() -> None:
+    """A failed test's files, a build or a download may lie in a checkout, but git must not track them."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a checkout")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name.split("/")[0] for name in tracked.splitlines()} == TOP
