@@ -141,6 +141,7 @@ class Restore:
     def happen(self, world: World, copy: Copy, newest: Copy) -> None:
         """Put the parts back, while nobody is at work."""
         watch = world.watch
+        watch.went_back = self.journals
         for journal in sorted(self.journals):
             copy.put_log_back(world, journal)
         for journal in sorted(self.boundaries):
@@ -166,7 +167,6 @@ class Restore:
     def lose(self, world: World, work: Work, copy: Copy, newest: Copy) -> None:
         """What only the newest logs had is lost for good: nobody is held to it any more."""
         watch = world.watch
-        watch.went_back = self.journals
         if CONTROLLER in self.parts:
             watch.newest = None
             old = set(copy.controller.topics.values())
@@ -199,7 +199,7 @@ class Restore:
             watch.newest = None
         newest.put_data_back(world)
         watch.forget([])
-        watch.protected = frozenset()
+        watch.protected, watch.went_back = frozenset(), frozenset()
         world.note("the newest is back")
 
 

@@ -104,11 +104,15 @@ def is_misread(world: World, key: str) -> bool:
 
 
 def give_all_up(world: World, cluster: Handles) -> None:
-    """Give up all that is lost, and lift the rest; nothing fails any more."""
+    """Give up all that is lost, and lift the rest; nothing fails any more.
+
+    Each round ends at least the first extent that waits in each partition. Raises `Violation` after one that ends none.
+    """
     losses = _losses(world)
     losses.withheld.clear()
     while has_work(cluster):
-        reconcile(cluster)
+        waiting = list(held(world))
+        lifted = reconcile(cluster)
         following: dict[tuple[int, int], Held] = {}
         for h in held(world):
             following.setdefault((h.topic.revision, h.extent.partition), h)
@@ -116,6 +120,11 @@ def give_all_up(world: World, cluster: Handles) -> None:
             if h.extent.key in losses.keys:
                 _give_up(cluster, h)
                 world.happened[GIVEN_UP] += 1
+        if list(held(world)) == waiting:
+            stuck = [
+                f"{h.topic.name}/{h.extent.partition} from {h.first} on, in {h.extent.key}" for h in following.values()
+            ]
+            raise world.violation(f"neither lifted nor given up: {'; '.join(stuck)}; errors: {lifted.errors}")
 
 
 def _losses(world: World) -> Losses:

@@ -6,7 +6,8 @@ import hashlib
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from l0gc.errors import L0gcError, NotFoundError
@@ -16,6 +17,7 @@ from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.topics import delete_topic
 from tests.simulation import actors, events, holds, hooks, jobs, losses, pins, readers, refusing, retention, sinks
+from tests.simulation.holds import Holds
 from tests.simulation.locks import instead_of_threads
 from tests.simulation.losses import Losses
 from tests.simulation.watch import LAYOUT
@@ -58,12 +60,19 @@ def simulate(seed: int, *, loses: bool = False) -> Outcome:
 
     drawn = Weather.draw(chance)
     weather = replace(drawn, pins=has("pins"), renews_pins=has("renewals of pins"), schemas=has("schemas"))
-    with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
-        world = World(seed, chance, weather, Faults().times(weather.trouble))
-        world.scratch = scratch
+    with world_of(seed, chance, weather, Holds.draw(seed)) as world:
         world.losses = Losses() if loses else None
-        with hooks.installed(world), world.holds.applied():
-            return to_the_end(world, _run)
+        return to_the_end(world, _run)
+
+
+@contextmanager
+def world_of(seed: int, chance: random.Random, weather: Weather, holds: Holds) -> Iterator[World]:
+    """An empty world; while this holds, l0gc's processes run in it."""
+    with instead_of_threads(), weather.applied(), holds.applied(), tempfile.TemporaryDirectory() as scratch:
+        world = World(seed, chance, weather, Faults().times(weather.trouble), holds)
+        world.scratch = scratch
+        with hooks.installed(world):
+            yield world
 
 
 def to_the_end(world: World, run: Callable[[World], Outcome]) -> Outcome:

@@ -16,7 +16,6 @@ Nothing but the seed decides what happens. The seeds are others than those of `s
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -32,12 +31,11 @@ from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.set_back import accept_set_back
 from l0gc.streamlog.topics import close_unknown_topics, delete_topic
-from tests.simulation import actors, events, hooks, jobs
+from tests.simulation import actors, events, jobs
 from tests.simulation.copies import CONTROLLER, Copy, Restore, ends
 from tests.simulation.events import Work
 from tests.simulation.holds import Holds
-from tests.simulation.locks import instead_of_threads
-from tests.simulation.run import MAX_STEPS, Outcome, come_to_rest, found, to_the_end
+from tests.simulation.run import MAX_STEPS, Outcome, come_to_rest, found, to_the_end, world_of
 from tests.simulation.sinks import sink
 from tests.simulation.weather import DAY_MS, HOUR_MS, NOTHING, Faults, Weather
 from tests.simulation.world import LATEST_MS, Process, World
@@ -57,11 +55,8 @@ def set_back(seed: int) -> Outcome:
     """Run a seed. Raises `Violation` if an invariant does not hold."""
     chance = random.Random(f"set back {seed}")
     weather = replace(Weather.draw(chance), event=NOTHING)
-    with instead_of_threads(), weather.applied(), tempfile.TemporaryDirectory() as scratch:
-        world = World(seed, chance, weather, Faults().times(weather.trouble))
-        world.scratch, world.holds = scratch, Holds(seed)
-        with hooks.installed(world):
-            return to_the_end(world, _run)
+    with world_of(seed, chance, weather, Holds(seed)) as world:
+        return to_the_end(world, _run)
 
 
 def _run(world: World) -> Outcome:

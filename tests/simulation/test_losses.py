@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+import random
+from collections import Counter, deque
 
 import pytest
 
-from tests.simulation.losses import GIVEN_UP, LOST, MISREAD, REFUSED, WITHHELD, WITHHELD_LOGS
-from tests.simulation.run import RECORDS, simulate
+from tests.simulation.actors import TOPICS, new_lines, upload
+from tests.simulation.holds import Holds
+from tests.simulation.losses import GIVEN_UP, LOST, MISREAD, REFUSED, WITHHELD, WITHHELD_LOGS, Losses, give_all_up, held
+from tests.simulation.run import RECORDS, found, simulate, world_of
+from tests.simulation.watch import Violation
+from tests.simulation.weather import Weather
 
-QUICK = 2
-SEEDS = 26
+QUICK = 4
+SEEDS = 28
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:
@@ -29,3 +35,25 @@ def test_none_of_many_seeds_with_losses_violates_an_invariant() -> None:
     assert all(happened[what] for what in (LOST, GIVEN_UP, REFUSED, WITHHELD, WITHHELD_LOGS, MISREAD, RECORDS)), (
         happened
     )
+
+
+def test_what_can_be_neither_lifted_nor_given_up_is_named() -> None:
+    """It is damaged in the bucket itself, and lost by nobody: the end of a seed says so in place of going on for ever."""
+    chance = random.Random(1)
+    with world_of(1, chance, Weather.draw(chance), Holds(1)) as world:
+        found(world)
+        world.losses = Losses()
+        upload(world, world.cluster(), TOPICS[0], new_lines(world, "some"))
+        damaged = next(held(world)).extent.key
+        stored = world.store.objects[damaged]
+        stored.body = bytes(len(stored.body))
+        with pytest.raises(Violation, match=f"neither lifted nor given up: .*{damaged}"):
+            give_all_up(world, world.cluster())
+
+
+def test_an_operator_who_comes_to_no_end_is_a_violation() -> None:
+    chance = random.Random(1)
+    with world_of(1, chance, Weather.draw(chance), Holds(1)) as world:
+        calls = (world.store.list("level_zero/") for _ in itertools.count())
+        with pytest.raises(Violation, match="comes to no end, and is at level_zero/"):
+            deque(calls, maxlen=0)

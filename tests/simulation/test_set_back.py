@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 
+import msgspec
 import pytest
 
-from tests.simulation.copies import PARTS
-from tests.simulation.run import RECORDS
+from l0gc.keys import PUBLISHED_WATERMARK, journal_log
+from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.level_one.reconcile import reconcile
+from l0gc.watermark.publication import decode_published, encode_published
+from tests.simulation.actors import TOPICS, new_lines, upload
+from tests.simulation.copies import LOGS, PARTS, Copy, Restore
+from tests.simulation.events import Work
+from tests.simulation.holds import Holds
+from tests.simulation.jobs import compute_watermark, watermark_job
+from tests.simulation.losses import Losses
+from tests.simulation.run import RECORDS, found, world_of
 from tests.simulation.set_back import ACCEPTED, FOR_GOOD, REFUSED, set_back
+from tests.simulation.watch import Violation
+from tests.simulation.weather import Shape, Weather
+from tests.simulation.world import World
 
-QUICK = 2
-SEEDS = 32
+QUICK = 6
+SEEDS = 36
 BLOCK = 30
 
 
@@ -38,3 +54,37 @@ def test_a_seed_is_a_run() -> None:
     first = set_back(3)
     set_back(4)
     assert set_back(3) == first
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A journal went back to before its records were lifted and M passed them; nothing fails."""
+    chance = random.Random(1)
+    weather = replace(Weather.draw(chance), journals=1, shapes=(Shape(2, 1),) * 3)
+    with world_of(1, chance, weather, Holds(1)) as world, world.quietly():
+        found(world)
+        upload(world, world.cluster(), TOPICS[0], new_lines(world, "some"))
+        copy = Copy.of(world, Work())
+        reconcile(world.cluster())
+        for _ in range(2):
+            housekeep(world.cluster(), barrier=True)
+        compute_watermark(world, world.cluster())
+        restore = Restore(frozenset({LOGS}), frozenset({0}), frozenset(), "", newer_vanish=False, for_good=False)
+        restore.happen(world, copy, Copy.of(world, Work()))
+        yield world
+
+
+def test_m_may_be_published_again_while_a_journal_that_went_back_is_unread(world: World) -> None:
+    before, m = world.store.objects[PUBLISHED_WATERMARK].etag, world.watch.watermark
+    world.losses = Losses(withheld={key for key in world.store.objects if key.startswith(journal_log(0))})
+    world.spawn("watermark", watermark_job(world, 1))
+    world.run(1000)
+    assert world.store.objects[PUBLISHED_WATERMARK].etag != before
+    assert world.watch.watermark == m
+
+
+def test_no_higher_m_may_be_published_while_a_journal_is_set_back(world: World) -> None:
+    published = decode_published(world.store.objects[PUBLISHED_WATERMARK].body)
+    higher = msgspec.structs.replace(published, watermark=published.watermark + 1)
+    with pytest.raises(Violation, match="was published, though a/0"):
+        world.store.put(PUBLISHED_WATERMARK, encode_published(higher))

@@ -63,8 +63,8 @@ class Watch:
     """The invariants of one world.
 
     Where a log was set back, `protected` are the objects that the newest logs need; `strays` those of L1 whose topic only a
-    lost controller log had; `vanished` the index objects that the restore took away; `went_back` the journals whose newest
-    log is gone for good, until all that they need is in L1.
+    lost controller log had; `vanished` the index objects that the restore took away; `went_back` the journals whose older
+    log is there, until the newest is back or, where that is gone for good, until all that they need is in L1.
     """
 
     def __init__(self, world: World) -> None:
@@ -302,7 +302,7 @@ class Watch:
                 continue  # only the newest log knows it, and nothing has landed there: nobody could know
             for run in topic.runs():
                 if m == self.watermark and run.journal in self.went_back:
-                    continue  # an operator accepts it with what it needs below M, and M stays
+                    continue  # it may need what is below M, which stays: while it cannot be read, or once it is accepted
                 for p in range(run.first, run.first + run.count):
                     needs = self.shadow(run.journal).needs(topic.revision, p)
                     if m >= needs:

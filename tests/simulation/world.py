@@ -138,15 +138,16 @@ class World:
     random: random.Random
     weather: Weather
     faults: Faults
+    holds: Holds
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
         self.watch = Watch(self)
         self.losses: Losses | None = None
-        self.holds = Holds.draw(self.seed)
         self.store = SimulatedStore(self.clock, self, habit=self.weather.habit, page_size=self.weather.page_size)
         self.main = getcurrent()
         self.steps = 0
+        self.operators_calls = 0
         self.crashes = 0
         self.happened: Counter[str] = Counter()
         self.interrupts = Interrupts(self)
@@ -245,6 +246,9 @@ class World:
         """A store call: the thread stops here, and something may happen to it."""
         current = getcurrent()
         if not isinstance(current, Thread):
+            self.operators_calls += call.when == "before"
+            if self.operators_calls > TOO_MANY_STEPS:
+                raise self.violation(f"what an operator does comes to no end, and is at {call.key}")
             return
         if current.doomed:
             raise Crashed  # what a dead process would still do in a `finally` never reaches the store

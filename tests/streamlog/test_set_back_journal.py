@@ -14,7 +14,7 @@ from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
 from l0gc.operations import Vacuum
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.garbage import JournalGarbage
-from tests.support.memory_store import once
+from tests.support.memory_store import failing, once
 from tests.support.set_back import CHANGES, TOPIC, Objects, Place
 
 DAY_MS = 24 * 3_600_000
@@ -145,6 +145,20 @@ def test_what_is_set_back_without_its_journals_does_no_harm(place: Place, part: 
 
 
 # -- a journal that could not be read when it was asked ------------------------------------------------------------------
+
+
+def test_m_stays_while_a_journal_that_was_set_back_cannot_be_read(place: Place) -> None:
+    """It is published again as it was, with the end by which the journal is refused once it can be read."""
+    copy = days_later(place)
+    before = place.published()
+    place.restore(journal_log(1), copy)
+    place.store.fault = failing(AccessDeniedError("not now"), "get", journal_log(1))
+    assert place.compute() == before.watermark
+    place.store.fault = lambda call: None
+    after = place.published()
+    assert after.published_at_ms > before.published_at_ms
+    assert (after.watermark, after.ends) == (before.watermark, before.ends)
+    refused(place, CHANGES.keys() - HARMLESS, "journal 1 ended at")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.topics import alter_defaults, alter_topic, close_unknown_topics, create_topic, delete_topic
 from l0gc.watermark.pipeline import run_pipeline
-from l0gc.watermark.publication import decode_published, encode_published
+from l0gc.watermark.publication import PublishedWatermark, decode_published, encode_published
 from tests.support.ingest import stored_values
 from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
 from tests.support.merge import merge
@@ -104,10 +104,13 @@ class Place:
         """See `put_back`."""
         return put_back(self.store, prefix, copy)
 
+    def published(self) -> PublishedWatermark:
+        return decode_published(self.store.get(PUBLISHED_WATERMARK).body)
+
     def forget_ends(self) -> None:
         """Take the ends of the journals out of what is published."""
-        published = decode_published(self.store.get(PUBLISHED_WATERMARK).body)
-        self.store.put(PUBLISHED_WATERMARK, encode_published(msgspec.structs.replace(published, ends={})))
+        forgotten = msgspec.structs.replace(self.published(), ends={})
+        self.store.put(PUBLISHED_WATERMARK, encode_published(forgotten))
 
     def check(self) -> None:
         """Each acknowledged record can be read once."""
