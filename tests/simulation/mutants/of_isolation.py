@@ -38,7 +38,7 @@ def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
 
 
 @instead(
-    40,
+    46,
     "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
     "an object that cannot be deleted keeps all that its journal dropped after it",
     "tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",
@@ -54,7 +54,7 @@ def held_ends_journal(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_
 
 
 @instead(
-    40,
+    46,
     "l0gc/streamlog/garbage.py::JournalGarbage.dropped",
     "a dropped index object that cannot be read ends the vacuum of its journal",
     f"{_GARBAGE}::test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else",
@@ -68,7 +68,7 @@ def damaged_ends_journal(self: JournalGarbage, unit: int, before_ms: int, epoch:
 
 
 @mutant(
-    40,
+    46,
     "l0gc/streamlog/level_one/edit.py::Editor.attempt",
     "an index object that cannot be read ends the expiry of its journal",
     f"{_EXPIRE}::test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone",
@@ -80,7 +80,7 @@ def index_ends_expiry() -> AbstractContextManager[Any]:
 
 
 @mutant(
-    40,
+    46,
     "l0gc/storage/objectstore.py::ask_of_one",
     "an object that the store refuses ends the run",
     f"{_REFUSED}::test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out",
@@ -93,7 +93,7 @@ def refusal_ends_run() -> AbstractContextManager[Any]:
 
 
 @mutant(
-    40,
+    46,
     "l0gc/storage/objectstore.py::ask_of_one",
     "a store that refuses everything counts as one that refuses each object",
     f"{_REFUSED}::test_a_store_that_refuses_everything_ends_the_run_at_once",

@@ -115,7 +115,7 @@ def boundary_not_raised() -> AbstractContextManager[Any]:
 
 
 @mutant(
-    39,
+    45,
     "l0gc/storage/log.py::Boundary.lift",
     "raising the boundary has no deadline",
     f"{_LOG}::test_a_store_that_answers_reads_and_refuses_writes_ends_a_truncation",

@@ -226,7 +226,7 @@ def more_read_than_hashed() -> AbstractContextManager[Any]:
 
 
 @mutant(
-    39,
+    45,
     "l0gc/collect/run.py::sink_of",
     "a run's record goes into the bucket in any case",
     f"{_PLACES}::test_a_full_store_is_swept_with_its_record_in_a_folder",

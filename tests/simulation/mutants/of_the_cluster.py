@@ -306,7 +306,7 @@ def tick_by_local_clock(self: Controller) -> int:
 
 
 @mutant(
-    40,
+    46,
     "l0gc/streamlog/housekeep.py::housekeep",
     "what fails at one log ends the whole run",
     f"{_TEST_HOUSEKEEP}::test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done",
