@@ -369,16 +369,16 @@ def _suspects(
     Args:
         named: the object on which reconcile failed, whose block is read; by default the first one's.
     """
-    from l0gc.streamlog.ingest.extents import decode_block, fetch  # with Arrow, which most calls need not load
+    from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks  # with Arrow, which most calls need not load
 
     for h, extent in extents:
         head = heads[extent.key]
         if isinstance(head, str) or head.size < extent.block.start + extent.block.length:
             yield h, extent, head if isinstance(head, str) else "it is too short"
     for h, extent in ([(h, e) for h, e in extents if e.key in named] or extents)[:1]:
-        place = (extent.block.start, extent.block.length)
         try:
-            decode_block(fetch(cluster.store, extent.key, [place])[0], extent.key, extent.block)
+            (body,) = fetch_blocks(cluster.store, extent.key, [extent.block])
+            decode_block(body, extent.key, extent.block)
         except ObjectNotFoundError:
             yield h, extent, "it is missing"
         except RefusedObjectError as e:

@@ -8,20 +8,25 @@ in key order. Keys here are relative to the URL's prefix.
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, RefusedObjectError, StoreError
+from l0gc.events import event
 from l0gc.keys import FORMAT
 from l0gc.storage.refusals import why_kept
 
+_log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 
 PAGE_SIZE: Final = 1000
 """Keys in one LIST response, and in one DELETE request: S3's maximum."""
+READS: Final = 3
+"""How often bytes are read that do not match their checksum, before they count as damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +245,24 @@ def ask_of_one(
             except AccessDeniedError:
                 raise AccessDeniedError(f"{refusal}, for all of {store.url}{folder}") from None
         raise RefusedObjectError(str(refusal)) from refusal
+
+
+def read_again(read: Callable[[], T]) -> T:
+    """Return what `read` returns, which raises `CorruptObjectError` if the bytes are not what a log, a footer or a seal
+    says. It is then called again: one reading may meet a bad replica, a cut connection or another object (hazard 34).
+
+    Raises:
+        CorruptObjectError: they never were.
+        RefusedObjectError: at once, since requests are repeated as it is.
+    """
+    for _ in range(READS - 1):
+        try:
+            return read()
+        except RefusedObjectError:
+            raise
+        except CorruptObjectError as e:
+            _log.warning("%s; it is read again", e, extra=event("read_again"))
+    return read()
 
 
 def if_there(read: Callable[..., T], *what: Any) -> T | None:

@@ -29,7 +29,7 @@ from l0gc.events import event
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.extents import decode_block, fetch, select
+from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks, select
 from l0gc.streamlog.ingest.headers_and_times import column_of
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
@@ -348,7 +348,7 @@ class OffsetReader:
             return wanted, []
         blocks = [wanted.block(n) for n in wanted.needed]
         with _holding(int(self._rows_of(wanted)[0]), int(wanted.extents["base"][0])):
-            return wanted, fetch(self._cluster.store, wanted.key, [(b.start, b.length) for b in blocks])
+            return wanted, fetch_blocks(self._cluster.store, wanted.key, blocks)
 
     def _decoded(
         self, fetched: tuple[UnreconciledObject, list[bytes]]

@@ -21,7 +21,7 @@ from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import ControllerMachine
-from l0gc.streamlog.ingest.extents import decode_block, fetch
+from l0gc.streamlog.ingest.extents import decode_block, fetch, fetch_blocks
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
@@ -173,7 +173,7 @@ def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent
     blocks = {int(n): o.block(int(n)) for n in distinct(o.extents["block"])}
     end = max(b.start + b.length for b in blocks.values())
     try:
-        bodies = fetch(store, o.key, [(b.start, b.length) for b in blocks.values()])
+        bodies = fetch_blocks(store, o.key, [*blocks.values()])
     except RefusedObjectError as e:
         return [(o.extent(o.extents[0]), str(e))]
     except (ObjectNotFoundError, CorruptObjectError):

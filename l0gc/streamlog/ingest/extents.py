@@ -23,7 +23,7 @@ from crc32c import crc32c
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.storage.entry import compressed, decompressed
-from l0gc.storage.objectstore import ObjectStore, ask_of_one
+from l0gc.storage.objectstore import ObjectStore, ask_of_one, read_again
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest import headers_and_times
 from l0gc.streamlog.journal import rows
@@ -174,6 +174,54 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
     return ask_of_one(store, read, key)
 
 
+def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[bytes]:
+    """Return the bytes of each block of an object, as the log records it. A block that differs is read again.
+
+    Every reader uses it, and whatever writes a block's bytes to another place. One that differs at each reading is
+    returned as it was read last: `check_block` and `decode_block` refuse it.
+
+    Raises as `fetch`.
+    """
+    bodies, left = [b""] * len(blocks), list(range(len(blocks)))
+
+    def read() -> None:
+        for n, body in zip(left, fetch(store, key, [(blocks[n].start, blocks[n].length) for n in left]), strict=True):
+            bodies[n] = body
+        left[:] = [n for n in left if not _matches(bodies[n], blocks[n])]
+        for n in left:
+            check_block(bodies[n], key, blocks[n])
+
+    try:
+        read_again(read)
+    except CorruptObjectError:
+        if not all(bodies):
+            raise
+    return bodies
+
+
+def blocks_of(e: ObjectExtents) -> list[Block]:
+    """Return the blocks of a journal's part of an object that has not landed."""
+    found = rows.unpack(e.blocks, BLOCK)
+    ends = e.start + np.cumsum(found["length"], dtype=np.int64)
+    return [
+        Block(end - int(b["length"]), int(b["length"]), int(b["crc32c"]), int(b["bytes"]), 0)
+        for b, end in zip(found, ends.tolist(), strict=True)
+    ]
+
+
+def check_block(body: bytes, key: str, block: Block) -> None:
+    """Raise `CorruptObjectError` if the bytes of a block are not those that the log records."""
+    if not _matches(body, block):
+        raise CorruptObjectError(
+            f"{key} at bytes {block.start} to {block.start + block.length} does not match the checksum in the log; restore "
+            "that object from a version"
+        )
+
+
+def _matches(body: bytes, block: Block) -> bool:
+    return bool(body) and len(body) == block.length and crc32c(body) == block.crc32c
+
+
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
     """Return the records of a block, of all partitions in it, with the optional columns if any of them has one.
 
@@ -184,9 +232,8 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     Raises:
         CorruptObjectError: the bytes are not what the log says.
     """
+    check_block(body, key, block)
     where = f"{key} at bytes {block.start} to {block.start + block.length}"
-    if not body or len(body) != block.length or crc32c(body) != block.crc32c:
-        raise CorruptObjectError(f"{where} does not match the checksum in the log; restore that object from a version")
     most = f"it may, where the log says {block.bytes:,} bytes"
     content = decompressed(where, memoryview(body), block.bytes, most)
     number = int.from_bytes(content[: NUMBER.itemsize], "little", signed=True)

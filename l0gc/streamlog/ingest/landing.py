@@ -7,6 +7,8 @@
 - A part that a journal refuses as stale is offered again with another object: the same content under a fresh epoch. The
   other journals' parts stay where they landed (hazard 27).
 - A journal takes objects in order, and nothing after one that it refused.
+- An object that is read back to be written again is checked against the checksums that the journal is to record
+  (hazard 34): once it has landed anew, the first one is swept.
 - The sender (an `Appender`) determines what a journal recognises when it is offered again.
 """
 
@@ -15,12 +17,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from l0gc.errors import (
+    CorruptObjectError,
     L0gcError,
     NotFoundError,
     ObjectNotFoundError,
@@ -31,7 +34,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import Producer, Topic
-from l0gc.streamlog.ingest.extents import PackedObject, PackedPart
+from l0gc.streamlog.ingest.extents import PackedObject, PackedPart, blocks_of, check_block, fetch_blocks
 from l0gc.streamlog.ingest.result import L0Object, UploadResult
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
@@ -223,19 +226,38 @@ class Landing:
 
         def write(again: tuple[WrittenObject, int]) -> L0Object:
             o, epoch = again
-            body = self._read_back(o) if o.body is None else o.body
-            o.object = put_l0(self._cluster, body, epoch)
+            body, left = self._read_back(o) if o.body is None else (o.body, o.left)
+            o.object, o.left = put_l0(self._cluster, body, epoch), left
             return o.object
 
         late = [(o, epoch) for o, epoch in zip(objects, epochs, strict=True) if o.object.epoch < epoch]
         self.result.objects += self._cluster.parallel.map(write, late)
         self.result.retries += len(late)
 
-    def _read_back(self, o: WrittenObject) -> bytes:
-        try:
-            return self._cluster.store.get(o.object.key).body
-        except ObjectNotFoundError as e:
-            raise NotFoundError(
-                f"{e}: it was swept before its batch was committed, which took longer than two epochs. Nothing of it is "
-                f"committed in journal {min(o.left)}; write smaller batches, or sweep with --min-age"
-            ) from e
+    def _read_back(self, o: WrittenObject) -> tuple[bytes, dict[int, PackedPart]]:
+        """Return the content of the parts that have not landed, one after another, and these parts with their new places.
+
+        Each block is checked: what is written anew becomes the only copy, since the object that was staged is swept.
+
+        Raises:
+            NotFoundError: the object is gone.
+            CorruptObjectError: a block differs from what was staged at each reading; nothing was written.
+        """
+        key, where = o.object.key, f"Nothing of its batch is committed in journal {min(o.left)}; write the batch again"
+        body, left = bytearray(), dict[int, PackedPart]()
+        for journal, part in o.left.items():
+            blocks, extents = blocks_of(part.extents), msgspec.structs.replace(part.extents, start=len(body))
+            try:
+                bodies = fetch_blocks(self._cluster.store, key, blocks)
+                for block, found in zip(blocks, bodies, strict=True):
+                    check_block(found, key, block)
+            except ObjectNotFoundError as e:
+                raise NotFoundError(
+                    f"{e}: it was swept before its batch was committed, which took longer than two epochs. {where} in "
+                    "smaller parts, or sweep with --min-age"
+                ) from e
+            except CorruptObjectError as e:
+                raise CorruptObjectError(f"{e}. {where}") from e
+            body += b"".join(bodies)
+            left[journal] = replace(part, extents=extents)
+        return bytes(body), left

@@ -17,7 +17,7 @@ from l0gc.columns import numbers
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch, select
+from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch_blocks, select
 from l0gc.streamlog.ingest.headers_and_times import level, with_optional
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, UnreconciledObject
@@ -80,7 +80,7 @@ def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, byt
     """Return each needed block with its body, or with why the object cannot be read."""
     blocks = [o.block(number) for number in o.needed]
     try:
-        return list(zip(blocks, fetch(store, o.key, [(b.start, b.length) for b in blocks]), strict=True))
+        return list(zip(blocks, fetch_blocks(store, o.key, blocks), strict=True))
     except ObjectNotFoundError as e:
         return f"{e}; restore that object from a version"
     except CorruptObjectError as e:

@@ -20,6 +20,7 @@ from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.ingest.extents import PackedPart
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.landing import Landing, WrittenObject
 from l0gc.streamlog.journal.rows import Rows
@@ -27,6 +28,7 @@ from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one import write as level_one_write
 from tests.simulation.mutants.tools import Wrapped, everywhere, instead, method, mutant
 
+_LANDING = "tests/streamlog/ingest/test_landing.py"
 _PLACES = "tests/collect/test_record_places.py"
 _RESUME = "tests/streamlog/ingest/test_resume.py"
 _SEVERAL = "tests/streamlog/ingest/test_several_journals.py"
@@ -223,6 +225,30 @@ def more_read_than_hashed() -> AbstractContextManager[Any]:
         return original(dataclasses.replace(self, size=None))
 
     return method(Input, "blocks", blocks)
+
+
+@instead(
+    34,
+    "l0gc/streamlog/ingest/landing.py::Landing._read_back",
+    "an object is written anew as it was read",
+    f"{_LANDING}::test_one_bad_reading_of_a_staged_object_is_read_again",
+    f"{_LANDING}::test_what_never_matches_the_log_is_not_written_on",
+    simulated=False,
+)
+def copied_unchecked(self: Landing, o: WrittenObject) -> tuple[bytes, dict[int, PackedPart]]:
+    return self._cluster.store.get(o.object.key).body, o.left
+
+
+@instead(
+    34,
+    "l0gc/storage/objectstore.py::read_again",
+    "bytes that do not match their checksum count as damaged after one reading",
+    f"{_LANDING}::test_one_bad_reading_of_a_staged_object_is_read_again",
+    f"{_LANDING}::test_a_reconcile_reads_a_block_again_that_differs",
+    simulated=False,
+)
+def read_once(read: Callable[[], Any]) -> Any:
+    return read()
 
 
 @mutant(

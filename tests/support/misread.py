@@ -1,0 +1,58 @@
+"""A bad replica: some readings of some objects give something else than what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+from unittest import mock
+
+from l0gc.storage.objectstore import StoredObject
+from l0gc.streamlog.cluster import Handles
+from tests.support.memory_store import store_of
+
+Way = Callable[[bytes], bytes]
+
+ZEROS: Final = "zeros"
+CUT: Final = "a cut body"
+ANOTHER: Final = "another object's body"
+WAYS: Final[dict[str, Way]] = {
+    ZEROS: lambda body: bytes(len(body)),
+    CUT: lambda body: body[: len(body) // 2],
+    ANOTHER: lambda body: body[::-1],
+}
+
+
+@dataclass
+class Misread:
+    """The keys of which something else was given, in order."""
+
+    keys: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def misread(cluster: Handles, part: str, way: Way, times: int, *, after: int = 0) -> Iterator[Misread]:
+    """So many readings of objects with this in their key give what `way` makes of the body, after the first ones."""
+    store, found, seen = store_of(cluster), Misread(), [0]
+    get, get_ranges = store.get, store.get_ranges
+
+    def is_bad(key: str) -> bool:
+        if part not in key:
+            return False
+        seen[0] += 1
+        if not after < seen[0] <= after + times:
+            return False
+        found.keys.append(key)
+        return True
+
+    def bad_get(key: str) -> StoredObject:
+        stored = get(key)
+        return replace(stored, body=way(stored.body)) if is_bad(key) else stored
+
+    def bad_ranges(key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        bodies = get_ranges(key, ranges)
+        return [way(body) for body in bodies] if is_bad(key) else bodies
+
+    with mock.patch.object(store, "get", bad_get), mock.patch.object(store, "get_ranges", bad_ranges):
+        yield found
