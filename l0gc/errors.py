@@ -56,6 +56,13 @@ def rebuilt(kind: type[L0gcError], args: tuple[object, ...]) -> L0gcError:
     return kind.__new__(kind, *args)
 
 
+def unexpected(e: Exception) -> L0gcError:
+    """Return an error for an exception that l0gc does not raise itself; that becomes its cause."""
+    error = L0gcError(f"unexpected {type(e).__name__}: {e}")
+    error.__cause__ = e
+    return error
+
+
 # -- 2: what the caller requested cannot be meant ----------------------------------------------------------------------
 
 

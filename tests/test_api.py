@@ -230,7 +230,7 @@ def test_what_could_not_be_deleted_is_an_error_that_says_what_was_done(monkeypat
     assert isinstance(result, api.SweepResult)
     assert result.failed > 0
     assert result.deleted == before - len(level_zero(handles)) > 0
-    assert not read_attempts(handles.store, handles.parallel)["sweep"].ok
+    assert not read_attempts(handles.store, handles.parallel).known["sweep"].ok
 
 
 def test_a_journal_that_cannot_be_kept_is_an_error_after_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,22 +26,25 @@ from l0gc.errors import (
     StoreUnreachableError,
     UsageError,
 )
-from l0gc.keys import journal_log
+from l0gc.keys import PUBLISHED_WATERMARK, journal_log
 from l0gc.operations import Gc, Housekeep, Sweep
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.housekeep import HousekeepResult
+from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.watermark.source import ClusterHandle
 from tests.scaling.counted import counted
 from tests.support.memory_store import (
     another_process,
     copy_of,
+    failing,
     memory_cluster,
+    once,
     publish_m,
     put_back,
     store_of,
     topic_in_memory,
 )
-from tests.support.reconcile import put
+from tests.support.reconcile import put, reconcile
+from tests.support.verify import scan_and_publish
 from tests.test_api import over
 
 DUE = ["housekeep", "reconcile", "compute-watermark", "sweep"]
@@ -164,13 +167,13 @@ def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_r
         assert canary is not None
         assert (canary.deleted, canary.bound, canary.watermark > 0) == (1, 0, True)
         assert read_gc_note(handles.store).swept == 0
-        assert read_attempts(handles.store, handles.parallel)["sweep"].part
+        assert read_attempts(handles.store, handles.parallel).known["sweep"].part
         again = cluster.gc().sweep
         assert (again and again.deleted, read_gc_note(handles.store).swept) == (0, 0)
         rest = cluster.gc().sweep
         assert rest is not None
         assert (rest.deleted, read_gc_note(handles.store).swept) == (1, rest.watermark)
-        assert not read_attempts(handles.store, handles.parallel)["sweep"].part
+        assert not read_attempts(handles.store, handles.parallel).known["sweep"].part
         assert "sweep" in cluster.gc().not_due
 
 
@@ -259,6 +262,83 @@ def test_status_is_advised_only_where_it_could_be_read(
         with pytest.raises(EndedError) as raised:
             cluster.gc()
         assert ("l0gc status" in str(raised.value)) == advised
+
+
+@pytest.mark.parametrize("step", ["housekeep", "reconcile", "merge", "expire"])
+def test_what_a_step_raises_unexpectedly_keeps_no_later_step_from_running(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handles = loaded()
+    with over(handles, monkeypatch) as cluster:
+        for due in (step, "compute-watermark"):
+            write_attempt(handles.store, Attempt(due, 3, "so that it is due"))
+        monkeypatch.setattr(type(cluster), step, fails_with(KeyError("of a plugin")))
+        with caplog.at_level("INFO", "l0gc"), pytest.raises(EndedError) as raised:
+            cluster.gc(housekeep=DRAIN)
+    result: Any = raised.value.result
+    assert [(e.step, e.exit_code, e.message) for e in result.errors] == [
+        (step, 1, "unexpected KeyError: 'of a plugin'")
+    ]
+    assert result.compute_watermark is not None
+    assert any(m.startswith("Traceback") for m in caplog.messages)
+
+
+def test_what_computing_m_raises_unexpectedly_keeps_everything_from_being_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with over(loaded(), monkeypatch) as cluster:
+        monkeypatch.setattr(type(cluster), "compute_watermark", fails_with(RuntimeError("no")))
+        with pytest.raises(EndedError) as raised:
+            cluster.gc(housekeep=DRAIN)
+    result: Any = raised.value.result
+    assert (raised.value.exit_code, result.sweep, result.vacuum) == (1, None, None)
+
+
+@pytest.mark.parametrize("refused", ["l0gc/attempts/", "l0gc/gc/"])
+def test_records_of_past_runs_that_the_store_refuses_keep_no_step_from_running(
+    refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = loaded()
+    store_of(handles).fault = failing(AccessDeniedError("403"), "get", refused)
+    with over(handles, monkeypatch) as cluster:
+        done = cluster.gc(housekeep=DRAIN)
+    assert (done.errors, done.sweep and done.sweep.deleted) == ([], 1)
+
+
+def test_nothing_is_swept_by_an_external_log_if_it_is_unknown_how_the_last_computation_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the computation notices that the other system's log was set back (hazard 10)."""
+    handles = memory_cluster(bootstrap=False)
+    handles.controller.bootstrap(shards=4, external_log=True)
+    publish_m(handles, 4, 9)
+    store_of(handles).fault = failing(AccessDeniedError("403"), "get", "attempts/compute-watermark")
+    with over(handles, monkeypatch) as cluster, pytest.raises(EndedError) as e:
+        cluster.gc()
+    result: Any = e.value.result
+    assert [(f.step, f.message) for f in result.errors] == [
+        ("compute-watermark", "it is unknown how its last run ended: 403")
+    ]
+    assert (result.sweep, result.vacuum) == (None, None)
+
+
+def test_the_slower_of_two_runs_sweeps_by_what_the_faster_one_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = loaded()
+    faster = another_process(handles, 2)
+
+    def overtake() -> None:
+        faster.controller.advance()
+        housekeep(faster, barrier=True)
+        reconcile(faster)
+        scan_and_publish(faster)
+
+    store_of(handles).fault = once(overtake, "put_*", PUBLISHED_WATERMARK)
+    with over(handles, monkeypatch) as cluster:
+        done = cluster.gc(housekeep=DRAIN)
+    assert done.compute_watermark is not None
+    assert done.sweep is not None
+    assert (done.errors, done.compute_watermark.overtaken, done.sweep.deleted) == ([], True, 1)
+    assert done.sweep.watermark == done.compute_watermark.previous_watermark > done.compute_watermark.watermark
 
 
 def test_an_error_that_concerns_all_steps_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

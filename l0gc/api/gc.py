@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from l0gc.collect import gc_steps
-from l0gc.collect.attempts import Attempt, read_gc_note, write_gc_note
+from l0gc.collect.attempts import Attempts, read_gc_note, write_gc_note
 from l0gc.collect.pause import read_pause
 from l0gc.errors import (
     AccessDeniedError,
@@ -28,6 +29,7 @@ from l0gc.errors import (
     StoppedError,
     StoreError,
     StoreUnreachableError,
+    unexpected,
 )
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
@@ -123,27 +125,29 @@ class GcStep(NamedTuple):
         return self.name.replace("-", "_")
 
 
-def play(
-    result: GcResult, steps: Iterable[GcStep], last: Mapping[str, Attempt], around: Around, *, external: bool
-) -> None:
+def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, around: Around, *, external: bool) -> None:
     """Run the due steps in their order.
 
     Args:
-        last: how each step ended when it last ran: a failed one is due.
+        last: how each step ended when it last ran: one that failed is due, and so is one whose record is refused.
         external: the other system's log accepts no entries from l0gc, and M comes from its reports.
     """
     began = time.monotonic()
-    always = [step for step, a in last.items() if not a.ok]
+    always = [step for step, a in last.known.items() if not a.ok] + [*last.refused]
     chosen = [s for s in steps if s.options is not None]
     if result.dry_run or external:
         always = list(gc_steps.STEPS)
         chosen = [s for s in chosen if s.name in gc_steps.EXTERNAL_STEPS]
     if external:
         chosen = [s for s in chosen if s.name != gc_steps.COMPUTE]
-        computed = last.get(gc_steps.COMPUTE)
-        if computed is not None and not computed.ok:  # only it notices that their log was set back
+        # Only the computation notices that their log was set back.
+        computed, refused = last.known.get(gc_steps.COMPUTE), last.refused.get(gc_steps.COMPUTE)
+        if computed is not None and not computed.ok:
             why = f"its last run failed: {computed.error}"
             result.errors.append(StepError(gc_steps.COMPUTE, computed.exit_code, why))
+        elif refused is not None:
+            why = f"it is unknown how its last run ended: {refused}"
+            result.errors.append(StepError(gc_steps.COMPUTE, refused.exit_code, why))
     try:
         _Run(result, always, around).play(chosen)
     finally:
@@ -179,12 +183,16 @@ class _Run:
         except StoppedError as e:
             code = e.exit_code
             raise
-        except L0gcError as e:
-            code = e.exit_code
-            self._result.errors.append(StepError(step.name, code, str(e)))
+        except Exception as e:  # noqa: BLE001 - of a catalog's plugin, for example, which must not end the other steps
+            error = e if isinstance(e, L0gcError) else unexpected(e)
+            code = error.exit_code
+            self._result.errors.append(StepError(step.name, code, str(error)))
             self._result.refused |= isinstance(e, AccessDeniedError | StoreUnreachableError)
-            _log.error("%s: %s", step.name, e, extra=event("error", exit_code=code, step=step.name))
-            return not gc_steps.is_final(e)
+            _log.error("%s: %s", step.name, error, extra=event("error", exit_code=code, step=step.name))
+            if error is not e:
+                for line in "".join(traceback.format_exception(e)).splitlines():
+                    _log.info("%s", line, extra=event("traceback", step=step.name))
+            return not gc_steps.is_final(error)
         finally:
             self._log_end(step, why, code, round(time.monotonic() - began, 3))
         return True
@@ -269,7 +277,7 @@ class Due:
     def computed(self, result: WatermarkResult) -> None:
         """Record for the next run what M was computed from."""
         published, listing = self._published(), result.listing
-        if published is None:
+        if published is None or not result.published:
             return
         held = -1
         if listing is not None:

@@ -92,6 +92,10 @@ def _lines(out: Output, result: WatermarkResult) -> list[str]:
         f"M = {epoch(result.watermark)} (was {epoch(result.previous_watermark)}), cluster epoch {result.cluster_epoch}, "
         f"{count(result.partitions, 'partition')}{'' if result.published else '; not published'}"
     ]
+    if result.overtaken:
+        lines.append(
+            f"a faster run has published M = {epoch(result.previous_watermark)} since this one began, which stays"
+        )
     if result.listing is not None:
         lines += _listing_lines(result, result.listing)
     cut = len(result.held_back_by) == HELD_BACK_SHOWN

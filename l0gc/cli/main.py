@@ -22,7 +22,7 @@ from l0gc.cli import logs, signals
 from l0gc.cli.globals import GLOBAL_OPTIONS, Command, options
 from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
 from l0gc.cli.terminal import UNENCODABLE, escaped, fitted
-from l0gc.errors import L0gcError, OutputFailedError, suggestion
+from l0gc.errors import L0gcError, OutputFailedError, suggestion, unexpected
 from l0gc.redaction import without_secrets
 
 START: Final = "Start"
@@ -268,7 +268,7 @@ def main() -> None:
     except OSError as e:
         code = _fail(_of_stdout(e) or _of_this_machine(e), 1, trace=verbose)
     except Exception as e:  # noqa: BLE001 - the last resort: one sentence, and the traceback with -v
-        code = _fail(f"unexpected {type(e).__name__}: {e} (run it with -v for the traceback)", 1, trace=verbose)
+        code = _fail(f"{unexpected(e)} (run it with -v for the traceback)", 1, trace=verbose)
     code = code if isinstance(code, int) else 0
     signals.ended(code)
     sys.exit(code)

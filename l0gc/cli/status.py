@@ -217,17 +217,21 @@ def _jobs(s: Overview) -> str:
     for step in EXTERNAL_STEPS if s.external_log else STEPS:
         a = ended.get(step)
         how = "" if a is None or a.ok else f"{a.ended} "
-        when = "never" if a is None else f"{_ago(s, a.ended_ms)}{' (a part)' if a.part else ''}"
+        none = "not known" if step in s.refused_attempts else "never"
+        when = none if a is None else f"{_ago(s, a.ended_ms)}{' (a part)' if a.part else ''}"
         shown.append(f"{step} {how}{when}")
     return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
 
 
 def _sweeps(s: Overview) -> list[Line]:
-    paused = "not paused"
+    paused = "it is not known whether they are paused" if s.pause_unknown else "not paused"
     if s.paused is not None:
         paused = f"paused {_ago(s, s.paused.since_ms)} by {s.paused.by}: {s.paused.why}"
     runs = [f"{r.run_id}  {run_outcome(r)}" for r in reversed(s.runs)]
-    return [Line("sweeps", paused, "yellow" if s.paused is not None else ""), *(Line("", run) for run in runs)]
+    return [
+        Line("sweeps", paused, "yellow" if s.paused is not None or s.pause_unknown else ""),
+        *(Line("", run) for run in runs),
+    ]
 
 
 @cli_command("explain")

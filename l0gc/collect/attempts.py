@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,9 +25,9 @@ from l0gc.errors import (
     StoreError,
     StoreUnreachableError,
     UsageError,
+    unexpected,
 )
 from l0gc.keys import ATTEMPTS, GC_NOTE
-from l0gc.redaction import without_secrets
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.source import ClusterHandle
@@ -77,24 +77,38 @@ def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
         store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
 
 
-def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> dict[str, Attempt]:
-    """Return the last recorded run of each of the jobs; ignore records that cannot be read."""
+class Attempts(NamedTuple):
+    """The last recorded run of each job, and why the store refused the records of others."""
 
-    def read(command: str) -> Attempt | None:
+    known: dict[str, Attempt]
+    refused: dict[str, StoreError]
+
+
+def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> Attempts:
+    """Return the last recorded run of each of the jobs; ignore records that hold something else.
+
+    Nothing else depends on a record that the store refuses, so that is not raised.
+    """
+
+    def read(command: str) -> Attempt | StoreError | None:
         try:
             stored = store.get(attempt_key(command))
             return msgspec.structs.replace(_ATTEMPT.decode(stored.body), ended_ms=stored.modified_ms)
         except (ObjectNotFoundError, *UNDECODABLE):
             return None
+        except StoreError as e:
+            return e
 
-    return {a.command: a for a in parallel.map(read, jobs) if a is not None}
+    found = dict(zip(jobs, parallel.map(read, jobs), strict=True))
+    known = {job: a for job, a in found.items() if isinstance(a, Attempt)}
+    return Attempts(known, {job: e for job, e in found.items() if isinstance(e, StoreError)})
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:
-    """Return the note of `gc`, or an empty one if it does not exist."""
+    """Return the note of `gc`, or an empty one if it does not exist or cannot be read: steps then run."""
     try:
         return _NOTE.decode(store.get(GC_NOTE).body)
-    except (ObjectNotFoundError, *UNDECODABLE):
+    except (ObjectNotFoundError, StoreError, *UNDECODABLE):
         return GcNote()
 
 
@@ -134,8 +148,9 @@ def recorded_attempt(
 def _record_part(cluster: ClusterHandle, command: str) -> None:
     """Record a run for a part of the cluster, so that the job is not reported as never run."""
     with suppress(StoreError):
-        last = read_attempts(cluster.store, cluster.parallel, [command]).get(command)
-        if last is None or last.part:
+        read = read_attempts(cluster.store, cluster.parallel, [command])
+        last = read.known.get(command)
+        if not read.refused and (last is None or last.part):
             write_attempt(cluster.store, Attempt(command, 0, "", part=True))
 
 
@@ -146,4 +161,6 @@ def _outcome(error: BaseException | None) -> tuple[int, str]:
         return error.exit_code, str(error)[:_LONGEST]
     if isinstance(error, KeyboardInterrupt):
         return _STOPPED, "it was stopped"
-    return 1, without_secrets(f"unexpected {type(error).__name__}: {error}")[:_LONGEST]
+    if isinstance(error, Exception):
+        return _outcome(unexpected(error))
+    return 1, f"it was ended by {type(error).__name__}"

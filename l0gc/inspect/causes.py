@@ -29,6 +29,7 @@ _LEAST_INTERVAL_MS: Final = 60_000
 
 FOREIGN_WATERMARK: Final = "foreign_watermark"
 DAMAGED_WATERMARK: Final = "damaged_watermark"
+UNREADABLE_WATERMARK: Final = "unreadable_watermark"
 OLD_CONTROLLER: Final = "old_controller"
 SET_BACK_JOURNAL: Final = "set_back_journal"
 POISONED_KEY: Final = "poisoned_key"
@@ -52,7 +53,9 @@ UNCLOSED_TOPIC: Final = "unclosed_topic"
 OVERDUE_TABLE: Final = "overdue_table"
 BROUGHT_BACK: Final = "brought_back"
 
-M_REFUSED: Final = frozenset({FOREIGN_WATERMARK, DAMAGED_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY})
+M_REFUSED: Final = frozenset({
+    FOREIGN_WATERMARK, DAMAGED_WATERMARK, UNREADABLE_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY,
+})  # fmt: skip
 """The causes that keep M from being published."""
 UNSAFE: Final = M_REFUSED | {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT}
 """The causes for things that are damaged, went back or belong to another cluster. Commands refuse or skip these, and
@@ -94,6 +97,7 @@ CAUSES: Final = {
     DAMAGED_WATERMARK: CauseRow(
         "`published.json` cannot be read.", f"Restore it, or remove it if you have no copy, then `{COMPUTE}`."
     ),
+    UNREADABLE_WATERMARK: CauseRow("The store did not let `published.json` be read.", f"{_FIRST} `{COMPUTE}`."),
     OLD_CONTROLLER: CauseRow(
         "What is published, or a journal, is ahead of the controller log, which went back.",
         f"Restore the newest one, then `{COMPUTE}`.",
@@ -278,10 +282,12 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
     if o.watermark_error is not None:
         code, text = o.watermark_error
         compute = THEIR_COMPUTE if o.external_log else COMPUTE
-        way_out = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
-        if code == FOREIGN_WATERMARK:
-            way_out = f"remove {PUBLISHED_WATERMARK}"
-        yield Cause(code, text, f"{way_out}, then {compute}")
+        ways_out = {
+            FOREIGN_WATERMARK: f"remove {PUBLISHED_WATERMARK}",
+            UNREADABLE_WATERMARK: "fix what it reports",
+        }
+        restore = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
+        yield Cause(code, text, f"{ways_out.get(code, restore)}, then {compute}")
         return
     highest, where = o.highest
     if o.external_log or (highest <= o.cluster_epoch and not o.forgotten):
@@ -346,6 +352,8 @@ def _of_time(o: Overview) -> Iterator[Cause]:
 
 def _ran(o: Overview, command: str) -> str:
     attempt = o.last(command)
+    if command in o.refused_attempts:
+        return f"it is not known when {command} ran last"
     if attempt is None:
         return f"no {command} is on record"
     how = attempt.ended.replace("stopped", "was stopped")

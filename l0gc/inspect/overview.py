@@ -432,13 +432,16 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
         giving_up: the command that gives up its records in the first partition that it holds.
         damaged_record: why the record of a run cannot be read.
+        pause_unknown: whether the store refused to show if sweeps are paused.
+        refused_attempts: the jobs whose last run the store refused to show.
         unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
         held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({
         "logs", "scan", "runs_total", "layout", "local_ms", "interval_ms", "watermark_error", "highest", "forgotten",
-        "set_back", "windows", "damaged_journals", "damaged", "giving_up", "damaged_record", "unclosed", "held_objects",
+        "set_back", "windows", "damaged_journals", "damaged", "giving_up", "damaged_record", "pause_unknown",
+        "refused_attempts", "unclosed", "held_objects",
     })  # fmt: skip
 
     cluster_id: str
@@ -491,6 +494,8 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
     damaged: str = ""
     giving_up: str = ""
     damaged_record: str = ""
+    pause_unknown: bool = False
+    refused_attempts: Sequence[str] = []
     unclosed: Sequence[str] = []
     held_objects: dict[int, int] = {}
 

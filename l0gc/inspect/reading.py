@@ -2,7 +2,8 @@
 
 The order of the reads makes it correct for a cluster in use: what is published, then the controller's snapshot, then the
 journals, then the controller's epoch again. So entries written in between are not mistaken for remains of another log.
-Everything else (runs, attempts, the newest scan) is only informative.
+Everything else (runs, attempts, the newest scan) is only informative. What the store refuses is named, and the rest is
+shown.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from l0gc.errors import (
     ObjectNotFoundError,
     RefusedObjectError,
     StoreError,
+    StoreUnreachableError,
 )
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, moment, size, span
 from l0gc.inspect.causes import (
     DAMAGED_WATERMARK,
     FOREIGN_WATERMARK,
     NORMAL_LAG,
+    UNREADABLE_WATERMARK,
     find_causes,
     find_warnings,
     next_step,
@@ -71,10 +74,23 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
         NotInitialisedError: no cluster exists here.
         CorruptObjectError: the controller's log cannot be read, so nothing is known.
     """
+    notes = list[str]()
     # What is published comes before what is compared with it: a topic that M was computed without is gone then.
-    published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    try:
+        published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    except StoreError as e:
+        _raise_if_unreachable(e)
+        published, watermark_error = None, (UNREADABLE_WATERMARK, f"{PUBLISHED_WATERMARK} cannot be read: {e}")
     state = cluster.controller.snapshot()
     now_ms = cluster.store.now_ms()
+    attempts, paused, pause_unknown = read_attempts(cluster.store, cluster.parallel), None, False
+    notes += [f"the last run of {job} is not shown: {e}" for job, e in attempts.refused.items()]
+    try:
+        paused = read_pause(cluster.store)
+    except StoreError as e:
+        _raise_if_unreachable(e)
+        pause_unknown = True
+        notes.append(f"whether sweeps are paused is not known, and none begins: {e}")
     m = published or PublishedWatermark(state.cluster_id, NO_WATERMARK, -1, -1)
     o = Overview(
         cluster_id=state.cluster_id,
@@ -91,8 +107,11 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
         watermark=m.watermark,
         watermark_error=watermark_error,
         published_ms=m.published_at_ms,
-        attempts=list(read_attempts(cluster.store, cluster.parallel).values()),
-        paused=read_pause(cluster.store),
+        notes=notes,
+        attempts=list(attempts.known.values()),
+        refused_attempts=list(attempts.refused),
+        paused=paused,
+        pause_unknown=pause_unknown,
         price_gb_month=price_gb_month,
         logs=Journals(state),
     )
@@ -105,6 +124,9 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
         pass  # a record has expired since it was listed
     except CorruptObjectError as e:
         o.damaged_record = str(e)
+    except StoreError as e:
+        _raise_if_unreachable(e)
+        o.notes.append(f"no past sweep is shown, nor what they deleted: {e}")
     o.scan = _newest_scan(cluster, o)
     if o.scan is not None:
         o.garbage = garbage_of(o.scan, o.watermark, o.runs, price_gb_month)
@@ -121,6 +143,12 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
         o.held_objects = _held_objects(o)
     o.next = next_step(o, o.causes)
     return o
+
+
+def _raise_if_unreachable(e: StoreError) -> None:
+    """Raise the error if the store does not answer at all, so that nothing can be shown."""
+    if isinstance(e, StoreUnreachableError):
+        raise e
 
 
 def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
@@ -221,7 +249,7 @@ def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
     if o.watermark == o.cluster_epoch:
         return 0, False
     began_ms = None
-    with suppress(CorruptObjectError):
+    with suppress(CorruptObjectError, StoreError):
         began_ms = cluster.controller.began_ms(o.watermark + 1)
     if began_ms is not None:
         return max(0, o.as_of_ms - began_ms), False
@@ -312,7 +340,12 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
     failed = o.failed("reconcile")
     suspect = o.cluster_epoch - m.watermark > NORMAL_LAG or failed is not None
     why = "" if failed is None else failed.error
-    written, o.damaged, o.giving_up = see_objects(cluster, logs, m.held_back_by, suspect=suspect, named=why)
+    written: dict[str, int] = {}
+    try:
+        written, o.damaged, o.giving_up = see_objects(cluster, logs, m.held_back_by, suspect=suspect, named=why)
+    except StoreError as e:
+        _raise_if_unreachable(e)
+        o.notes.append(f"the L0 objects that hold M were not checked: {e}")
     o.held_back_by = [
         DatedHolder(**msgspec.structs.asdict(h), oldest_ms=written.get(h.key, -1)) for h in m.held_back_by
     ]

@@ -51,7 +51,7 @@ class WatermarkResult(Outcome):
 
     Attributes:
         watermark: M; -1 if nothing may be deleted.
-        previous_watermark: What was published before; -1 for nothing.
+        previous_watermark: What was published before this run published; -1 for nothing.
         cluster_epoch: The epoch of the snapshot.
         partitions: Partitions of the snapshot.
         held_back_by: Up to ten of the partitions whose M(p) is M, each with `topic`, `partition`, `gc_epoch` and
@@ -65,6 +65,8 @@ class WatermarkResult(Outcome):
             with M(p) below it) and `held_by` (of these the one with the lowest M(p), as `topic/partition`). An epoch
             above M without holders is newer than the run's snapshot.
         published: Whether it was published.
+        overtaken: Whether a faster run published a higher M, `previous_watermark`, since this one began. That stays, and
+            nothing was published.
         unreadable: What could not be read and holds M, each with `unit` (a journal) and `error`.
         scan: The key of the scan snapshot; null if none was kept.
         engine: `local` or `spark`.
@@ -80,6 +82,7 @@ class WatermarkResult(Outcome):
     unreadable: list[Unreadable]
     listing: ScanReport | None
     published: bool
+    overtaken: bool = False
     scan: str | None = None
     engine: str = "local"
     engine_reason: str = ""
@@ -135,13 +138,15 @@ def run_pipeline(
             published M can show that a controller log went back.
 
     Raises:
-        SafetyError: a higher M is published, or the source is not of the kind that the cluster was initialised for.
+        SafetyError: a higher M was published when the run began, or the source is not of the kind that the cluster was
+            initialised for.
         EpochRegressionError, ClusterMismatchError: nothing was published.
         What the source and the scan raise: nothing was published.
     """
     store, monotonic = cluster.store, cluster.runtime.clock.monotonic
     ended = {"": monotonic()}
     published, _ = read_any(store)
+    began_at = watermark_of(published)
     snapshot = source.snapshot()
     started_ms = cluster.now_ms()
     check_kind(snapshot, external=source.external)
@@ -181,7 +186,13 @@ def run_pipeline(
         )
         try:
             published = publish(
-                store, cluster.runtime, new, pins_as_of=pins.as_of, epoch_now=source.epoch_now, remedy=source.remedy
+                store,
+                cluster.runtime,
+                new,
+                began_at=began_at,
+                pins_as_of=pins.as_of,
+                epoch_now=source.epoch_now,
+                remedy=source.remedy,
             )
             break
         except PinnedSinceError:
@@ -189,6 +200,7 @@ def run_pipeline(
                 raise
             epoch = source.epoch_now()
     kept: str | None = None
+    overtaken = not dry_run and watermark_of(published) > watermark.watermark
     if not dry_run:
         ended["publication"] = monotonic()
         if listing is not None:
@@ -199,7 +211,8 @@ def run_pipeline(
         previous_watermark=watermark_of(published),
         unreadable=[Unreadable(u.unit, u.error) for u in units if u.error],
         listing=ScanReport.of(listing) if listing is not None else None,
-        published=not dry_run,
+        published=not dry_run and not overtaken,
+        overtaken=overtaken,
         scan=kept,
         seconds={name: end - began for (_, began), (name, end) in pairwise(ended.items())},
     )

@@ -1,7 +1,8 @@
 """`published.json`: the watermark that sweeps use.
 
-It is changed only by compare-and-swap, and never lowered: a run with a lower M is slower or has older data, and is
-refused (hazard 15). It carries the cluster id, so that a sweep never uses another cluster's M (hazard 11). It carries the
+It is changed only by compare-and-swap, and never lowered. A run with a lower M than was published when it began has
+older data, and is refused (hazard 15). A run with a lower M than was published since is only slower, and publishes
+nothing. It carries the cluster id, so that a sweep never uses another cluster's M (hazard 11). It carries the
 cluster epoch, so that a controller log restored from a backup is detected at once, and not only when M is above it
 (hazard 10).
 
@@ -307,26 +308,30 @@ def publish(
     runtime: Runtime,
     new: PublishedWatermark,
     *,
+    began_at: int | None = None,
     pins_as_of: int = -1,
     epoch_now: Callable[[], int] | None = None,
     remedy: str = CONTROLLER_REMEDY,
 ) -> PublishedWatermark | None:
     """Publish `new` and return what was published before. The published cluster epoch never goes down either.
 
+    If a faster run has published a higher M since this one began, that stays, and nothing is published.
+
     Args:
+        began_at: the M that was published when the run began; None if the caller did not read it.
         pins_as_of: the epoch at which the pins were read that `new` respects; -1 if none were.
         epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
         remedy: see `check_epochs`.
 
     Raises:
         PinnedSinceError: a pin was created since the pins were read.
-        SafetyError: a higher watermark is published.
+        SafetyError: a higher watermark was published when the run began.
         ClusterMismatchError: another cluster's watermark is published.
         EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
         StoreError: it changed under every try.
     """
 
-    def change(current: PublishedWatermark | None) -> PublishedWatermark:
+    def change(current: PublishedWatermark | None) -> PublishedWatermark | None:
         if current is None:
             return new
         if current.pinned > pins_as_of:
@@ -339,9 +344,12 @@ def publish(
             epoch = epoch_now()
         check_published(epoch, current, remedy)
         if current.watermark > new.watermark:
+            if began_at is not None and began_at <= new.watermark:
+                return None
             raise SafetyError(
                 f"computed M = {new.watermark}, but M = {current.watermark} is published, and it never goes down: "
-                "a faster run was first, or a journal was restored from a backup; the published one stays. Run it again"
+                "a journal or a report is older than when that was computed. The published one stays; find out what was "
+                "restored from a backup"
             )
         ends = newest_ends(current.ends, new.ends)
         history = remembered(current, new.published_at_ms)

@@ -31,7 +31,7 @@ def run(cluster: Handles, error: BaseException | None = None, *, whole: bool = T
 
 
 def last(store: MemoryStore) -> Attempt | None:
-    return read_attempts(store, Parallel()).get("reconcile")
+    return read_attempts(store, Parallel()).known.get("reconcile")
 
 
 def test_a_run_that_ended_well_is_recorded_with_the_stores_time_in_one_request() -> None:

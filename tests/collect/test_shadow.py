@@ -64,7 +64,7 @@ def test_nothing_takes_the_record_of_a_shadow_run_for_what_was_deleted() -> None
     (key, *_) = recorded(cluster, result)
     assert list_runs(cluster.store, 5) == ([], 0)
     assert find_in_runs(cluster, key) is None
-    assert read_attempts(cluster.store, cluster.parallel) == {}
+    assert read_attempts(cluster.store, cluster.parallel).known == {}
     for ask in (show_run, undelete):
         with pytest.raises(UsageError, match="was a shadow run, which deleted nothing"):
             ask(cluster, result.run_id)
@@ -144,7 +144,7 @@ def test_gc_in_shadow_deletes_no_data_and_lets_no_later_run_skip_anything(monkey
         assert level_zero(handles) == before
         note = read_gc_note(handles.store)
         assert (note.swept, note.shadowed) == (NO_WATERMARK, first.sweep.bound)
-        assert "sweep" not in read_attempts(handles.store, handles.parallel)
+        assert "sweep" not in read_attempts(handles.store, handles.parallel).known
         again = cluster.gc(shadow=True)
         assert "has on record" in again.not_due["sweep"]
         swept = cluster.gc().sweep

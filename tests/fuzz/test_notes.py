@@ -46,7 +46,7 @@ def test_an_attempt_of_any_bytes_counts_as_one_or_as_none(body: bytes) -> None:
     store = MemoryStore()
     store.put(attempt_key("sweep"), body)
     store.put(attempt_key("housekeep"), msgspec.json.encode(Attempt("housekeep", 0, "")))
-    found = read_attempts(store, Parallel())
+    found = read_attempts(store, Parallel()).known
     assert found["housekeep"].ok
     assert all(isinstance(a.error, str) for a in found.values())
 
@@ -69,7 +69,7 @@ def test_a_note_that_is_nested_too_deep_counts_as_none(deep: bytes) -> None:
     store = MemoryStore()
     for key in (attempt_key("sweep"), summary_key(RUN), PAUSED):
         store.put(key, deep)
-    assert read_attempts(store, Parallel()) == {}
+    assert read_attempts(store, Parallel()).known == {}
     with pytest.raises(CorruptObjectError, match=RUN):
         newest_runs(store, 3, store.now_ms())
     assert read_pause(store) is not None

@@ -12,7 +12,7 @@ from l0gc.cli.status import lines_of
 from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.pause import set_pause
 from l0gc.collect.record import RunSummary, write_summary
-from l0gc.errors import AccessDeniedError, NotInitialisedError
+from l0gc.errors import AccessDeniedError, NotInitialisedError, StoreUnreachableError
 from l0gc.inspect import doctor
 from l0gc.inspect.explain import explain_epoch, explain_partition
 from l0gc.inspect.reading import read_overview
@@ -278,6 +278,50 @@ def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> No
     assert (o.records, o.errors) == (4, ["journal 1 cannot be read: not yours"])
     assert o.causes[0].cause == "unreadable_journal"
     assert "restore" not in o.next
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "noted"),
+    [
+        ("get", "l0gc/attempts/reconcile", "the last run of reconcile is not shown: 403"),
+        ("[ls]*", "l0gc/runs/", "no past sweep is shown, nor what they deleted: 403"),
+        ("get", "l0gc/runs/", "no past sweep is shown, nor what they deleted: 403"),
+        ("get", "l0gc/paused.json", "whether sweeps are paused is not known, and none begins: 403"),
+        ("*", "level_zero/", "the L0 objects that hold M were not checked: 403"),
+        ("get", "watermarks/scans", "no scan is shown: 403"),
+    ],
+)
+def test_what_the_store_refuses_is_named_and_all_else_is_shown(kind: str, key: str, noted: str) -> None:
+    cluster = topic_in_memory()
+    put(cluster, {0: 1})
+    scan_and_publish(cluster)
+    deleted_by(cluster, 0, 0, 1)
+    store_of(cluster).fault = failing(AccessDeniedError("403"), kind, key)
+    found = read_overview(another_process(cluster))
+    assert [n for n in found.notes if n.startswith(noted)] != []
+    assert (found.records, found.partitions, found.to_json()["cluster_epoch"]) == (1, 1, found.cluster_epoch)
+    text = "\n".join(f"{line.label}: {line.text}" for line in lines_of(found, "s3://b/"))
+    assert noted in text
+    assert ("reconcile\N{NO-BREAK SPACE}not" in text) == ("attempts" in key)
+    assert ("sweeps: not paused" in text) != ("paused" in key)
+
+
+def test_a_published_m_that_the_store_refuses_is_a_cause_and_all_else_is_shown() -> None:
+    cluster = topic_in_memory()
+    put(cluster, {0: 1})
+    store_of(cluster).fault = failing(AccessDeniedError("403"), "get", PUBLISHED_WATERMARK)
+    found = read_overview(another_process(cluster))
+    assert (found.records, found.watermark) == (1, -1)
+    assert [(c.cause, c.remedy) for c in found.causes][:1] == [
+        ("unreadable_watermark", "fix what it reports, then l0gc compute-watermark")
+    ]
+
+
+def test_a_store_that_cannot_be_reached_has_no_status() -> None:
+    cluster = topic_in_memory()
+    store_of(cluster).fault = failing(StoreUnreachableError("gone"), "get", "l0gc/paused.json")
+    with pytest.raises(StoreUnreachableError):
+        read_overview(another_process(cluster))
 
 
 def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back() -> None:

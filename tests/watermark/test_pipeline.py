@@ -9,6 +9,7 @@ import pytest
 
 from l0gc.errors import (
     EpochRegressionError,
+    SafetyError,
     UsageError,
 )
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
@@ -216,3 +217,23 @@ def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
     ran = run_pipeline(cluster, Source(cluster), scan)
     assert list_scans(cluster.store) == [ran.scan]
     assert ScanReport.of(kept(cluster, ran)) == ran.listing
+
+
+def test_the_slower_of_two_runs_publishes_nothing_and_is_not_refused() -> None:
+    """Hazard 15: what a faster run published since this one began stays."""
+    cluster = a_cluster(9)
+    run_pipeline(cluster, Source(cluster, [unit(2)]))
+    slower = Source(cluster, [unit(4)], meanwhile=lambda: run_pipeline(cluster, Source(cluster, [unit(6)])))
+    result = run_pipeline(cluster, slower)
+    assert (result.watermark, result.previous_watermark, result.published, result.overtaken) == (4, 6, False, True)
+    stored = published(cluster)
+    assert stored is not None
+    assert stored.watermark == 6
+
+
+def test_an_m_below_the_one_that_was_published_when_the_run_began_is_refused() -> None:
+    """Hazards 15 and 38: no faster run explains it, so something has gone back."""
+    cluster = a_cluster(9)
+    run_pipeline(cluster, Source(cluster, [unit(6)]))
+    with pytest.raises(SafetyError, match="computed M = 4, but M = 6 is published"):
+        run_pipeline(cluster, Source(cluster, [unit(4)]))

@@ -28,6 +28,7 @@ from l0gc.errors import (
     ObjectNotFoundError,
     StoreError,
     StoreTimeoutError,
+    unexpected,
 )
 from l0gc.integrations.iceberg import plan
 from l0gc.integrations.iceberg.catalog import create_in_catalog, evolve, explained, load_table, open_catalog
@@ -120,9 +121,10 @@ def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncR
             continue
         try:
             result.tables.append(sync_table(cluster, table, keep_ms))
-        except L0gcError as e:
-            result.failures.append(e)
-            result.errors.append(f"topic {table.topic}: {e}")
+        except Exception as e:  # noqa: BLE001 - a catalog and its warehouse may be anybody's plugin, which raises anything
+            error = e if isinstance(e, L0gcError) else unexpected(e)
+            result.failures.append(error)
+            result.errors.append(f"topic {table.topic}: {error}")
     return result
 
 

@@ -24,12 +24,12 @@ from l0gc.errors import (
 from l0gc.integrations.iceberg import catalog as catalogs
 from l0gc.integrations.iceberg import commit, plan
 from l0gc.integrations.iceberg import sync as syncing
-from l0gc.integrations.iceberg.sync import drop_table, sync_tables
+from l0gc.integrations.iceberg.sync import create_table, drop_table, sync_tables
 from l0gc.keys import L1_DATA, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin, TopicTable
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE
+from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, table_of
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.integrations.iceberg import minutes
 from tests.support.interrupting import Interrupt
@@ -387,6 +387,25 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> N
     with_table(cluster)
     lift(cluster)
     sync(cluster)
+
+
+def test_what_a_catalogs_plugin_raises_keeps_no_other_table_from_being_synced(
+    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, "others", 1)
+    create_table(cluster, table_of(cluster.controller.snapshot().topic("others"), "lake", None))
+    real = SqlCatalog.load_table
+
+    def load(self: SqlCatalog, name: str) -> Table:
+        if name == "l0gc.events":
+            raise LookupError("the plugin has a bug")
+        return real(self, name)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", load)
+    result = sync_tables(cluster, None, DAY_MS)
+    assert [t.topic for t in result.tables] == ["others"]
+    assert result.errors == ["topic events: unexpected LookupError: the plugin has a bug"]
+    assert result.problem is not None
 
 
 def test_bad_input_is_one_sentence(cluster: Handles) -> None:
