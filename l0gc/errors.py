@@ -244,7 +244,14 @@ class StoreUnreachableError(StoreError):
     """
 
 
-class AccessDeniedError(StoreError):
+class RequestRefusedError(StoreError):
+    """The store refused a request by name: the same request would be refused again.
+
+    Remedy: Change what the message names.
+    """
+
+
+class AccessDeniedError(RequestRefusedError):
     """The store refused the credentials, or they lack a permission.
 
     Remedy: Grant the permission that the message names.
@@ -280,13 +287,25 @@ class StoreTimeoutError(StoreError):
 
 
 class RefusedObjectError(CorruptObjectError, StoreError):
-    """The store refuses one object and serves others: it is archived, its key is disabled, or a disk is broken.
+    """The store refuses one object by name and serves others: it is archived, or its key is disabled.
 
     Code that continues past a damaged object continues past this one too. The object may be intact, so it is never
     reported as lost.
 
     Remedy: Make the object readable, or give up its records (`l0gc give-up --force-readable`).
     """
+
+
+class UnansweredObjectError(CorruptObjectError, StoreError):
+    """The store does not serve one object at present (5xx, 429, no answer) and serves others: it may come back (hazard 42).
+
+    Code that continues past a damaged object continues past this one too, but nothing is concluded about the object, so it
+    is never reported as damaged or lost.
+
+    Remedy: Run the command again later.
+    """
+
+    exit_code = 1
 
 
 class OutputFailedError(L0gcError):

@@ -15,9 +15,10 @@ from typing import Final
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import PauseWatch
 from l0gc.collect.scan import Deletable
-from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, StoreTimeoutError, ThrottledError
+from l0gc.errors import L0gcError, NotFoundError, RequestRefusedError, StoreError, StoreTimeoutError, ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey, VersionsDeleted
+from l0gc.storage.refusals import Row, row_of_key
 
 PATIENCE_S: Final = 120.0
 PAUSE_READ_S: Final = 5.0
@@ -25,15 +26,8 @@ PAUSE_READ_S: Final = 5.0
 TRIES: Final = 6
 _BACKOFF_S: Final = 0.2
 _LONGEST_S: Final = 10.0
-_SLOWER: Final = {
-    "SlowDown", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException", "RequestLimitExceeded",
-    "TooManyRequests", "503", "429",
-}  # fmt: skip
 _TIMEOUT: Final = "RequestTimeout"
 _UNANSWERED: Final = ""
-_AGAIN: Final = {"InternalError", "OperationAborted", "500", _UNANSWERED}
-_UNSURE: Final = _AGAIN | {_TIMEOUT}
-"""Failures after which an object may be gone, hidden by a delete marker."""
 _GONE: Final = {"NoSuchKey", "NoSuchVersion"}
 
 
@@ -105,10 +99,10 @@ class Deleter:
             except L0gcError as e:
                 outcome.error = e
                 # A request that was refused as a whole deleted nothing; what another one did is not known.
-                untouched = todo if isinstance(e, AccessDeniedError | NotFoundError) else rest
+                untouched = todo if isinstance(e, RequestRefusedError | NotFoundError) else rest
                 outcome.left = _without(untouched, unsure)
                 break
-            slower = any(f.code in _SLOWER for f in reply.failures)
+            slower = any(_row(f).slower for f in reply.failures)
             smaller = self._pacer.answered(sent_at, len(batch) - len(reply.failures), slower=slower)
             most = max(1, len(batch) // 2) if smaller else PAGE_SIZE
             failed, gone = list[tuple[Deletable, DeleteFailure]](), batch
@@ -119,9 +113,9 @@ class Deleter:
             outcome.deleted += gone
             requested(gone)
             outcome.markers |= {k: v for k, v in reply.markers.items() if k not in unsure}
-            unsure |= {o.key for o, f in failed if f.code in _UNSURE}
-            again = [(o, f) for o, f in failed if f.code in _SLOWER | _AGAIN]
-            outcome.failures += [f for _, f in failed if f.code not in _SLOWER | _AGAIN]
+            unsure |= {o.key for o, f in failed if _row(f).unsure}
+            again = [(o, f) for o, f in failed if _row(f).again]
+            outcome.failures += [f for _, f in failed if not _row(f).again]
             tries = 0 if gone else tries + 1
             if again and self._is_hopeless(began, tries, slower=slower):
                 outcome.failures += [f for _, f in again]
@@ -147,7 +141,7 @@ class Deleter:
             return VersionsDeleted(_of_batch(batch, [f for f in done.failures if f.code not in _GONE]), done.markers)
         except StoreError as e:
             outcome.errors += 1
-            if isinstance(e, AccessDeniedError):
+            if isinstance(e, RequestRefusedError):
                 raise
             kinds = ((ThrottledError, "SlowDown"), (StoreTimeoutError, _TIMEOUT))
             code = next((code for kind, code in kinds if isinstance(e, kind)), _UNANSWERED)
@@ -161,6 +155,13 @@ class DryDeleter:
         """Report all objects as deleted."""
         requested(objects)
         return DeleteOutcome(list(objects), requests=-(-len(objects) // PAGE_SIZE))
+
+
+def _row(f: DeleteFailure) -> Row:
+    """Return what the store's table says of a key that is not deleted: whether it is tried again, more slowly, and
+    whether it may be gone, hidden by a delete marker. A request without a usable answer counts as a server error.
+    """
+    return row_of_key(f.code if f.code != _UNANSWERED else "InternalError")
 
 
 def _without(objects: list[Deletable], keys: set[str]) -> list[Deletable]:

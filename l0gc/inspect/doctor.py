@@ -44,7 +44,7 @@ from l0gc.errors import (
     installing,
 )
 from l0gc.formatting import Outcome, count
-from l0gc.inspect.causes import LOCAL_CLOCK, SKEW_MS, UNSAFE, WAITS_FOR, clock_skew
+from l0gc.inspect.causes import LOCAL_CLOCK, SKEW_MS, UNREADABLE_JOURNAL, UNSAFE, WAITS_FOR, clock_skew
 from l0gc.inspect.reading import read_overview
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
@@ -462,7 +462,8 @@ def cluster(handles: Handles) -> Iterator[Check]:
         yield ok("watermark", f"M = {o.watermark}" if o.published_ms >= 0 else "nothing is published yet")
     for c in o.causes:
         if c.cause in wrong:  # the commands refuse to go on
-            yield failure(c.cause, c.detail, c.remedy, SafetyError.exit_code)
+            safety = c.cause != UNREADABLE_JOURNAL  # which the store may let be read again
+            yield failure(c.cause, c.detail, c.remedy, (SafetyError if safety else StoreError).exit_code)
         elif c.cause not in WAITS_FOR:
             yield warning(c.cause, c.detail, c.remedy)
     yield from (warning(w.cause, w.detail, w.remedy) for w in o.warnings if w.cause != LOCAL_CLOCK)

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from l0gc.collect.runs import who_deleted
-from l0gc.errors import NotFoundError, RefusedObjectError, SafetyError, UsageError
+from l0gc.errors import NotFoundError, RefusedObjectError, SafetyError, UnansweredObjectError, UsageError
 from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import (
     BARRIER,
@@ -124,7 +124,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
     there = bool(key) and not key.endswith("/")
-    with suppress(RefusedObjectError):  # the journals say whether it is needed
+    with suppress(RefusedObjectError, UnansweredObjectError):  # the journals say whether it is needed
         there = there and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
     if parsed is None:
         return _not_l0(cluster, o, key, there=there)

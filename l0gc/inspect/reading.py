@@ -28,6 +28,7 @@ from l0gc.errors import (
     RefusedObjectError,
     StoreError,
     StoreUnreachableError,
+    UnansweredObjectError,
 )
 from l0gc.formatting import STANDARD_PRICE, count, dollars_month, moment, size, span
 from l0gc.inspect.causes import (
@@ -372,17 +373,19 @@ def see_objects(
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
     keys = list(dict.fromkeys(e.key for _, e in extents))
 
-    def head_of(key: str) -> Head | str:
-        """Return its size and time, or why they cannot be read."""
+    def head_of(key: str) -> Head | str | None:
+        """Return its size and time, or why they cannot be read; None if the store does not answer for it at present."""
         try:
             return ask_of_one(cluster.store, cluster.store.head, key)
+        except UnansweredObjectError:
+            return None
         except RefusedObjectError as e:
             return str(e)
         except ObjectNotFoundError:
             return "it is missing"
 
     heads = dict(zip(keys, cluster.parallel.map(head_of, keys), strict=True))
-    written = {key: head.modified_ms for key, head in heads.items() if not isinstance(head, str)}
+    written = {key: head.modified_ms for key, head in heads.items() if isinstance(head, Head)}
     for h, extent, text in _suspects(cluster, extents, heads, named) if suspect else ():
         # It may have been reconciled and swept since: then the journal refers to it no more.
         topic = journals.snapshot.topics[h.topic]
@@ -394,7 +397,7 @@ def see_objects(
 
 
 def _suspects(
-    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | str], named: str
+    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | str | None], named: str
 ) -> Iterator[tuple[Holder, Extent, str]]:
     """Yield the L0 objects that differ from the log: the sizes of all are checked, and one block of one object is
     read.
@@ -406,6 +409,8 @@ def _suspects(
 
     for h, extent in extents:
         head = heads[extent.key]
+        if head is None:
+            continue  # it may be whole
         if isinstance(head, str) or head.size < extent.block.start + extent.block.length:
             yield h, extent, head if isinstance(head, str) else "it is too short"
     for h, extent in ([(h, e) for h, e in extents if e.key in named] or extents)[:1]:
@@ -414,6 +419,8 @@ def _suspects(
             decode_block(body, extent.key, extent.block)
         except ObjectNotFoundError:
             yield h, extent, "it is missing"
+        except UnansweredObjectError:
+            pass
         except RefusedObjectError as e:
             yield h, extent, str(e)
         except CorruptObjectError:

@@ -33,7 +33,17 @@ from l0gc.events import event
 from l0gc.redaction import keep_secrets_of
 from l0gc.storage.bulk import Bulk, Reach, process
 from l0gc.storage.config import StoreConfig, check_endpoint, check_word
-from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS, REDIRECTS, Answer, no_credentials
+from l0gc.storage.refusals import (
+    ATTEMPTS,
+    DEADLINE_SECONDS,
+    READ_SECONDS,
+    REDIRECTS,
+    Answer,
+    no_credentials,
+    pause_s,
+    row_of,
+    row_without_answer,
+)
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -147,7 +157,7 @@ class Access:
                 region_name=self.region or "us-east-1",
                 verify=self._ca_bundle,
                 config=Config(
-                    retries={"mode": "standard", "total_max_attempts": attempts},
+                    retries={"mode": "standard", "total_max_attempts": 1},  # `_send_again` decides
                     connect_timeout=_CONNECT_SECONDS,
                     read_timeout=READ_SECONDS,
                     max_pool_connections=64,
@@ -163,7 +173,7 @@ class Access:
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
         events.register("before-call.s3.DeleteObjects", _check_by_md5)
         events.register_last("before-call.s3", _expect_nothing)
-        events.register_first("needs-retry.s3", _keep_to_the_deadline)
+        events.register("needs-retry.s3", partial(_send_again, attempts))
         for name, value in (("ServerSideEncryption", self._config.sse), ("SSEKMSKeyId", self._config.sse_kms_key_id)):
             for write in ("PutObject", "CreateMultipartUpload") if value else ():
                 events.register(f"before-parameter-build.s3.{write}", partial(_set, name, value))
@@ -298,10 +308,30 @@ def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
     params["context"]["began"] = time.monotonic()
 
 
-def _keep_to_the_deadline(caught_exception: Exception | None, request_dict: dict[str, Any], **_: Any) -> None:
-    """Fail a request that has had no answer by its deadline, instead of trying again."""
-    if caught_exception is not None and time.monotonic() - request_dict["context"]["began"] >= DEADLINE_SECONDS:
-        raise caught_exception
+def _send_again(
+    most: int,
+    response: tuple[Any, Any] | None,
+    caught_exception: Exception | None,
+    attempts: int,
+    request_dict: dict[str, Any],
+    **_: Any,
+) -> float | None:
+    """Return how long to wait before a request is sent again, if its row says so; None if it is not.
+
+    Args:
+        most: how often a request is sent.
+    """
+    if attempts >= most or time.monotonic() - request_dict["context"]["began"] >= DEADLINE_SECONDS:
+        return None
+    from botocore.exceptions import BotoCoreError
+
+    if caught_exception is not None:
+        again = isinstance(caught_exception, BotoCoreError) and row_without_answer(caught_exception).again
+        return pause_s(attempts, slower=False) if again else None
+    assert response is not None
+    answer = Answer.of("", response[1])
+    row = row_of(answer)
+    return pause_s(attempts, slower=row.slower) if answer.status >= REDIRECTS[0] and row.again else None
 
 
 def _set(name: str, value: str | None, params: dict[str, Any], **_: Any) -> None:

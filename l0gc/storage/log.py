@@ -37,6 +37,7 @@ from l0gc.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
 )
@@ -471,7 +472,7 @@ class SharedLog:
                     owner = self._settle(offset, deadline, doubt)
                 if owner is None:  # it was there, and is not: it may have been this writer's
                     raise self._unknown(offset, doubt or e) from e
-            except (AmbiguousWriteError, ThrottledError) as e:
+            except (AmbiguousWriteError, StoreTimeoutError, ThrottledError) as e:
                 doubt = e
                 owner = self._settle(offset, deadline, doubt)
             except StoreError as e:

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from l0gc.errors import AccessDeniedError, CorruptObjectError, ObjectNotFoundError, RefusedObjectError, StoreError
+from l0gc.errors import (
+    AccessDeniedError,
+    CorruptObjectError,
+    ObjectNotFoundError,
+    RefusedObjectError,
+    RequestRefusedError,
+    StoreError,
+    UnansweredObjectError,
+)
 from l0gc.events import event
 from l0gc.keys import FORMAT
 from l0gc.storage.refusals import why_kept
@@ -225,26 +233,32 @@ def ask_of_one(
 ) -> T:
     """Return what `read` returns for a key and more arguments.
 
+    Only a refusal by name is one: after a server error, a throttled request or a time-out, nothing is known of the object,
+    however long they last (hazard 42).
+
     Raises:
-        RefusedObjectError: the store refuses this object, for whatever reason, but serves another one.
+        RefusedObjectError: the store refuses this object by name, but serves another one.
+        UnansweredObjectError: it does not serve this object at present, but serves another one.
         AccessDeniedError: it denies access to the whole folder, as a policy does.
         StoreError: it serves neither.
         Anything else that `read` raises.
     """
     try:
         return read(key, *what, **more)
-    except StoreError as refusal:
+    except StoreError as failure:
         try:
             if_there(store.get, FORMAT)
         except StoreError:
-            raise refusal from None
-        if isinstance(refusal, AccessDeniedError):
+            raise failure from None
+        if isinstance(failure, AccessDeniedError):
             folder = "/".join(key.split("/")[:2]) + "/"
             try:
                 if_there(store.get, f"{folder}none")  # a policy decides before it is known whether an object exists
             except AccessDeniedError:
-                raise AccessDeniedError(f"{refusal}, for all of {store.url}{folder}") from None
-        raise RefusedObjectError(str(refusal)) from refusal
+                raise AccessDeniedError(f"{failure}, for all of {store.url}{folder}") from None
+        if isinstance(failure, RequestRefusedError):
+            raise RefusedObjectError(str(failure)) from failure
+        raise UnansweredObjectError(str(failure)) from failure
 
 
 def read_again(read: Callable[[], T]) -> T:
@@ -253,12 +267,12 @@ def read_again(read: Callable[[], T]) -> T:
 
     Raises:
         CorruptObjectError: they never were.
-        RefusedObjectError: at once, since requests are repeated as it is.
+        RefusedObjectError, UnansweredObjectError: at once, since requests are repeated as it is.
     """
     for _ in range(READS - 1):
         try:
             return read()
-        except RefusedObjectError:
+        except (RefusedObjectError, UnansweredObjectError):
             raise
         except CorruptObjectError as e:
             _log.warning("%s; it is read again", e, extra=event("read_again"))

@@ -1,13 +1,16 @@
 """Why a store refused or did not answer a request: one table, from the answer to one error and one sentence.
 
 The cause is determined from the operation, the HTTP status and S3's code, never from a message's wording; the first
-matching row decides. What makes it safe: a server error after a conditional write is ambiguous, because the write may
-have landed, unless an earlier row shows that the request was refused. A sentence names the cause and the remedy. It
+matching row decides. The same row decides whether the request is sent again, for both clients and for each key of a bulk
+delete (`again`). What makes it safe: a server error after a conditional write is ambiguous, because the write may have
+landed, unless an earlier row shows that the request was refused, and such a write is never sent again. Only a refusal by
+name is a `RequestRefusedError`; whatever may come back is not (hazard 42). A sentence names the cause and the remedy. It
 repeats the store's message only if the code is unknown, because answers to refused credentials may contain them.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 from collections.abc import Collection
@@ -21,6 +24,7 @@ from l0gc.errors import (
     L0gcError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    RequestRefusedError,
     StoreError,
     StoreTimeoutError,
     StoreUnreachableError,
@@ -33,10 +37,16 @@ READ_SECONDS: Final = 30
 """How often a request is sent at most, and how long to wait for an answer."""
 DEADLINE_SECONDS: Final = 60
 """A request that has waited this long in total is not sent again."""
+_BACKOFF_S: Final = 0.05
+_SLOWER_S: Final = 1.0
+_LONGEST_S: Final = 20.0
+"""The longest wait before the second attempt, the same after a request to slow down, and before any attempt."""
 DENIED: Final = "AccessDenied"
 EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
 """After these a write may have landed; 501, 505 and 507 mean that the request was not carried out."""
+NOT_S3: Final = "NotS3"
+"""The code of an answer that is not the document that was asked for (`answers.py`); its message says what it is."""
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
 
 _KEPT: Final = (
@@ -92,15 +102,28 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The meaning of an answer with one of these codes or statuses. With a flag, only answers of that kind match."""
+    """The meaning of an answer with one of these codes or statuses.
+
+    Attributes:
+        again: the same request may succeed, so it is sent again, unless it is conditional.
+        unsure: the request may have been carried out.
+        of_bucket, conditional, names_region: only answers of that kind match.
+    """
 
     error: type[L0gcError]
     sentence: str
     codes: Collection[str] = ()
     statuses: Collection[int] = ()
+    again: bool = False
+    unsure: bool = False
     of_bucket: bool = False
     conditional: bool = False
     names_region: bool = False
+
+    @property
+    def slower(self) -> bool:
+        """Return whether the store asks for fewer requests, or did not answer in time."""
+        return issubclass(self.error, ThrottledError | StoreTimeoutError)
 
     def fits(self, answer: Answer, key: str) -> bool:
         if (self.of_bucket and key) or (self.conditional and not answer.conditional):
@@ -114,6 +137,11 @@ _NO_BUCKET: Final = "bucket {bucket!r} does not exist; create it, or run l0gc in
 _ELSEWHERE: Final = ("PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException")
 REDIRECTS: Final = (301, 302, 307, 308)
 _NOT_UP: Final = "see whether its server is up, or try again later"
+_IN_ITS_WORDS: Final = "{what}: {status} {code} {message}"
+_NOT_S3S: Final = (
+    "the store's answer is not S3's: {message}; see whether {endpoint} is an S3 store, and which proxy or login page stands "
+    "in front of it"
+)
 
 ROWS: Final = (
     Row(BucketNotFoundError, _NO_BUCKET, codes=("NoSuchBucket",)),
@@ -162,15 +190,53 @@ ROWS: Final = (
         statuses=REDIRECTS,
     ),
     Row(
-        StoreError,
+        RequestRefusedError,
         "{what} was archived ({code}): restore it with aws s3api restore-object, copy it onto itself, and end the lifecycle "
         "rule that archives objects of {url}",
         codes=("InvalidObjectState",),
     ),
     Row(
-        StoreError,
+        RequestRefusedError,
         "the key that encrypts {what} cannot be used ({code}): enable it, or cancel its deletion",
         codes=("KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException"),
+    ),
+    Row(AmbiguousWriteError, "writing {what}: " + _NOT_S3S, codes=(NOT_S3,), conditional=True),
+    Row(StoreError, _NOT_S3S, codes=(NOT_S3,), again=True, unsure=True),
+    Row(AmbiguousWriteError, "writing {what}: {status} {code}", statuses=_CARRIED_OUT, conditional=True),
+    Row(
+        ThrottledError,
+        "the store asks to slow down at {what} ({code}): try again later, or with fewer jobs at once",
+        codes=(
+            "BandwidthLimitExceeded",
+            "EC2ThrottledException",
+            "KMS.ThrottlingException",
+            "LimitExceededException",
+            "PriorRequestNotComplete",
+            "ProvisionedThroughputExceededException",
+            "RequestLimitExceeded",
+            "RequestThrottled",
+            "RequestThrottledException",
+            "ServerBusy",
+            "SlowDown",
+            "SlowDownRead",
+            "SlowDownWrite",
+            "ThrottledException",
+            "Throttling",
+            "ThrottlingException",
+            "TooManyRequests",
+            "TooManyRequestsException",
+            "TransactionInProgressException",
+        ),
+        statuses=(429,),
+        again=True,
+    ),
+    Row(
+        StoreTimeoutError,
+        "the store did not get the whole request for {what} in time ({code}): try again later, or see to the network",
+        codes=("RequestTimeout", "RequestTimeoutException"),
+        statuses=(408,),
+        again=True,
+        unsure=True,
     ),
     Row(
         AccessDeniedError,
@@ -178,35 +244,53 @@ ROWS: Final = (
         codes=(DENIED,),
         statuses=(401, 403),
     ),
-    Row(AmbiguousWriteError, "writing {what}: {status} {code}", statuses=_CARRIED_OUT, conditional=True),
-    Row(
-        ThrottledError,
-        "the store asks to slow down at {what} ({code}): try again later, or with fewer jobs at once",
-        codes=("SlowDown", "Throttling", "RequestLimitExceeded"),
-        statuses=(429,),
-    ),
+    Row(StoreError, _IN_ITS_WORDS, codes=("ConditionalRequestConflict", "OperationAborted"), again=True, unsure=True),
     Row(
         ThrottledError,
         f"{{endpoint}} is not up, or is overloaded and asks to slow down ({{status}} {{code}}): {_NOT_UP}",
+        codes=("ServiceUnavailable",),
         statuses=(503,),
+        again=True,
     ),
-    Row(StoreError, f"{{endpoint}} is not up, or is overloaded ({{status}} {{code}}): {_NOT_UP}", statuses=(502, 504)),
+    Row(StoreError, _IN_ITS_WORDS, codes=("InternalError",), statuses=(500,), again=True, unsure=True),
     Row(
         StoreError,
+        f"{{endpoint}} is not up, or is overloaded ({{status}} {{code}}): {_NOT_UP}",
+        statuses=_CARRIED_OUT - {409},
+        again=True,
+        unsure=True,
+    ),
+    Row(
+        RequestRefusedError,
         "the store refused a request for {what} without a reason (400): check --region and the credentials",
         codes=("400",),
     ),
+    Row(RequestRefusedError, _IN_ITS_WORDS, statuses=frozenset(range(400, 500)) - {409}),
+    Row(StoreError, _IN_ITS_WORDS, statuses=range(1000)),
 )
-"""The first matching row decides. An answer that matches none is a `StoreError` with the store's own message."""
+"""The first matching row decides; the last one matches every answer."""
+
+
+def row_of(answer: Answer, key: str = "") -> Row:
+    """Return the row for an answer to a request about `key`; an empty key stands for the bucket."""
+    return next(r for r in ROWS if r.fits(answer, key))
+
+
+def row_of_key(code: str) -> Row:
+    """Return the row for a key that a bulk delete did not delete, by the code in the answer."""
+    return row_of(Answer("DeleteObjects", int(code) if code.isdecimal() else 200, code), code)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The meaning of an exception of botocore, or of its subclasses. With a flag, only one of that kind matches."""
+    """The meaning of an exception of botocore, or of its subclasses: see `Row`. With `unresolved` or `conditional`, only one
+    of that kind matches.
+    """
 
     name: str
     error: type[L0gcError]
     sentence: str
+    again: bool = False
     unresolved: bool = False
     conditional: bool = False
 
@@ -227,15 +311,19 @@ FAILURES: Final = (
         "EndpointConnectionError",
         StoreUnreachableError,
         "the name in {endpoint} does not resolve; check --endpoint-url, --region and this machine's DNS",
+        again=True,
         unresolved=True,
     ),
-    Failure("EndpointConnectionError", StoreUnreachableError, _REFUSES),
-    Failure("ConnectTimeoutError", StoreUnreachableError, _REFUSES),
+    Failure("EndpointConnectionError", StoreUnreachableError, _REFUSES, again=True),
+    Failure("ConnectTimeoutError", StoreUnreachableError, _REFUSES, again=True),
     # It may have been sent, and a write may have landed.
     Failure("BotoCoreError", AmbiguousWriteError, "writing {what}: {e}", conditional=True),
-    Failure("ReadTimeoutError", StoreTimeoutError, "{kind} of {what}: no answer within {seconds} s"),
-    Failure("ProxyConnectionError", StoreUnreachableError, "{e}; check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"),
-    Failure("SSLError", StoreError, "{e}; check http or https in --endpoint-url, and AWS_CA_BUNDLE"),
+    Failure("ReadTimeoutError", StoreTimeoutError, "{kind} of {what}: no answer within {seconds} s", again=True),
+    Failure(
+        "ProxyConnectionError", StoreUnreachableError, "{e}; check HTTPS_PROXY, HTTP_PROXY and NO_PROXY", again=True
+    ),
+    Failure("SSLError", StoreError, "{e}; check http or https in --endpoint-url, and AWS_CA_BUNDLE", again=True),
+    Failure("HTTPClientError", StoreError, "{kind} of {what} failed: {e}", again=True),
     Failure("BotoCoreError", StoreError, "{kind} of {what} failed: {e}"),
 )
 """The first matching row decides, as with `ROWS`."""
@@ -243,17 +331,28 @@ FAILURES: Final = (
 
 def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
     """Return the error for an answer to a request about `key`; an empty key stands for the bucket."""
-    row = next((r for r in ROWS if r.fits(answer, key)), Row(StoreError, "{what}: {status} {code} {message}"))
+    row = row_of(answer, key)
     action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
     return _error(row, config, key, **asdict(answer), action=action)
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:
     """Return the error for a request that was not sent or not answered: `e` is a `BotoCoreError`."""
+    row = row_without_answer(e, conditional=conditional)
+    return _error(row, config, key, kind=kind, e=e, seconds=READ_SECONDS)
+
+
+def row_without_answer(e: BaseException, *, conditional: bool = False) -> Failure:
+    """Return the row for an exception of botocore."""
     names = {c.__name__ for c in type(e).__mro__}
     unresolved = _is_unresolved(e)
-    row = next(r for r in FAILURES if r.name in names and unresolved >= r.unresolved and conditional >= r.conditional)
-    return _error(row, config, key, kind=kind, e=e, seconds=READ_SECONDS)
+    return next(r for r in FAILURES if r.name in names and unresolved >= r.unresolved and conditional >= r.conditional)
+
+
+def pause_s(attempt: int, *, slower: bool) -> float:
+    """Return how long to wait before a request is sent again, at random, so that clients do not come back in step."""
+    first = _SLOWER_S if slower else _BACKOFF_S
+    return random.random() * float(min(_LONGEST_S, first * 2 ** (attempt - 1)))
 
 
 def _error(row: Row | Failure, config: StoreConfig, key: str, **said: object) -> L0gcError:

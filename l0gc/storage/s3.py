@@ -32,6 +32,7 @@ from l0gc.errors import (
     L0gcError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    RequestRefusedError,
     StoreError,
     UsageError,
 )
@@ -427,7 +428,7 @@ class S3Store:
             return self._delete_many(objects, once=once, quiet=quiet)
         except StoreError as e:
             response = getattr(e.__cause__, "response", {})
-            if type(e) is not StoreError or Answer.of("", response).status not in _NOT_TAKEN:
+            if type(e) not in (StoreError, RequestRefusedError) or Answer.of("", response).status not in _NOT_TAKEN:
                 raise
         done = VersionsDeleted()
         for o in objects:

@@ -130,6 +130,6 @@ class TableSyncResult(Outcome):
         """Return the problem; for a single table it is the error itself."""
         if len(self.failures) == 1 and not self.tables:
             return self.failures[0]
-        if any(isinstance(e, SafetyError) for e in self.failures):
+        if any(e.exit_code == SafetyError.exit_code for e in self.failures):
             return SafetyError("; ".join(self.errors))
         return PartialFailureError.of("some tables were not synced", self.errors)

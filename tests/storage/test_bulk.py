@@ -45,7 +45,8 @@ class Deleting:
                 keys = re.findall("<Key>([^<]*)</Key>", body)
                 outer.received.append((self.headers.get("User-Agent", "").split("/")[0], keys))
                 refused = [k for k in keys if k.endswith(outer.refused)]
-                answer = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>slow</Message></Error>"
+                code = {403: "AccessDenied", 503: "SlowDown"}.get(outer.status, "InternalError")
+                answer = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>-</Message></Error>"
                 if outer.status == 200:
                     errors = "".join(
                         f"<Error><Key>{k}</Key><Code>AccessDenied</Code><Message>locked</Message></Error>"

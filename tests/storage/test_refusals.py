@@ -16,6 +16,7 @@ from l0gc.errors import (
     L0gcError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    RequestRefusedError,
     StoreError,
     StoreTimeoutError,
     StoreUnreachableError,
@@ -23,7 +24,7 @@ from l0gc.errors import (
 )
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.storage.refusals import FAILURES, REDIRECTS, ROWS, Answer, Row, no_answer, refusal
+from l0gc.storage.refusals import FAILURES, NOT_S3, REDIRECTS, ROWS, Answer, no_answer, refusal, row_of
 from l0gc.storage.s3 import S3Store
 from tests.support.scripted_s3 import ACCESS_KEY, SECRET_KEY, TOKEN, Scripted, assert_no_secrets, calls
 
@@ -60,11 +61,11 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
     ),
     (
         Answer("GetObject", 403, "InvalidObjectState"), "k",
-        StoreError, "s3://b/p/k was archived (InvalidObjectState): restore it with aws s3api restore-object, copy it onto ",
+        RequestRefusedError, "s3://b/p/k was archived (InvalidObjectState): restore it with aws s3api restore-o",
     ),
     (
         Answer("GetObject", 400, "KMS.DisabledException"), "k",
-        StoreError, "the key that encrypts s3://b/p/k cannot be used (KMS.DisabledException): enable it, or cancel its del",
+        RequestRefusedError, "the key that encrypts s3://b/p/k cannot be used (KMS.DisabledException): enable it",
     ),
     (
         Answer("DeleteObjects", 403, "AccessDenied"), "k",
@@ -84,8 +85,17 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
         ThrottledError, "http://store:9000 is not up, or is overloaded and asks to slow down (503 503): see whether its",
     ),
     (Answer("GetObject", 502, "502"), "k", StoreError, "http://store:9000 is not up, or is overloaded (502 502): see wh"),
-    (Answer("HeadBucket", 400, "400"), "", StoreError, "the store refused a request for s3://b/p/ without a reason (4"),
+    (Answer("HeadBucket", 400, "400"), "", RequestRefusedError, "the store refused a request for s3://b/p/ without a"),
     (Answer("PutObject", 501, "NotImplemented", "no", conditional=True), "k", StoreError, "s3://b/p/k: 501 NotImpl"),
+    (
+        Answer("PutObject", 502, NOT_S3, "it is empty", conditional=True), "k",
+        AmbiguousWriteError, "writing s3://b/p/k: the store's answer is not S3's: it is empty; see whether http://store",
+    ),
+    (Answer("GetObject", 502, NOT_S3, "it is empty"), "k", StoreError, "the store's answer is not S3's: it is empty; see"),
+    (Answer("GetObject", 400, "RequestTimeout"), "k", StoreTimeoutError, "the store did not get the whole request for s3"),
+    (Answer("GetObject", 409, "OperationAborted", "again"), "k", StoreError, "s3://b/p/k: 409 OperationAborted again"),
+    (Answer("GetObject", 500, "InternalError", "oh"), "k", StoreError, "s3://b/p/k: 500 InternalError oh"),
+    (Answer("GetObject", 400, "Odd", "no"), "k", RequestRefusedError, "s3://b/p/k: 400 Odd no"),
 ]  # fmt: skip
 
 
@@ -97,9 +107,6 @@ def test_an_answer_has_one_cause(answer: Answer, key: str, error: type[L0gcError
 
 
 def test_every_row_is_tried() -> None:
-    def row_of(answer: Answer, key: str) -> Row | None:
-        return next((r for r in ROWS if r.fits(answer, key)), None)
-
     assert [r for r in ROWS if r not in [row_of(answer, key) for answer, key, _, _ in ANSWERS]] == []
 
 
@@ -226,7 +233,7 @@ def test_a_conditional_write_is_sent_once_and_its_failure_is_ambiguous(status: i
         (507, "XMinioStorageFull", StoreError),
         (403, "QuotaExceeded", StoreError),
         (403, "AccessDenied", AccessDeniedError),
-        (400, "EntityTooLarge", StoreError),
+        (400, "EntityTooLarge", RequestRefusedError),
         (501, "NotImplemented", StoreError),
     ],
 )

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import SafetyError
+from l0gc.errors import CorruptObjectError, L0gcError, PartialFailureError, SafetyError, UnansweredObjectError
 from l0gc.formatting import Outcome, count, size, span
 from l0gc.inspect.causes import PUT_BACK
 from l0gc.inspect.overview import ahead_text, misplacement, set_back_text, unclosed_text
@@ -50,7 +50,10 @@ _AHEAD: Final = f"stop uploads and housekeeping; {_NEWER}, or remove the object 
 
 
 class Kind(StrEnum):
-    """A kind: its name, its severity (`loss`: data cannot be read; `danger`: it may be lost; `waste`), and its next step."""
+    """A kind: its name, its severity, and its next step.
+
+    The severity is `loss`: data cannot be read; `danger`: it may be lost; `waste`; or `unknown`: it was not checked.
+    """
 
     severity: str
     next_step: str
@@ -74,6 +77,7 @@ class Kind(StrEnum):
     L1_ORPHAN = "l1_orphan", "waste", "remove it if no l0gc reconcile has been running since it was written"
     INDEX_UNREADABLE = "index_unreadable", "loss", f"{_RESTORE}: it names the partition's older L1 objects"
     LOG_UNREADABLE = "log_unreadable", "loss", "restore the named object from a version or a backup; M waits until then"
+    UNANSWERED = "unanswered", "unknown", "run l0gc verify again once the store serves it"
     LOG_GAP = "log_gap", "danger", f"{_STOP}; {_RESTORE_LOG}"
     JOURNAL_SET_BACK = "journal_set_back", "danger", f"{_STOP}; {PUT_BACK}"
     STATE_BROKEN = "state_broken", "danger", f"{_STOP}; {_RESTORE_LOG}"
@@ -112,6 +116,12 @@ class Suspect(msgspec.Struct, frozen=True):
     def place(self) -> tuple[str, int, str, int]:
         """Return what two readings of the same fault have in common; numbers in `detail` may have changed."""
         return self.kind, self.revision, self.key, self.offset
+
+
+def unread_log(journal: int, error: CorruptObjectError) -> Suspect:
+    """Return the suspect for a journal that cannot be read."""
+    kind = Kind.UNANSWERED if isinstance(error, UnansweredObjectError) else Kind.LOG_UNREADABLE
+    return Suspect(kind, journal, key=journal_log(journal), detail=str(error))
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -247,9 +257,19 @@ class VerifyResult(msgspec.Struct, Outcome):
     seconds: float = 0.0
 
     @property
-    def problem(self) -> SafetyError | None:
-        """Return the number of findings, as the error that the command ends with."""
-        return SafetyError(f"{count(self.total, 'finding')}; nothing was changed") if self.total else None
+    def problem(self) -> L0gcError | None:
+        """Return the number of findings, as the error that the command ends with. What the store does not serve at present
+        is only unchecked.
+        """
+        unchecked = self.counts.get(Kind.UNANSWERED, 0)
+        if self.total > unchecked:
+            return SafetyError(f"{count(self.total, 'finding')}; nothing was changed")
+        if not unchecked:
+            return None
+        return PartialFailureError(
+            f"{count(unchecked, 'object or log is', 'objects and logs are')} not checked, since the store does not serve "
+            f"{'it' if unchecked == 1 else 'them'} at present: run l0gc verify again"
+        )
 
 
 # -- what a journal must not hold ---------------------------------------------------------------------------------------

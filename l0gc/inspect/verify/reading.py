@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, UnansweredObjectError
 from l0gc.inspect.verify.findings import JournalCopy, Kind
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, PartitionId, journal_log, parse_level_one
 from l0gc.storage.log import Folder, SharedLog
@@ -84,6 +84,8 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
     """
     try:
         boundary = log.boundary.read()[0]
+    except UnansweredObjectError:
+        raise
     except CorruptObjectError as e:
         yield Kind.BOUNDARY_BROKEN, str(e)
         return
@@ -134,6 +136,8 @@ def _checkpoint_faults(
             start = checkpoint
     except ObjectNotFoundError:
         return  # truncated in between
+    except UnansweredObjectError:
+        raise
     except CorruptObjectError as e:
         yield Kind.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {e}"
 
@@ -146,15 +150,20 @@ def _newest(folder: Folder) -> int:
 
 
 def size_of(store: ObjectStore, key: str) -> int | None:
-    """Return the size of an object; None if it does not exist. Raises `RefusedObjectError`."""
+    """Return the size of an object; None if it does not exist. Raises as `ask_of_one`."""
     head = ask_of_one(store, partial(if_there, store.head), key)
     return None if head is None else head.size
 
 
 def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int) -> Rows | str:
-    """Return the older L1 rows of a partition, or what is wrong with the index objects that list them."""
+    """Return the older L1 rows of a partition, or what is wrong with the index objects that list them.
+
+    Raises `UnansweredObjectError`.
+    """
     try:
         rows = read_index(store, p, index)
+    except UnansweredObjectError:
+        raise
     except (CorruptObjectError, ObjectNotFoundError) as e:
         return str(e)
     if rows["base"][0] > log_start:
@@ -168,12 +177,14 @@ def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int
 def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:
     """Return the needed blocks that differ from the journal: the first extent of each, and how it differs.
 
-    None if the object is missing or too short: its size shows that.
+    None if the object is missing or too short: its size shows that. Raises `UnansweredObjectError`.
     """
     blocks = {int(n): o.block(int(n)) for n in distinct(o.extents["block"])}
     end = max(b.start + b.length for b in blocks.values())
     try:
         bodies = fetch_blocks(store, o.key, [*blocks.values()])
+    except UnansweredObjectError:
+        raise
     except RefusedObjectError as e:
         return [(o.extent(o.extents[0]), str(e))]
     except (ObjectNotFoundError, CorruptObjectError):
@@ -203,7 +214,7 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
 def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
     """Return how an L1 object differs from its key; empty if it does not. Page checksums are checked if it has them.
 
-    None if the object is missing or of another size: its size shows that.
+    None if the object is missing or of another size: its size shows that. Raises `UnansweredObjectError`.
     """
     parsed = parse_level_one(key)
     if parsed is None:
@@ -235,6 +246,8 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
             if named and (batch.column(PARTITION.name).to_numpy() != said.partition).any():
                 return f"its column {PARTITION.name} names another partition than its key"
             at += len(offsets)
+    except UnansweredObjectError:
+        raise
     except (CorruptObjectError, pa.ArrowException, OSError, ValueError) as e:
         return f"it cannot be read: {str(e).splitlines()[0]}"
     if at == said.base and GIVEN_UP_METADATA.encode() in (metadata.metadata or {}):

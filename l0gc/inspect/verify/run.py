@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from l0gc.collect.runs import who_deleted
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, SafetyError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, SafetyError, UnansweredObjectError
 from l0gc.formatting import count
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.reading import published_m
@@ -56,6 +56,7 @@ from l0gc.inspect.verify.findings import (
     needs,
     orphan_text,
     placed,
+    unread_log,
 )
 from l0gc.inspect.verify.reading import (
     block_faults,
@@ -73,7 +74,6 @@ from l0gc.keys import (
     PUBLISHED_WATERMARK,
     L1Key,
     PartitionId,
-    journal_log,
     parse_level_one,
 )
 from l0gc.storage.objectstore import ListedPage, ObjectStore
@@ -112,6 +112,7 @@ _AS_SEEN: Final = {
     Kind.LIVE_BELOW_WATERMARK,
     Kind.WATERMARK_AHEAD,
     Kind.WATERMARK_UNREADABLE,
+    Kind.UNANSWERED,
     Kind.TOPIC_MISPLACED,
     Kind.TOPIC_UNKNOWN,
     Kind.SHADOW_NEEDED,
@@ -307,7 +308,7 @@ def _read_journals(
         try:
             copy = read_copy(cluster, journal, deep=deep)
         except CorruptObjectError as e:
-            suspects.append(Suspect(Kind.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e)))
+            suspects.append(unread_log(journal, e))
         else:
             suspects += check_journal(copy, basis)
             for topic, state in placed(copy, basis):
@@ -319,32 +320,37 @@ def _read_journals(
                 seen = Counter(extents=extents, index_objects=len(state.index), holes=state.totals().holes)
                 yield journal % cut.tasks, Observations(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
-        if any(s.kind in DOUBTFUL for s in suspects):
+        if any(s.kind in DOUBTFUL or s.kind == Kind.UNANSWERED for s in suspects):
             yield from ((task, journal) for task in range(cut.tasks))
 
 
 def _l1_references(
     cut: Cut, cluster: Handles, journal: int, topic: Topic, state: TopicState
-) -> Iterator[tuple[int, References | Suspect]]:
+) -> Iterator[tuple[int, References | Suspect | int]]:
     """Yield the L1 objects that the journal names for a topic, and the index objects that cannot be read.
-
     Older L1 objects of a partition that has many are in index objects; a partition's rows are released before the next are
     read.
     """
     yield from _named(cut, journal, topic, state.l1)
 
-    def read(index: Rows) -> Rows | str:
+    def read(index: Rows) -> Rows | str | UnansweredObjectError:
         partition = int(index["partition"][0])
-        return indexed_rows(cluster.store, topic.id(partition), index, state.view(partition).log_start_offset)
+        try:
+            return indexed_rows(cluster.store, topic.id(partition), index, state.view(partition).log_start_offset)
+        except UnansweredObjectError as e:
+            return e
 
     rows = state.index
     borders = np.flatnonzero(rows["partition"][1:] != rows["partition"][:-1]) + 1
     for chunk in in_chunks(np.split(rows, borders) if len(rows) else [], _INDEXES_AT_ONCE):
         for index, read_rows in zip(chunk, cluster.parallel.map(read, chunk), strict=True):
-            if isinstance(read_rows, str):
+            if isinstance(read_rows, str | UnansweredObjectError):
                 p = topic.id(int(index["partition"][0]))
                 where = (journal, p.topic, p.revision, p.partition, index_key(p, index[-1]))
-                yield journal % cut.tasks, Suspect(Kind.INDEX_UNREADABLE, *where, detail=read_rows)
+                kind = Kind.INDEX_UNREADABLE if isinstance(read_rows, str) else Kind.UNANSWERED
+                yield journal % cut.tasks, Suspect(kind, *where, detail=str(read_rows))
+                if kind == Kind.UNANSWERED:
+                    yield from ((task, journal) for task in range(cut.tasks))  # it may name any object
             else:
                 yield from _named(cut, journal, topic, read_rows)
 
@@ -514,7 +520,12 @@ class _Comparison:
 
     def _check(self, n: int) -> tuple[Suspect | None, int]:
         """Return what is wrong with an object's contents, if anything, and how many bytes were read."""
-        o = self._needed[n]
+        try:
+            return self._content(n, self._needed[n])
+        except UnansweredObjectError as e:
+            return _with(self._suspect(n, Kind.UNANSWERED), str(e)), 0
+
+    def _content(self, n: int, o: UnreconciledObject | None) -> tuple[Suspect | None, int]:
         if o is None:
             s = self._suspect(n, Kind.L1_CORRUPT)
             fault = l1_fault(self._cluster.store, s.key, s.expected)
@@ -580,7 +591,7 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
     for journal, group in groupby(ordered, key=lambda s: s.journal):
         seen: list[Suspect] = []
         for chunk in in_chunks(group, _SUSPECTS_AT_ONCE):
-            again = cluster.parallel.map(lambda s: _object_again(cluster, s, deep=deep), chunk)
+            again = cluster.parallel.map(partial(_object_again_or_not, cluster, deep), chunk)
             seen += (s for s in again if s is not None)
         still += _journal_again(cluster, basis, journal, seen, deep=deep) if journal >= 0 and seen else seen
     if not still:
@@ -595,6 +606,14 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
 def _with(s: Suspect, detail: str | None) -> Suspect | None:
     """Return the suspect with its present detail; None if nothing is wrong."""
     return msgspec.structs.replace(s, detail=detail) if detail else None
+
+
+def _object_again_or_not(cluster: Handles, deep: bool, s: Suspect) -> Suspect | None:
+    """Return what `_object_again` returns; that the store does not serve the object at present, if so."""
+    try:
+        return _object_again(cluster, s, deep=deep)
+    except UnansweredObjectError as e:
+        return msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e))
 
 
 def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None:
@@ -632,6 +651,9 @@ def _journal_again(
     still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]
     try:
         copy = read_copy(cluster, journal, deep=deep)
+    except UnansweredObjectError as e:
+        log = unread_log(journal, e)
+        return [s for s in still if s is not None and s.place != log.place] + [log]
     except CorruptObjectError as e:
         still += [_with(s, str(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE]
         return [s for s in still if s is not None]
@@ -648,7 +670,11 @@ def _journal_again(
         topic = copy.state.topics.get(s.revision)
         if s.kind == Kind.INDEX_UNREADABLE and topic is not None and len(index := topic.index_of(s.partition)):
             log_start = topic.view(s.partition).log_start_offset
-            fault = indexed_rows(cluster.store, _partition(s), index, log_start)
+            try:
+                fault = indexed_rows(cluster.store, _partition(s), index, log_start)
+            except UnansweredObjectError as e:
+                still.append(msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e)))
+                continue
             still.append(_with(s, fault) if isinstance(fault, str) else None)
     return [s for s in still if s is not None]
 
@@ -673,6 +699,9 @@ def _l1_again(
         return
     try:
         named = {l1_key(p, f): f.bytes for f in files_of(store, p, copy.state)}
+    except UnansweredObjectError as e:
+        yield from (msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e)) for s in suspects)
+        return
     except (CorruptObjectError, ObjectNotFoundError):
         return  # its index is the finding
     for s in suspects:

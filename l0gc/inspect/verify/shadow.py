@@ -39,6 +39,7 @@ from l0gc.inspect.verify.findings import (
     described,
     of_object,
     placed,
+    unread_log,
 )
 from l0gc.inspect.verify.reading import read_copy
 from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order, read_basis, result_of
@@ -167,7 +168,7 @@ def _read_journal(
     try:
         copy = read_copy(cluster, journal)
     except CorruptObjectError as e:
-        return [Suspect(Kind.LOG_UNREADABLE, journal, key=journal_log(journal), detail=str(e))]
+        return [unread_log(journal, e)]
     layout, live = basis.layout, placed(copy, basis)
     for topic, state in live:
         for o, epoch in zip(state.objects, layout.epochs([o.key for o in state.objects]), strict=True):

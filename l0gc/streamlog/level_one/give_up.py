@@ -28,6 +28,8 @@ from l0gc.errors import (
     ObjectNotFoundError,
     RefusedObjectError,
     SafetyError,
+    StoreError,
+    UnansweredObjectError,
     UsageError,
 )
 from l0gc.formatting import Outcome
@@ -130,7 +132,7 @@ def give_up(
         NotFoundError: the topic or the records do not exist, or no journal needs such an object.
         UsageError: they cannot be given up, or other records must be lifted first.
         SafetyError: some of them can be read, or the store refuses their object.
-        StoreError: the store does not answer, or has no room; nothing was given up.
+        StoreError: the store does not answer, if only for one object, or has no room; nothing was given up.
         EpochRegressionError: what is published is above the cluster epoch (hazard 10).
     """
     refuse_if_set_back(cluster)
@@ -237,9 +239,11 @@ def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> di
     def look(key: str) -> list[LostBlock]:
         try:
             return read_back(cluster, key, [e for _, e in extents[key]])
-        except RefusedObjectError as e:
+        except (RefusedObjectError, UnansweredObjectError) as e:
             if force_readable:
                 return [LostBlock(key, extent.block.start, str(e)) for _, extent in extents[key]]
+            if isinstance(e, UnansweredObjectError):
+                raise StoreError(f"{e}; its records may be whole, so nothing was given up") from e
             raise SafetyError(
                 f"{e}; whether its records are lost is not known, so nothing was given up. Insist with --force-readable"
             ) from e
@@ -265,7 +269,7 @@ def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> di
 def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
     """Try to read some extents of an object; return for each its block, with why it is lost, or '' if it can be read.
 
-    Raises `RefusedObjectError`, `StoreError`: that is unknown.
+    Raises `RefusedObjectError`, `UnansweredObjectError`, `StoreError`: that is unknown.
     """
     try:
         body, why = ask_of_one(cluster.store, cluster.store.get, key).body, ""

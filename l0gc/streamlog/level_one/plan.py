@@ -113,13 +113,18 @@ class ObjectRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A reason why records could not be lifted: in each of `partitions`, those from the offset in `bases` on."""
+    """A reason why records could not be lifted: in each of `partitions`, those from the offset in `bases` on.
+
+    Attributes:
+        may_return: the store does not answer for the object at present, so nothing is known to be lost.
+    """
 
     journal: int
     revision: int
     message: str
     partitions: Rows
     bases: Rows
+    may_return: bool = False
 
 
 # -- what waits ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc.columns import numbers
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, UnansweredObjectError
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch_blocks, select
@@ -76,27 +76,29 @@ def read_rows(
         yield from _in_order(held, writers)
 
 
-def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | str:
+def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | CorruptObjectError:
     """Return each needed block with its body, or with why the object cannot be read."""
     blocks = [o.block(number) for number in o.needed]
     try:
         return list(zip(blocks, fetch_blocks(store, o.key, blocks), strict=True))
     except ObjectNotFoundError as e:
-        return f"{e}; restore that object from a version"
+        return CorruptObjectError(f"{e}; restore that object from a version")
     except CorruptObjectError as e:
-        return str(e)
+        return e
 
 
 def _decoded(
-    fetched: tuple[ObjectRead, list[tuple[Block, bytes]] | str],
-) -> tuple[ObjectRead, list[_Block | Fault] | str]:
+    fetched: tuple[ObjectRead, list[tuple[Block, bytes]] | CorruptObjectError],
+) -> tuple[ObjectRead, list[_Block | Fault] | CorruptObjectError]:
     read, found = fetched
-    return read, found if isinstance(found, str) else list(_blocks(read, found))
+    return read, found if isinstance(found, CorruptObjectError) else list(_blocks(read, found))
 
 
-def _still(read: ObjectRead, found: list[_Block | Fault] | str, still_needed: StillNeeded) -> list[_Block | Fault]:
+def _still(
+    read: ObjectRead, found: list[_Block | Fault] | CorruptObjectError, still_needed: StillNeeded
+) -> list[_Block | Fault]:
     """Return what was found, or a fault for what the journal still needs of an unreadable object."""
-    if not isinstance(found, str):
+    if not isinstance(found, CorruptObjectError):
         return found
     now = still_needed(read)
     return [] if now is None else [_fault(now, now.object.extents, found)]
@@ -109,20 +111,21 @@ def _blocks(read: ObjectRead, found: list[tuple[Block, bytes]]) -> Iterator[_Blo
         try:
             records = decode_block(content, o.key, block)
         except CorruptObjectError as e:
-            yield _fault(read, extents, str(e))
+            yield _fault(read, extents, e)
             continue
         beyond = extents["row"].astype(np.int64) + extents["records"] > records.num_rows
         if beyond.any():
             where = f"{o.key} at bytes {block.start} to {block.start + block.length}"
             message = f"{where} holds {records.num_rows} records, fewer than the journal says"
-            yield _fault(read, extents[beyond], f"{message}; restore that object from a version")
+            yield _fault(read, extents[beyond], CorruptObjectError(f"{message}; restore that object from a version"))
             extents = extents[~beyond]
         if len(extents):
             yield _Block(read, extents, select(records, extents))
 
 
-def _fault(read: ObjectRead, extents: Rows, message: str) -> Fault:
-    return Fault(read.journal, read.revision, message, extents["partition"], extents["base"])
+def _fault(read: ObjectRead, extents: Rows, error: CorruptObjectError) -> Fault:
+    may_return = isinstance(error, UnansweredObjectError)
+    return Fault(read.journal, read.revision, str(error), extents["partition"], extents["base"], may_return)
 
 
 def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:

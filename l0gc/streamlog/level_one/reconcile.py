@@ -433,7 +433,8 @@ class Commit(Editor):
             with self.handle.replica.lock:
                 topic = self.handle.state.topic(f.revision)
                 giving_up = topic.how_to_give_up(int(f.partitions[0]), int(f.bases[0]))
-            ways.setdefault(f.message, f"; without a copy, give its records up: {giving_up}" if giving_up else "")
+            way = f"; without a copy, give its records up: {giving_up}" if giving_up and not f.may_return else ""
+            ways.setdefault(f.message, way)
         sentences = [f"{text}; it holds {_listed(names)}{ways[text]}" for text, names in sorted(held.items())]
         self.errors += sentences[:_SHOWN]
         if len(sentences) > _SHOWN:

@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+import l0gc.storage.objectstore
 import l0gc.streamlog.level_one.edit
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
 from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, DroppedBatch
+from l0gc.errors import StoreError
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.simulation.mutants.tools import everywhere, instead, mutant
@@ -101,6 +103,18 @@ def refusal_ends_run() -> AbstractContextManager[Any]:
 )
 def all_refusals_alone() -> AbstractContextManager[Any]:
     return everywhere("l0gc.storage.objectstore", "if_there", lambda read, *what: None)
+
+
+@mutant(
+    42,
+    "l0gc/storage/objectstore.py::ask_of_one",
+    "an object that the store does not serve for a while counts as refused",
+    f"{_REFUSED}::test_giving_up_is_not_advised_for_what_may_come_back",
+    "tests/cli/test_throttled.py::test_no_command_takes_throttling_for_a_refusal",
+    simulated=False,
+)
+def throttled_is_refused() -> AbstractContextManager[Any]:
+    return mock.patch.object(l0gc.storage.objectstore, "RequestRefusedError", StoreError)
 
 
 @instead(

@@ -12,11 +12,13 @@ from l0gc.errors import (
     CorruptObjectError,
     PreconditionFailedError,
     RefusedObjectError,
+    RequestRefusedError,
     SafetyError,
     StoreError,
     StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
+    UnansweredObjectError,
 )
 from l0gc.inspect.explain import explain_key
 from l0gc.inspect.reading import read_overview
@@ -58,29 +60,46 @@ def replaced(body: Callable[[bytes], bytes]) -> Way:
     return way
 
 
-WAYS: dict[str, Way] = {
+BY_NAME: dict[str, Way] = {
     "403 AccessDenied": refused(AccessDeniedError("the store refused access to it (AccessDenied)")),
-    "403 InvalidObjectState": refused(StoreError("it was archived (InvalidObjectState)")),
-    "400 KMS.DisabledException": refused(StoreError("the key that encrypts it cannot be used (KMS.DisabledException)")),
+    "403 InvalidObjectState": refused(RequestRefusedError("it was archived (InvalidObjectState)")),
+    "400 KMS.DisabledException": refused(RequestRefusedError("the key that encrypts it cannot be used")),
+    "416": refused(RequestRefusedError("416 InvalidRange")),
+}
+"""The store would refuse the same request again."""
+AT_PRESENT: dict[str, Way] = {
     "500": refused(StoreError("500 InternalError")),
     "503 for good": refused(ThrottledError("the store asks to slow down")),
     "409": refused(StoreError("409 OperationAborted")),
     "412": refused(PreconditionFailedError("it is not what the write expected")),
-    "416": refused(StoreError("416 InvalidRange")),
     "no answer": refused(StoreTimeoutError("no answer within 30 s")),
     "connection cut in the body": refused(StoreError("reading it failed")),
+}
+"""The object may come back, however long this lasts."""
+DAMAGED: dict[str, Way] = {
     "404": lambda cluster, key: store_of(cluster).objects.pop(key),
     "body truncated": replaced(lambda body: body[:-1]),
     "another body": replaced(
         lambda body: body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
     ),
 }
-REFUSED = sorted(WAYS.keys() - {"404", "body truncated", "another body"})
+WAYS = BY_NAME | AT_PRESENT | DAMAGED
+REFUSED = sorted(BY_NAME | AT_PRESENT)
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
     return WAYS[request.param]
+
+
+@pytest.fixture(params=BY_NAME | DAMAGED)
+def fault(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param]
+
+
+@pytest.fixture(params=AT_PRESENT)
+def unanswered(request: pytest.FixtureRequest) -> Way:
+    return AT_PRESENT[request.param]
 
 
 def uploaded(times: int = 1) -> tuple[Handles, list[str]]:
@@ -100,9 +119,9 @@ def run(cluster: Handles) -> ReconcileResult:
     return reconcile(another_process(cluster))
 
 
-def test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out(way: Way) -> None:
+def test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out(fault: Way) -> None:
     cluster, keys = uploaded()
-    way(cluster, keys[BAD])
+    fault(cluster, keys[BAD])
     result = run(cluster)
     (error,) = result.errors
     assert f"it holds events/{BAD}" in error
@@ -112,9 +131,41 @@ def test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_ou
     assert result.problem.exit_code == 3
 
 
-def test_every_view_goes_on_and_names_the_object(way: Way) -> None:
+def test_giving_up_is_not_advised_for_what_may_come_back(unanswered: Way) -> None:
+    """Hazard 42."""
     cluster, keys = uploaded()
-    way(cluster, keys[BAD])
+    unanswered(cluster, keys[BAD])
+    result = run(cluster)
+    (error,) = result.errors
+    assert error.endswith(f"; it holds events/{BAD}")
+    assert (result.records, lifted(cluster)) == (PARTITIONS - 1, [0, 1, 3])
+    assert result.problem is not None
+    assert result.problem.exit_code == 3
+    write_attempt(cluster.store, Attempt("reconcile", 3, str(result.problem)))
+    o = read_overview(another_process(cluster))
+    assert (o.damaged, o.giving_up) == ("", "")
+    assert not any("give" in f"{c.detail} {c.remedy}" for c in o.causes)
+    e = explain_key(another_process(cluster), keys[BAD])
+    assert (e.verdict, "give" in e.next) == ("needed", False)
+    other = another_process(cluster)
+    verified = verify(other, LocalWorkers(other), deep=True, min_age_ms=0)
+    assert [(f.kind, f.key) for f in verified.findings] == [("unanswered", keys[BAD])]
+    assert verified.problem is not None
+    assert verified.problem.exit_code == 3
+    topic = other.controller.snapshot().topic("events")
+    with pytest.raises(UnansweredObjectError) as e_read:
+        list(read_topic(other, topic, Read(partition=BAD)))
+    assert (e_read.value.exit_code, "give" in str(e_read.value)) == (1, False)
+    with pytest.raises(StoreError, match=r"nothing was given up$") as e_give:
+        give_up(another_process(cluster), "ann", objects=[keys[BAD]])
+    assert not isinstance(e_give.value, SafetyError)
+    store_of(cluster).fault = lambda call: None
+    assert run(cluster).errors == []
+
+
+def test_every_view_goes_on_and_names_the_object(fault: Way) -> None:
+    cluster, keys = uploaded()
+    fault(cluster, keys[BAD])
     failed = run(cluster).problem
     write_attempt(cluster.store, Attempt("reconcile", 3, str(failed)))
     assert f"object {keys[BAD]}: " in read_overview(another_process(cluster)).damaged
@@ -151,8 +202,9 @@ def test_a_merge_leaves_the_partition_as_it_is(way: Way) -> None:
 def test_what_the_store_only_refuses_is_given_up_only_if_that_is_said(how: str) -> None:
     cluster, keys = uploaded()
     WAYS[how](cluster, keys[BAD])
-    with pytest.raises(SafetyError, match=r"whether its records are lost is not known.*--force-readable"):
-        give_up(another_process(cluster), "ann", objects=[keys[BAD]])
+    if how in BY_NAME:
+        with pytest.raises(SafetyError, match=r"whether its records are lost is not known.*--force-readable"):
+            give_up(another_process(cluster), "ann", objects=[keys[BAD]])
     assert give_up(another_process(cluster), "ann", objects=[keys[BAD]], force_readable=True).records == 1
     assert run(cluster).errors == []
 
@@ -211,7 +263,7 @@ def test_a_refused_object_of_a_log_holds_up_its_own_journal_alone(how: str, part
     assert result.problem.exit_code == 3
     other = another_process(cluster)
     assert [(f.kind, f.journal) for f in verify(other, LocalWorkers(other), min_age_ms=0).findings] == [
-        ("log_unreadable", 0)
+        ("log_unreadable" if how in BY_NAME else "unanswered", 0)
     ]
     assert [e for e in read_overview(another_process(cluster)).errors if e.startswith("journal 0")]
     with pytest.raises(StoreError, match="it is unknown whether journal 0 was set back"):
