@@ -186,9 +186,10 @@ class PartitionClosedError(NotFoundError):
 
 
 class OffsetOutOfRangeError(NotFoundError):
-    """Records below the log start offset were requested; retention or `delete-records` has moved it.
+    """Records below the log start offset were requested, which retention or `delete-records` has moved, or records above
+    the next offset.
 
-    Remedy: Read from the log start offset, which the message names.
+    Remedy: Read from an offset between the two, which the message names.
     """
 
 

@@ -354,6 +354,8 @@ class Read(Operation, frozen=True, kw_only=True):
         before_time_ms: End before the first record that landed at this time or later.
         skip_holes: Leave out records that were given up, with a warning; without it, they end the reading.
         pin: Have a pin keep what there is until it is read, also from retention and the topic's deletion.
+        topic_id: Refuse the topic if it has another id, because it was deleted and created again; l0gc topic describe
+            prints the id.
     """
 
     partition: int | None = None
@@ -363,6 +365,7 @@ class Read(Operation, frozen=True, kw_only=True):
     before_time_ms: Number | None = None
     skip_holes: bool = False
     pin: bool = False
+    topic_id: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -595,3 +595,30 @@ def test_a_users_script_is_checked_against_the_types(tmp_path: Path) -> None:
     )
     wrong = [line for line in ended.stdout.splitlines() if ": error:" in line]
     assert [int(line.rpartition("bad.py:")[2].partition(":")[0]) for line in wrong] == [3, 5, 6, 7, 8], ended.stdout
+
+
+def test_an_iterator_is_refused_after_its_with_block_in_the_middle_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = topic_in_memory(1, 1)
+    put(handles, "events", {0: [b"a", b"b", b"c"]})
+    with over(handles, monkeypatch) as cluster:
+        left: list[Iterator[Any]] = [cluster.read("events"), cluster.read("events", pin=True), cluster.log(0)]
+        for some in left:
+            next(some)
+    for some in left:
+        with pytest.raises(errors.UsageError, match="is closed"):
+            next(some)
+
+
+def test_a_topic_that_was_created_again_is_refused_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = topic_in_memory(1, 1)
+    put(handles, "events", {0: [b"a", b"b", b"c"]})
+    with over(handles, monkeypatch) as cluster:
+        topic_id = cluster.topics.describe("events").topic_id
+        assert len(list(cluster.read("events", 0, 2, topic_id=topic_id))) == 1
+        cluster.topics.delete("events")
+        cluster.topics.create("events", partitions=1)
+        cluster.upload("events", [b"d", b"e", b"f"])
+        assert [r.value for r in cluster.read("events", 0, 2)] == [b"f"]  # nothing but the id tells them apart
+        for read in (cluster.read, cluster.read_arrow, cluster.read_lines):
+            with pytest.raises(errors.NotFoundError, match=f"not {topic_id}: it was deleted and created again"):
+                next(iter(read("events", 0, 2, topic_id=topic_id)))

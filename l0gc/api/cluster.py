@@ -803,21 +803,37 @@ class Cluster:
         """
         from l0gc.inspect.log import show_log
 
-        return show_log(self.handles(), journal, start, checkpoint=checkpoint)
+        return self._while_open(show_log(self.handles(), journal, start, checkpoint=checkpoint))
 
     def _wanted(
         self, topic: str, partition: int | None, start: int | None, options: ReadKeywords
     ) -> tuple[Topic, Read]:
-        """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has no such partition."""
+        """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has another id or no such
+        partition.
+        """
         wanted = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
+        if wanted.topic_id not in (None, target.topic_id):
+            raise NotFoundError(
+                f"topic {topic!r} has the id {target.topic_id}, not {wanted.topic_id}: it was deleted and created again, so "
+                "offsets of before mean other records; begin at its first record, with the new id"
+            )
         if partition is not None:
             target.id(partition)
         return target, wanted
 
     def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
         """Yield what is read, as of a pin if the options ask for one."""
-        return self._pinned(read, topic, wanted) if wanted.pin else read(self.handles(), topic, wanted)
+        read_now = self._pinned(read, topic, wanted) if wanted.pin else read(self.handles(), topic, wanted)
+        return self._while_open(read_now)
+
+    def _while_open(self, items: Iterator[A]) -> Iterator[A]:
+        """Yield items of this cluster; after it was closed, the next one is refused."""
+        self.handles()
+        for item in items:
+            yield item
+            if self._closed:
+                raise UsageError(CLOSED)
 
     def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
         """Create a pin and read as of it. Raises `NotFoundError` if the pin ended before the reading did."""

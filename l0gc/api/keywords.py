@@ -32,6 +32,7 @@ class ReadKeywords(TypedDict, total=False):
     before_time_ms: int | datetime | None
     skip_holes: bool
     pin: bool
+    topic_id: str | None
 
 
 class HousekeepKeywords(TypedDict, total=False):

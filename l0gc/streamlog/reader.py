@@ -177,8 +177,8 @@ def read_pieces(
 
     Raises:
         CorruptObjectError: an object differs from the journal's record, or is missing while the journal still needs it.
-        OffsetOutOfRangeError: the first offset is below a log start offset, or records were deleted before they could be
-            read.
+        OffsetOutOfRangeError: the first offset is below a log start offset or above a next offset, or records were deleted
+            before they could be read.
         PartitionClosedError: the topic was deleted.
         RecordsLostError: records were given up; those before them in their partition were yielded.
     """
@@ -203,12 +203,24 @@ def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = Non
     return [_RunReader(cluster, topic, run, journal, wanted) for run, journal in zip(runs, journals, strict=True)]
 
 
-def _at_time(view: TopicView, partitions: Rows, time_ms: int) -> Rows:
+def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -> Rows:
     """Return, for each of some partitions, the first record of this time or later."""
     times = np.full(view.run.count, NEVER)
     times[partitions - view.run.first] = time_ms
-    found: Rows = view.at_time(times)[partitions - view.run.first]
+    found: Rows = view.at_time(times, after_hole=is_end)[partitions - view.run.first]
     return found
+
+
+def _check_start(topic: Topic, known: TopicState, run: JournalRun, wanted: Read) -> None:
+    """Raise `OffsetOutOfRangeError` if reading would begin above a next offset, also of a partition without records."""
+    asked = np.arange(run.first, run.first + run.count)
+    asked = asked[(asked == wanted.partition) | (wanted.partition is None)]
+    ends = known.values(known.next_offsets, asked, 0)
+    for at in np.flatnonzero(ends < (wanted.start or 0))[:1].tolist():
+        raise OffsetOutOfRangeError(
+            f"partition {topic.name}/{asked[at]} has no record {wanted.start} yet: its next one will have offset {ends[at]}"
+            "; begin at an offset up to that or, if the topic was created again, at its first record"
+        )
 
 
 class _RunReader:
@@ -222,21 +234,23 @@ class _RunReader:
         chosen = known.partitions[(known.partitions >= run.first) & (known.partitions < run.first + run.count)]
         chosen = chosen[(chosen == wanted.partition) | (wanted.partition is None)].astype(np.int64)
 
-        def at_time(time_ms: int) -> Rows:
-            return look(cluster, journal, topic, run, partial(_at_time, partitions=chosen, time_ms=time_ms))
+        def at_time(time_ms: int, *, is_end: bool) -> Rows:
+            ask = partial(_at_time, partitions=chosen, time_ms=time_ms, is_end=is_end)
+            return look(cluster, journal, topic, run, ask)
 
         log_starts = starts = known.values(known.log_start, chosen, 0)
         if wanted.start is not None:
             starts = np.full(len(chosen), wanted.start, np.int64)
         if wanted.from_time_ms is not None:
-            starts = np.maximum(at_time(wanted.from_time_ms), log_starts)
+            starts = np.maximum(at_time(wanted.from_time_ms, is_end=False), log_starts)
         for at in np.flatnonzero(starts < log_starts).tolist():
             raise self._out_of_range(int(chosen[at]), int(starts[at]), int(log_starts[at]))
         ends = known.values(known.next_offsets, chosen, 0)
+        _check_start(topic, known, run, wanted)
         if wanted.before_offset is not None:
             ends = np.minimum(ends, wanted.before_offset)
         if wanted.before_time_ms is not None:
-            ends = np.minimum(ends, at_time(wanted.before_time_ms))
+            ends = np.minimum(ends, at_time(wanted.before_time_ms, is_end=True))
         self._ranges = np.empty(int((ends > starts).sum()), RANGE)
         for name, column in (("partition", chosen), ("base", starts), ("last", ends - 1)):
             self._ranges[name] = column[ends > starts]

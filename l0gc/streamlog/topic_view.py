@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
+from l0gc.streamlog.level_one.give_up import oldest_in_hole
 from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
 from l0gc.streamlog.level_one.parquet import WantedFile, open_l1, read_l1
 
@@ -109,11 +110,16 @@ class TopicView:
         """Return about how many bytes of L0 these ranges take; there is one for each partition of the run."""
         return l0_bytes(self._known, self.partitions, starts, ends)
 
-    def at_time(self, timestamp_ms: int | Rows, unreadable: dict[int, L0gcError] | None = None) -> Rows:
+    def at_time(
+        self, timestamp_ms: int | Rows, unreadable: dict[int, L0gcError] | None = None, *, after_hole: bool = False
+    ) -> Rows:
         """Return for each partition the first record of this time or later, otherwise the next offset.
+
+        If that record was given up, only its hole is known: the result is the hole's first offset.
 
         Args:
             timestamp_ms: of all partitions, or of each; `NEVER` for one that is not asked about.
+            after_hole: return the offset after such a hole if older records were given up with it, for an end.
             unreadable: gets the partitions of which an object of L1 cannot be read, for which the answer is where they
                 begin. Without it, that is raised.
         """
@@ -129,7 +135,7 @@ class TopicView:
         def in_l1(n: int) -> int | None:
             partition, start = self.run.first + n, int(self.log_start[n])
             try:
-                return self._in_l1_at(partition, start, int(times[n]))[0]
+                return self._in_l1_at(partition, start, int(times[n]), holes="end" if after_hole else "begin")[0]
             except UNREADABLE as e:
                 if unreadable is None:
                     raise
@@ -154,20 +160,31 @@ class TopicView:
             found[at[inside]] = o.time_ms
 
         def in_l1(n: int) -> int:
-            return self._in_l1_at(self.run.first + n, int(offsets[n]), -NEVER)[1]
+            return self._in_l1_at(self.run.first + n, int(offsets[n]), -NEVER, holes="skip")[1]
 
         lifted = np.flatnonzero((self.reconciled >= offsets) & (offsets < self.next)).tolist()
         for n, time_ms in zip(lifted, self._cluster.parallel.map(in_l1, lifted), strict=True):
             found[n] = min(found[n], time_ms)  # what is in L1 is older, unless it is a hole
         return found
 
-    def _in_l1_at(self, partition: int, start: int, timestamp_ms: int) -> tuple[int | None, int]:
-        """Return the first record in L1 from an offset on that is not older, and its time, else `NEVER`."""
+    def _in_l1_at(
+        self, partition: int, start: int, timestamp_ms: int, *, holes: Literal["begin", "end", "skip"]
+    ) -> tuple[int | None, int]:
+        """Return the first record in L1 from an offset on that is not older, and its time, else `NEVER`.
+
+        Args:
+            holes: what stands for a hole with such a record: its beginning, or its end if it has older records, too.
+        """
         names = ("offset", "timestamp")
         for f in self.files(partition, start):
-            if f.is_hole or f.max_timestamp < timestamp_ms:
+            if f.max_timestamp < timestamp_ms or (f.is_hole and holes == "skip"):
                 continue
-            wanted = WantedFile(l1_key(self.topic.id(partition), f), f, start, f.last_offset + 1)
+            key = l1_key(self.topic.id(partition), f)
+            if f.is_hole and holes == "end" and oldest_in_hole(self._cluster.store, key, f.bytes) < timestamp_ms:
+                return f.last_offset + 1, f.max_timestamp
+            if f.is_hole:
+                return max(f.base_offset, start), f.max_timestamp
+            wanted = WantedFile(key, f, start, f.last_offset + 1)
             opened = open_l1(self._cluster.store, wanted)
             for base, batch in read_l1(self._cluster.store, opened, names, timestamp_ms):
                 times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)

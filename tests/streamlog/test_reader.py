@@ -96,7 +96,7 @@ def test_every_record_from_an_offset_on(
     cluster = new_cluster(
         tmp_path, partitions=partitions, journals=journals, reconciled=reconciled, unreconciled=unreconciled
     )
-    for start in (0, 1, 11, 12, 13, 24, 25, 99):
+    for start in (s for s in (0, 1, 11, 12, 13, 24, 25) if s <= reconciled + unreconciled):
         expected = all_of(partitions, start, reconciled + unreconciled)
         assert list(places(read(another_process(cluster), start))) == expected
     assert list(places(read(cluster))) == all_of(partitions, 0, reconciled + unreconciled)
@@ -170,6 +170,20 @@ def test_reading_begins_and_ends_at_a_time_or_before_an_offset(
     assert list(read(cluster, 7, before_offset=7)) == list(read(cluster, from_time_ms=times[-1] + 10**6)) == []
     delete_records(cluster, "events", before_offset=7)
     assert list(places(read(cluster, from_time_ms=0, before_offset=9))) == all_of(partitions, 7, 9)
+
+
+@pytest.mark.parametrize("partition", [None, 1])
+def test_reading_beyond_the_next_offset_is_refused_and_at_it_is_empty(tmp_path: Path, partition: int | None) -> None:
+    cluster = new_cluster(tmp_path, partitions=2, reconciled=5, unreconciled=2)
+    assert list(read(cluster, 7, partition)) == []
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"events/[01] has no record 8 yet: its next one will have offset 7"
+    ):
+        read(cluster, 8, partition).__next__()
+    with pytest.raises(OffsetOutOfRangeError, match="no record 8 yet"):
+        list(read(cluster, 8, partition, before_offset=20))
+    with pytest.raises(OffsetOutOfRangeError, match=r"no record 1 yet: .* offset 0;"):
+        list(read(new_cluster(tmp_path), 1, 0))
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ class Bound:
         timestamps: by topic and partition, the least time of the first record, in milliseconds since 1970.
         timestamp_ms: the same for every partition.
         must_match: whether a partition without a record of that time or later is an error.
+        is_end: whether it is an end.
     """
 
     option: str
@@ -114,6 +115,7 @@ class Bound:
     timestamps: Mapping[str, Mapping[int, int]] | None = None
     timestamp_ms: int | None = None
     must_match: bool = False
+    is_end: bool = False
 
     @property
     def named(self) -> Mapping[str, Mapping[int, int]]:
@@ -260,11 +262,12 @@ class _Options:
         strategy = (self.text("startingOffsetsByTimestampStrategy") or "error").lower()
         if strategy not in {"error", "latest"}:
             raise UsageError(f"option startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}")
-        strict = end == "starting" and strategy == "error"
+        is_end = end == "ending"
+        strict = not is_end and strategy == "error"
         if option == names[2]:
-            return Bound(option, others, timestamp_ms=self.number(option, 0), must_match=strict)
+            return Bound(option, others, None, None, self.number(option, 0), strict, is_end)
         if option == names[1]:
-            return Bound(option, others, timestamps=self.by_partition(option, 0), must_match=strict)
+            return Bound(option, others, None, self.by_partition(option, 0), None, strict, is_end)
         if text is None or text.lower() in _WORDS:
             everywhere = default if text is None else _WORDS[text.lower()]
             if everywhere == wrong:

@@ -106,7 +106,7 @@ def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
             times[partition - view.run.first] = time
     times[~read] = NEVER
     if (times < NEVER).any():
-        found = np.where(times < NEVER, view.at_time(times), found)
+        found = np.where(times < NEVER, view.at_time(times, after_hole=bound.is_end), found)
         for at in np.flatnonzero((times < NEVER) & (found >= view.next)).tolist() if bound.must_match else ():
             raise OffsetOutOfRangeError(
                 f"option {bound.option} asks for records since {times[at]}, and partition "

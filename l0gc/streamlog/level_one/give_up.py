@@ -34,7 +34,7 @@ from l0gc.errors import (
 )
 from l0gc.formatting import Outcome
 from l0gc.keys import level_one
-from l0gc.storage.objectstore import ask_of_one, if_there
+from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
@@ -44,7 +44,14 @@ from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, pl
 from l0gc.streamlog.journal.topic import Extent, TopicState, l1_file
 from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.index import Hole
-from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, KEY_METADATA, L1_SCHEMA, PARTITION, seal_footer
+from l0gc.streamlog.level_one.parquet import (
+    GIVEN_UP_METADATA,
+    KEY_METADATA,
+    L1_SCHEMA,
+    PARTITION,
+    read_footer,
+    seal_footer,
+)
 from l0gc.watermark.publication import refuse_if_set_back
 
 LOOKS: Final = 3
@@ -66,7 +73,7 @@ class LostBlock(msgspec.Struct, frozen=True):
 
 
 class GiveUpRecord(msgspec.Struct, frozen=True):
-    """The content of a hole's footer: what was given up, by whom, when and why."""
+    """The content of a hole's footer: what was given up, by whom, when and why; and when the oldest record landed."""
 
     by: str
     at_ms: int
@@ -76,6 +83,11 @@ class GiveUpRecord(msgspec.Struct, frozen=True):
     first_offset: int
     last_offset: int
     blocks: list[LostBlock]
+    oldest_ms: int
+
+
+class _Oldest(msgspec.Struct, frozen=True):
+    oldest_ms: int
 
 
 @dataclass(slots=True)
@@ -307,9 +319,9 @@ def _write(
             of_hole.append(blocks[place])
             if blocks[place].content:
                 blocks[place] = msgspec.structs.replace(blocks[place], content=b"", content_in=key)
-        record = GiveUpRecord(by, at_ms, one.topic.name, p.revision, one.partition, first, last, of_hole)
-        times = max(e.block.time_ms for e in one.extents)
-        row = np.array([(one.partition, first, last, 0, times, epoch, name_bytes(name), 1)], L1_ROW)
+        times = [e.block.time_ms for e in one.extents]
+        record = GiveUpRecord(by, at_ms, one.topic.name, p.revision, one.partition, first, last, of_hole, min(times))
+        row = np.array([(one.partition, first, last, 0, max(times), epoch, name_bytes(name), 1)], L1_ROW)
         holes.append((key, record, row))
 
     def put(hole: tuple[str, GiveUpRecord, Rows]) -> Rows:
@@ -323,6 +335,16 @@ def _write(
         return row
 
     return cluster.parallel.map(put, holes)
+
+
+def oldest_in_hole(store: ObjectStore, key: str, size: int) -> int:
+    """Return when the oldest record of a hole landed. Raises `CorruptObjectError`, `ObjectNotFoundError`."""
+    metadata, _ = read_footer(store, key, size)
+    try:
+        record = (metadata.metadata or {})[GIVEN_UP_METADATA.encode()]
+        return msgspec.json.decode(record, type=_Oldest).oldest_ms
+    except (KeyError, msgspec.MsgspecError) as e:
+        raise CorruptObjectError(f"{key} is not a hole as l0gc writes one; restore that object from a version") from e
 
 
 def hole_body(key: str, record: GiveUpRecord) -> bytes:

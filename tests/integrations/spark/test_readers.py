@@ -418,6 +418,24 @@ def test_timestamps_say_where_a_batch_begins_and_ends(in_l1: bool) -> None:
             assert sorted(found) == wanted, (first, end)
 
 
+@pytest.mark.parametrize("in_l1", [False, True])
+def test_a_time_that_falls_into_a_hole_names_the_hole(in_l1: bool) -> None:
+    cluster = topic_in_memory(1)
+    for n in range(3):
+        store_of(cluster).clock.ms += 3_600_000
+        put(cluster, "events", {0: values(0, 5 * n, 5 * n + 5)})
+    begins = [r.timestamp_ms for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))][::5]
+    give_up(cluster, "ann", topic="events", partition=0, offsets=(0, 4), force_readable=True)
+    give_up(cluster, "ann", topic="events", partition=0, offsets=(5, 9), force_readable=True)
+    if in_l1:
+        reconcile(cluster)
+    for option in ({"startingTimestamp": str(begins[1])}, {"endingTimestamp": str(begins[1])}):
+        with pytest.raises(RecordsLostError, match="were given up"):
+            read(cluster, topic="events", **option)
+    rest = read(cluster, topic="events", failOnDataLoss="false", startingTimestamp=str(begins[1]))
+    assert rest == read(cluster, topic="events", startingTimestamp=str(begins[2])) == expected(1, 10, 15)
+
+
 def test_only_the_partitions_that_are_assigned_are_read() -> None:
     cluster = filled(7, 3)
     wanted = [r for r in expected(7, 5) if r[0] in {1, 6}]

@@ -22,6 +22,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.headers_and_times import Record
+from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.give_up import GiveUpRecord, GiveUpResult, give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, read_footer
@@ -71,6 +72,11 @@ def record_of(cluster: Handles, key: str) -> GiveUpRecord:
     metadata, _ = read_footer(cluster.store, key, len(store_of(cluster).objects[key].body))
     assert metadata.num_rows == 0
     return msgspec.json.decode(metadata.metadata[GIVEN_UP_METADATA.encode()], type=GiveUpRecord)
+
+
+def state_of(cluster: Handles) -> TopicState:
+    topic = cluster.controller.snapshot().topic("events")
+    return another_process(cluster).journal(0).catch_up().topics[topic.revision]
 
 
 def read(cluster: Handles, partition: int = 0, **how: Any) -> list[Record]:
@@ -193,6 +199,52 @@ def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: bool) -> None
     assert offsets_of(read(cluster, start=6)) == list(ALL)[6:]
     with pytest.raises(RecordsLostError, match="records 4 to 5 "):
         read(cluster, start=4)
+
+
+def uploaded_hourly() -> tuple[Handles, list[int]]:
+    """Four L0 objects an hour apart, of which the second and third are given up together; and when each landed."""
+    cluster, times = topic_in_memory(1), []
+    for n in range(4):
+        store_of(cluster).clock.ms += 3_600_000
+        keys = put(cluster, "events", {0: [value(0, o) for o in range(n * RECORDS, (n + 1) * RECORDS)]})
+        times.append(state_of(cluster).objects[-1].time_ms)
+        if n in (1, 2):
+            cluster.store.delete(keys)
+    reconcile_run(cluster)
+    assert lost(cluster, 0, (3, 8)).records == 6
+    return cluster, times
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_reading_from_a_time_names_the_hole_that_may_hold_its_first_record(lifted: bool) -> None:
+    cluster, times = uploaded_hourly()
+    if lifted:
+        reconcile_run(cluster)
+    for since in (times[0] + 1, times[1], times[2]):
+        with pytest.raises(RecordsLostError, match="records 3 to 8 "):
+            read(cluster, from_time_ms=since)
+        assert offsets_of(read(cluster, from_time_ms=since, skip_holes=True)) == [9, 10, 11]
+    for since in (times[2] + 1, times[3]):
+        assert offsets_of(read(cluster, from_time_ms=since)) == [9, 10, 11]
+    assert read(cluster, from_time_ms=times[3] + 1) == []
+
+
+def test_reading_up_to_a_time_names_the_hole_that_has_older_records() -> None:
+    cluster, times = uploaded_hourly()
+    for before in (times[0] + 1, times[1]):
+        assert offsets_of(read(cluster, before_time_ms=before)) == [0, 1, 2]
+    for before in (times[1] + 1, times[2], times[3]):
+        with pytest.raises(RecordsLostError, match="records 3 to 8 "):
+            read(cluster, before_time_ms=before)
+        assert offsets_of(read(cluster, before_time_ms=before, skip_holes=True)) == [0, 1, 2]
+
+
+def test_deleting_before_a_time_keeps_a_hole_with_newer_records() -> None:
+    cluster, times = uploaded_hourly()
+    delete_records(another_process(cluster), "events", before_time_ms=times[2])
+    assert state_of(cluster).view(0).log_start_offset == 3
+    delete_records(another_process(cluster), "events", before_time_ms=times[2] + 1)
+    assert state_of(cluster).view(0).log_start_offset == 9
 
 
 def test_a_reader_leaves_out_a_hole_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
