@@ -24,6 +24,9 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 MIB: Final = 1 << 20
 
+TimestampUnit = Literal["s", "ms", "us", "ns"]
+EARLY_MS: Final = 631_152_000_000
+"""The beginning of 1990, for guards: a lower number of milliseconds is probably one of seconds, which is read as 1970."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 60
 """How much of a refused value a message shows."""
@@ -83,7 +86,16 @@ def _in_its_unit(name: str, value: object) -> object:
             if value.tzinfo is None:
                 raise ValueError("it names no time zone; use for example datetime.now(UTC)")
             return (value - _EPOCH) // timedelta(milliseconds=1)
+        case int() if name.endswith("_time_ms"):
+            refuse_early(value, "give milliseconds, or a datetime")
     return value
+
+
+def refuse_early(time_ms: float, way_out: str) -> None:
+    """Raise `ValueError` for a number of milliseconds before 1990; 0 is the same time in every unit."""
+    if 0 < time_ms < EARLY_MS:
+        day = (_EPOCH + timedelta(milliseconds=time_ms)).date()
+        raise ValueError(f"{time_ms} milliseconds are {day}, so it is probably in another unit; {way_out}")
 
 
 def _check_storable(value: object) -> None:
@@ -327,6 +339,8 @@ class Upload(Operation, frozen=True, kw_only=True):
         partition: Send everything to this partition. Without it or a key field, records are spread round-robin.
         key_field: Use this field of the JSON record as its key, and send the record to the partition that the key hashes to.
         timestamp_field: Use this field of the JSON record as its create time: milliseconds since 1970, or ISO 8601.
+        timestamp_unit: The unit of numbers in the timestamp field and of whole numbers in a column create_time. By default
+            milliseconds; a number before 1990 is then refused, since it is probably in another unit.
         producer: Upload under this name, so that an interrupted upload can be repeated without losing or duplicating
             records.
         batch_bytes: About this many bytes of records become one L0 object.
@@ -338,6 +352,7 @@ class Upload(Operation, frozen=True, kw_only=True):
     partition: int | None = None
     key_field: str | None = None
     timestamp_field: str | None = None
+    timestamp_unit: TimestampUnit | None = None
     producer: str | None = None
     batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4 * MIB
     format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"] = "auto"

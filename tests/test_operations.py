@@ -6,9 +6,10 @@ import importlib
 import inspect
 import runpy
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from l0gc.operations import (
     Gc,
     Merge,
     Operation,
+    Read,
     Reconcile,
     Sweep,
     bounded,
@@ -55,11 +57,12 @@ def another(operation: type[Operation], name: str) -> tuple[Any, str]:
     if name.endswith("_s"):
         return 7 * 60, "7m"
     if name.endswith("_time_ms"):
-        return 7 * 60_000, "1970-01-01T00:07:00Z"
+        return 1_767_225_600_000, "2026-01-01T00:00:00Z"
     if name.endswith("_bytes"):
         return 3 << 20, "3MiB"
     if get_origin(kind) is Literal:
-        return "raw", "raw"
+        other = next(value for value in get_args(kind) if value != default)
+        return other, other
     if get_origin(kind) is tuple:
         return (1, 2), "1-2"
     return {int: (3, "3"), float: (0.25, "0.25"), str: ("x", "x"), Path: (Path("kept"), "kept")}[kind]
@@ -168,8 +171,14 @@ CORE: Final = {
     "verify": ("l0gc.inspect.verify.run", "verify"),
 }
 """The function that does an operation's work: what an option is for."""
-ELSEWHERE: Final = {("merge", "dry_run"), ("read", "pin"), ("verify", "shadow"), ("verify", "access_logs")}
-"""Options that decide which function is called: each has a test of its own, here or in test_api.py."""
+ELSEWHERE: Final = {
+    ("merge", "dry_run"),
+    ("read", "pin"),
+    ("read", "topic_id"),
+    ("verify", "shadow"),
+    ("verify", "access_logs"),
+}
+"""Options that decide which function is called, if any: each has a test of its own, here or in test_api.py."""
 
 
 def arrived(call: Any, name: str) -> Any:
@@ -302,3 +311,21 @@ def test_the_rules_of_merge_and_the_round_of_reconcile_have_the_defaults_of_the_
     assert MergeRule() == MergeRule(merge.target_bytes, merge.fan_in)
     rounds = inspect.signature(reconcile).parameters["round_bytes"].default
     assert rounds == Reconcile().round_bytes
+
+
+@pytest.mark.parametrize("name", ["from_time_ms", "before_time_ms"])
+def test_a_time_before_1990_is_refused_as_a_number_and_taken_as_a_moment(name: str) -> None:
+    for number in (1, 1_767_225_600):
+        with pytest.raises(UsageError, match=f"{name} cannot be {number}: .* are 1970-.* probably in another unit"):
+            Read(**{name: number})
+    moment = datetime(1985, 1, 1, tzinfo=UTC)
+    assert getattr(Read(**{name: moment}), name) == 473_385_600_000
+    assert getattr(Read(**{name: 0}), name) == 0
+
+
+def test_deleting_before_a_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens(topic_in_memory(1), monkeypatch)
+    with api.open("s3://bucket") as cluster:
+        with pytest.raises(UsageError, match="probably in another unit"):
+            cluster.delete_records("events", before_time_ms=1_767_225_600)
+        assert cluster.delete_records("events", before_time_ms=datetime(1985, 1, 1, tzinfo=UTC)).records == 0

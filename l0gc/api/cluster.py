@@ -808,16 +808,9 @@ class Cluster:
     def _wanted(
         self, topic: str, partition: int | None, start: int | None, options: ReadKeywords
     ) -> tuple[Topic, Read]:
-        """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has another id or no such
-        partition.
-        """
+        """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has no such partition."""
         wanted = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
-        if wanted.topic_id not in (None, target.topic_id):
-            raise NotFoundError(
-                f"topic {topic!r} has the id {target.topic_id}, not {wanted.topic_id}: it was deleted and created again, so "
-                "offsets of before mean other records; begin at its first record, with the new id"
-            )
         if partition is not None:
             target.id(partition)
         return target, wanted

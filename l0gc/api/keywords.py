@@ -21,6 +21,7 @@ class UploadKeywords(TypedDict, total=False):
     partition: int | None
     key_field: str | None
     timestamp_field: str | None
+    timestamp_unit: Literal["s", "ms", "us", "ns"] | None
     producer: str | None
     batch_bytes: int
     format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"]

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
@@ -283,9 +284,13 @@ def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def since_1970(cluster: Cluster, time: int | None) -> int | None:
-    """Return a time from `time_ms` in milliseconds since 1970, also if it was given as an age."""
-    return time if time is None or time > 0 else time + cluster.handles().now_ms()
+def moment_of(cluster: Cluster, time: int | None) -> datetime | None:
+    """Return the moment of a time from `time_ms`, also if it was given as an age."""
+    if time is None:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+        milliseconds=time if time > 0 else max(time + cluster.handles().now_ms(), 0)
+    )
 
 
 price_option: Final = click.option(

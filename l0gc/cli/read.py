@@ -14,7 +14,7 @@ import msgspec
 
 from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command
-from l0gc.cli.options import TOPIC, cluster_options, operation_options, since_1970
+from l0gc.cli.options import TOPIC, cluster_options, moment_of, operation_options
 from l0gc.cli.output import Output, atomic_file, writing_stdout
 from l0gc.cli.signals import stop_on_interrupt
 from l0gc.cli.terminal import json_escaped
@@ -53,7 +53,7 @@ def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, 
       l0gc read events --json
     """
     for name in ("from_time_ms", "before_time_ms"):
-        options[name] = since_1970(cluster, options[name])
+        options[name] = moment_of(cluster, options[name])
     lines = partial(cluster.read_lines, topic, length_prefixed=form == _LENGTH_PREFIXED, **options)
     if output is not None and output != _STDOUT:
         _write_file(out, topic, lines, Path(output))

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command, options
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import TOPIC, asked, cluster_options, operation_options, since_1970, yes_option
+from l0gc.cli.options import TOPIC, asked, cluster_options, moment_of, operation_options, yes_option
 from l0gc.cli.output import Output, misfits_text
 from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
@@ -385,8 +385,8 @@ def delete_records_command(
         raise UsageError("give the end of what to delete: either --before-offset or --before-time")
     if (partition is None) != all_partitions:
         raise UsageError("give the partitions: either --partition N or --all-partitions")
-    before_time = since_1970(cluster, before_time)
-    delete = partial(cluster.delete_records, topic, partition, before_offset=before_offset, before_time_ms=before_time)
+    before = moment_of(cluster, before_time)
+    delete = partial(cluster.delete_records, topic, partition, before_offset=before_offset, before_time_ms=before)
     if not yes and not dry_run and (plan := delete(dry_run=True)).records:
         what = f"{count(plan.records, 'record')} of {count(plan.partitions, 'partition')} of topic {topic}"
         asked(out, cluster, "delete", f"{what} for good")

@@ -178,7 +178,7 @@ def _record_of(message: Any) -> Record:
     elif not 0 <= create_time <= MAX_TIME_MS:
         headers.append((TIME, b"%d" % create_time))
         create_time = None
-    return Record(value or b"", message.key(), tuple(headers), create_time, partition=message.partition())
+    return Record(value or b"", message.key(), tuple(headers), create_time, message.partition(), message.offset())
 
 
 def in_kafka(record: Record) -> tuple[bytes | None, list[tuple[str, str | bytes | None]], int]:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, RecordsLostError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, RecordsLostError, UsageError
 from l0gc.operations import Read
 from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles
@@ -177,6 +177,7 @@ def read_pieces(
 
     Raises:
         CorruptObjectError: an object differs from the journal's record, or is missing while the journal still needs it.
+        NotFoundError: the topic has another id than the wanted one.
         OffsetOutOfRangeError: the first offset is below a log start offset or above a next offset, or records were deleted
             before they could be read.
         PartitionClosedError: the topic was deleted.
@@ -192,6 +193,12 @@ def count_records(cluster: Handles, topic: Topic, wanted: Read = _ALL) -> int:
 
 
 def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = None) -> list[_RunReader]:
+    if wanted.topic_id not in (None, topic.topic_id):
+        raise NotFoundError(
+            f"topic {topic.name!r} has the id {topic.topic_id}, not {wanted.topic_id}: it was deleted and created again, so "
+            "earlier offsets mean other records; begin at its first record, with the new id"
+        )
+
     def caught_up(run: JournalRun) -> JournalHandle:
         number = run.journal
         journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))

@@ -56,19 +56,23 @@ def test_read_as_json_has_create_times_and_headers_of_the_records_that_have_them
     """From L0 and from L1, in a partition that has records with both, with one of them, and with neither."""
     founded(1)
     timed, plain = tmp_path / "timed", tmp_path / "plain"
-    timed.write_bytes(b'{"at":7}\n{"at":"2024-01-01T02:00:00+02:00"}\n')
+    timed.write_bytes(b'{"at":1704067200007}\n{"at":"2024-01-01T02:00:00+02:00"}\n')
     plain.write_bytes(b"plain\n")
     assert l0gc("upload", "events", str(timed), "--timestamp-field", "at")["records"] == 2
     l0gc("upload", "events", str(plain))
     with library.open(bucket.url) as cluster, cluster.producers.sender("events", "bridge") as sender:
         headers = (("a", b"1"), ("a", None), ("b", b"\xff"))
         sender.send(
-            [Record(b"both", b"k", headers, 9, partition=0), Record(b"headed", headers=headers, partition=0)], {0: 2}
+            [
+                Record(b"both", b"k", headers, 1704067200009, partition=0),
+                Record(b"headed", headers=headers, partition=0),
+            ],
+            {0: 2},
         )
     shown = [{"key": "a", "value": "1"}, {"key": "a", "value": None}, {"key": "b", "value_base64": "/w=="}]
-    more: list[dict[str, Any]] = [{"create_time_ms": 7}, {"create_time_ms": 1704067200000}, {}]
-    more += [{"create_time_ms": 9, "headers": shown}, {"headers": shown}]
-    values = ['{"at":7}', '{"at":"2024-01-01T02:00:00+02:00"}', "plain", "both", "headed"]
+    more: list[dict[str, Any]] = [{"create_time_ms": 1704067200007}, {"create_time_ms": 1704067200000}, {}]
+    more += [{"create_time_ms": 1704067200009, "headers": shown}, {"headers": shown}]
+    values = ['{"at":1704067200007}', '{"at":"2024-01-01T02:00:00+02:00"}', "plain", "both", "headed"]
     for _ in range(2):
         found = json.loads(printed("read", "events", "--json"))
         assert {type(r.pop("timestamp_ms")) for r in found["records"]} == {int}
@@ -90,10 +94,11 @@ def test_a_record_without_a_create_time_ends_the_upload_in_a_sentence_and_nothin
         b'{"at":"soon"}': "has a field 'at' that is not a time (Invalid",
         b'{"at":-1}': "has a field 'at' that is not a time (-1 is not in the years 1970 to 9999)",
         b'{"at":253402300800000}': "has a field 'at' that is not a time (253402300800000 is not in the years",
+        b'{"at":1704067200}': "has a field 'at' that is not a time (1704067200 milliseconds are 1970-01-20",
         b"plain": "is not a JSON object",
     }
     for wrong, said in cases.items():
-        day.write_bytes(b'{"at":1}\n%b\n{"at":3}\n' % wrong)
+        day.write_bytes(b'{"at":0}\n%b\n{"at":0}\n' % wrong)
         ended = ended_here("upload", "events", str(day), "--timestamp-field", "at")
         assert (ended.code, ended.stdout) == (2, b"")
         assert f"{day} line 2 {said}" in ended.stderr

@@ -29,7 +29,7 @@ from tests.test_api import over
 ALL = ["offset", "timestamp", "key", "value", "epoch", "partition", "create_time", "headers"]
 SCHEMA = {"properties": {"n": {"type": "integer"}, "name": {"type": "string"}, "value": {"type": "number"}}}
 RECORDS = [
-    l0gc.Record(b'{"n": 1, "name": "a", "value": 0.5}', b"k", (("h", b"x"),), 1000, partition=0),
+    l0gc.Record(b'{"n": 1, "name": "a", "value": 0.5}', b"k", (("h", b"x"),), 1_700_000_000_000, partition=0),
     l0gc.Record(b'{"n": "one"}', partition=1),
     l0gc.Record(b"\n\x00", partition=1),
 ]

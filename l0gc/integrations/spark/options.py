@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from l0gc.errors import UsageError
+from l0gc.operations import refuse_early
 from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
 from l0gc.storage.s3 import S3Store
@@ -265,9 +266,12 @@ class _Options:
         is_end = end == "ending"
         strict = not is_end and strategy == "error"
         if option == names[2]:
-            return Bound(option, others, None, None, self.number(option, 0), strict, is_end)
+            return Bound(option, others, None, None, _as_time(option, self.number(option, 0)), strict, is_end)
         if option == names[1]:
-            return Bound(option, others, None, self.by_partition(option, 0), None, strict, is_end)
+            times = self.by_partition(option, 0)
+            for time in (t for of_topic in times.values() for t in of_topic.values()):
+                _as_time(option, time)
+            return Bound(option, others, None, times, None, strict, is_end)
         if text is None or text.lower() in _WORDS:
             everywhere = default if text is None else _WORDS[text.lower()]
             if everywhere == wrong:
@@ -311,6 +315,15 @@ class _Options:
         if not topics or (named == ["topic"] and len(topics) > 1):
             raise UsageError(f"option {named[0]} is {text!r}: name several topics with option subscribe")
         return topics, None, {}
+
+
+def _as_time(option: str, time_ms: int | None) -> int | None:
+    """Return a time in milliseconds. Raises `UsageError` if it is probably in another unit."""
+    try:
+        refuse_early(time_ms or 0, "give milliseconds")
+    except ValueError as e:
+        raise UsageError(f"option {option}: {e}") from e
+    return time_ms
 
 
 @lru_cache(maxsize=2)

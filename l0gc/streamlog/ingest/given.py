@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import UsageError
-from l0gc.operations import checked_value
+from l0gc.operations import TimestampUnit, checked_value
 from l0gc.streamlog.ingest.headers_and_times import (
-    MAX_TIME_MS,
     NO_PARTITION,
     NO_TIME,
     Headers,
     Record,
     headers_list,
+    in_milliseconds,
     optional_of,
     times_of,
 )
@@ -78,21 +78,25 @@ def is_table(source: object) -> bool:
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
-def given_records(source: Any) -> Iterator[Fields]:
+def given_records(source: Any, unit: TimestampUnit | None = None) -> Iterator[Fields]:
     """Yield the records of a table, or of an iterable of records and batches. Raises `UsageError` if one cannot be
     stored.
+
+    Args:
+        unit: as `Upload.timestamp_unit` has it. A number in an object is one of milliseconds in any case.
     """
     if is_table(source):
-        yield from _in_table("the table", source)
+        yield from _in_table("the table", source, unit)
         return
     for number, given in enumerate(source, 1):
         if is_table(given):
-            yield from _in_table(f"batch {number}", given)
+            yield from _in_table(f"batch {number}", given, unit)
         else:
-            yield _checked(f"record {number}", *_fields_of(f"record {number}", given))
+            fields = _fields_of(f"record {number}", given)
+            yield _checked(f"record {number}", *fields, exact=unit is not None or _was_read(given))
 
 
-def records_in(path: Path, form: str, name: str) -> Iterator[Fields]:
+def records_in(path: Path, form: str, name: str, unit: TimestampUnit | None = None) -> Iterator[Fields]:
     """Yield the records of a Parquet file, or of an Arrow file or stream. Raises `UsageError` if it holds something else."""
     try:
         if form == PARQUET:
@@ -100,7 +104,7 @@ def records_in(path: Path, form: str, name: str) -> Iterator[Fields]:
 
             with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(_ROWS, use_threads=False):
-                    yield from _in_batch(name, batch)
+                    yield from _in_batch(name, batch, unit)
             return
         options = pa.ipc.IpcReadOptions(use_threads=False)
         with pa.OSFile(str(path)) as arrow:
@@ -109,24 +113,24 @@ def records_in(path: Path, form: str, name: str) -> Iterator[Fields]:
             opened = pa.ipc.open_file(arrow, options=options) if is_file else pa.ipc.open_stream(arrow, options=options)
             some = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
             for batch in some:
-                yield from _in_batch(name, batch)
+                yield from _in_batch(name, batch, unit)
     except (pa.ArrowException, OSError) as e:
         raise UsageError(f"{name} cannot be read as --format {form}: {' '.join(str(e).split())}") from e
 
 
-def _in_table(name: str, source: Any) -> Iterator[Fields]:
+def _in_table(name: str, source: Any, unit: TimestampUnit | None) -> Iterator[Fields]:
     try:
         if hasattr(source, "__arrow_c_stream__"):
             with pa.RecordBatchReader.from_stream(source) as reader:
                 for batch in reader:
-                    yield from _in_batch(name, batch)
+                    yield from _in_batch(name, batch, unit)
         else:
-            yield from _in_batch(name, pa.record_batch(source))
+            yield from _in_batch(name, pa.record_batch(source), unit)
     except pa.ArrowException as e:
         raise UsageError(f"{name} cannot be read as records: {' '.join(str(e).split())}") from e
 
 
-def _in_batch(name: str, batch: pa.RecordBatch) -> Iterator[Fields]:
+def _in_batch(name: str, batch: pa.RecordBatch, unit: TimestampUnit | None) -> Iterator[Fields]:
     there = [n for n in batch.schema.names if not n.startswith(_INDEX)]
     odd = next((n for n in there if n.lower() not in _COLUMNS), None)
     if odd is not None or columns.named(batch, "value") is None:
@@ -137,14 +141,20 @@ def _in_batch(name: str, batch: pa.RecordBatch) -> Iterator[Fields]:
         n, value, key = rows.num_rows, columns.binary_of(rows, "value"), columns.binary_of(rows, "key")
         if value is None or value.null_count:
             raise UsageError(f"{name} has a row without a value: a record's value cannot be null")
-        more = optional_of(rows, f"a row of {name}")
+        more = optional_of(rows, f"a row of {name}", unit)
         times = [NO_TIME] * n if "create_time" not in more else times_of(more["create_time"]).tolist()
         headers = headers_list(more["headers"]) if "headers" in more else [()] * n
         partition = columns.named(rows, "partition")
         partitions = [None] * n if partition is None else partition.cast(pa.int64()).to_pylist()
         keys = [None] * n if key is None else key.to_pylist()
         for record in zip(value.to_pylist(), keys, headers, times, partitions, strict=True):
-            yield _checked(f"a row of {name}", *record)
+            yield _checked(f"a row of {name}", *record, exact=True)
+
+
+def _was_read(given: Any) -> bool:
+    """Return whether a record comes from a log, which has its time in milliseconds."""
+    offset = given.offset if isinstance(given, Record) else given.get("offset") if isinstance(given, Mapping) else None
+    return isinstance(offset, int) and offset >= 0
 
 
 def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
@@ -168,8 +178,12 @@ def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
     raise UsageError(f"{which} is of type {type(given).__name__}: give bytes, an l0gc.Record, (key, value) or a dict")
 
 
-def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partition: Any) -> Fields:
-    """Return a record that can be stored. Raises `UsageError` if it cannot."""
+def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partition: Any, *, exact: bool) -> Fields:
+    """Return a record that can be stored. Raises `UsageError` if it cannot.
+
+    Args:
+        exact: whether its time is certainly in milliseconds.
+    """
     for name, given in (("value", value), ("key", b"" if key is None else key)):
         if type(given) is not bytes:
             raise UsageError(f"{which} has a {name} of type {type(given).__name__}, and it must be bytes")
@@ -190,10 +204,13 @@ def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partitio
         if time is None:
             time = NO_TIME
         elif isinstance(time, datetime):
-            time = checked_value("create_time_ms", time, int)
+            time, exact = checked_value("create_time_ms", time, int), True
         else:
             raise UsageError(f"{which} has a create time of type {type(time).__name__}: give milliseconds since 1970")
-    if not NO_TIME <= time <= MAX_TIME_MS:
-        raise UsageError(f"{which} has a create time that is not in the years 1970 to 9999")
+    if time != NO_TIME:
+        try:
+            in_milliseconds(time, "ms" if exact else None)
+        except ValueError as e:
+            raise UsageError(f"{which} has a create time that cannot be stored: {e}") from e
     place = NO_PARTITION if partition is None else checked_value("partition", partition, int)
     return value, key, pairs, time, place

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import UsageError
+from l0gc.operations import TimestampUnit, refuse_early
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -33,6 +34,11 @@ _GIVEN: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())
 _TIME: Final = np.dtype("<i8")
 
 
+_IN_MS: Final = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+"""By what a number in each unit is multiplied, and then divided, for milliseconds."""
+_NAME_IT: Final = "name it with --timestamp-unit s, ms, us or ns"
+
+
 class Record(msgspec.Struct, frozen=True):
     """A record, to be uploaded or as it was.
 
@@ -42,7 +48,8 @@ class Record(msgspec.Struct, frozen=True):
         headers: pairs of a key and a value, in order; a key may be there several times.
         create_time_ms: the time that its writer gave it; nothing is decided by it.
         partition: where it is, or is to go; -1 to have its key decide, or its turn.
-        offset: its place in the partition; an upload does not look at it, nor at the next.
+        offset: its place in the partition, here or in the system that it comes from. An upload trusts the create time of a
+            record with an offset, and otherwise ignores it and the next field.
         timestamp_ms: the log's time at which it landed, in milliseconds since 1970.
     """
 
@@ -139,22 +146,51 @@ def as_headers(column: pa.Array) -> pa.Array:
     return _listed(counts, keys.cast(pa.string()), values.cast(pa.binary()))  # Spark's may be of the large types
 
 
-def optional_of(batch: pa.RecordBatch, row: str) -> dict[str, pa.Array]:
+def in_milliseconds(time: float, unit: TimestampUnit | None) -> int:
+    """Return a number in a unit, by default milliseconds, as milliseconds since 1970.
+
+    Raises:
+        ValueError: it is not in the years 1970 to 9999, or no unit is named and it is before 1990.
+    """
+    times, parts = _IN_MS[unit or "ms"]
+    if not 0 <= time <= MAX_TIME_MS * parts / times:
+        raise ValueError(f"{time} is not in the years 1970 to 9999")
+    if unit is None:
+        refuse_early(time, _NAME_IT)
+    return int(time * times // parts)
+
+
+def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = None) -> dict[str, pa.Array]:
     """Return the columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`.
+
+    Args:
+        unit: of whole numbers in the column `create_time`.
 
     Raises:
         UsageError: one of them cannot be stored; `row` is what the message calls it.
     """
     found: dict[str, pa.Array] = {}
-    times = (columns.named(batch, name) for name in ("create_time", "create_time_ms", "timestamp"))
-    time, headers = next((t for t in times if t is not None), None), columns.named(batch, "headers")
+    times = ((columns.named(batch, name), name) for name in ("create_time", "create_time_ms", "timestamp"))
+    time, name = next((t for t in times if t[0] is not None), (None, ""))
+    headers = columns.named(batch, "headers")
     if time is not None:
         here = columns.is_valid(time)
-        of_milliseconds = time.cast(pa.timestamp("ms")) if pa.types.is_integer(time.type) else time
-        whole = of_milliseconds.cast(pa.timestamp("us", tz="UTC"), safe=False)
-        given = np.frombuffer(columns.raw(whole), np.int64) // 1000
-        if (here & ((given < 0) | (given > MAX_TIME_MS))).any():
-            raise UsageError(f"{row} has a time that is not in the years 1970 to 9999")
+        if pa.types.is_integer(time.type):
+            numbers = np.where(here, np.frombuffer(columns.raw(time.cast(pa.int64())), np.int64), 0)
+            of_name: TimestampUnit | None = "ms" if unit and name.endswith("_ms") else unit
+            try:
+                for some in (numbers, numbers[numbers > 0]):
+                    for bound in (some.min(), some.max()) if len(some) else ():
+                        in_milliseconds(int(bound), of_name)
+            except ValueError as e:
+                raise UsageError(f"{row} has a time that cannot be stored: {e}") from e
+            factor, parts = _IN_MS[of_name or "ms"]
+            given = numbers * factor // parts
+        else:
+            whole = time.cast(pa.timestamp("us", tz="UTC"), safe=False)
+            given = np.frombuffer(columns.raw(whole), np.int64) // 1000
+            if (here & ((given < 0) | (given > MAX_TIME_MS))).any():
+                raise UsageError(f"{row} has a time that is not in the years 1970 to 9999")
         found["create_time"] = times_column(np.where(here, given, NO_TIME))
     if headers is not None:
         try:

@@ -30,6 +30,7 @@ from l0gc.errors import UsageError
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 if TYPE_CHECKING:
+    from l0gc.operations import TimestampUnit
     from l0gc.streamlog.ingest.given import ArrowStream, Given
 
 AUTO: Final = "auto"
@@ -169,13 +170,20 @@ Source: TypeAlias = "str | os.PathLike[str] | BinaryIO | Iterable[Given] | Arrow
 """The source of an input: a path, `-` for stdin, an open binary file, which stays open, records, or a table."""
 
 
-def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack, form: str = AUTO) -> list[Input]:
+def open_inputs(
+    sources: Sequence[Source],
+    spread: str | None,
+    stack: ExitStack,
+    form: str = AUTO,
+    unit: TimestampUnit | None = None,
+) -> list[Input]:
     """Return the inputs of an upload, each checked to be readable and to hold lines, before anything is sent.
 
     Args:
         spread: how records go to partitions, as text; None if the inputs need not be recognised.
         stack: closes what is opened here.
         form: what files hold, as `Upload.format` has it; records of an iterable are what they are.
+        unit: of their times, as `Upload.timestamp_unit` has it.
 
     Raises:
         UsageError: a file cannot be read, or is something else than lines; stdin is named twice; or there are more inputs
@@ -191,7 +199,7 @@ def open_inputs(sources: Sequence[Source], spread: str | None, stack: ExitStack,
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for source in sources:
-        pieces, kind = _reader(source, stack, form, keep=spread is not None)
+        pieces, kind = _reader(source, stack, form, unit, keep=spread is not None)
         input_id, length = "", None
         if spread is not None:
             digest, length = _digest(pieces(), spread if kind == LINES else f"{spread}\0{kind}")
@@ -207,7 +215,9 @@ def _name(source: Source) -> str:
     return str(getattr(source, "name", "the open file" if hasattr(source, "read") else "the iterable"))
 
 
-def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> tuple[Callable[[], Iterator[bytes]], str]:
+def _reader(
+    source: Source, stack: ExitStack, form: str, unit: TimestampUnit | None, *, keep: bool
+) -> tuple[Callable[[], Iterator[bytes]], str]:
     """Return a function that reads an input each time it is called, and what its bytes are.
 
     With `keep`, that includes inputs that can be read only once (stdin, a pipe). The input is checked here, so that a
@@ -218,7 +228,7 @@ def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> tuple
         path = Path(source)
         try:
             if path.is_file():
-                return _again(path, name, form), kind
+                return _again(path, name, form, unit), kind
             pieces = _file_pieces(stack.enter_context(path.open("rb")))
             first = next(pieces, b"")
         except (OSError, ValueError) as e:  # a name with a null byte is not one
@@ -235,17 +245,17 @@ def _reader(source: Source, stack: ExitStack, form: str, *, keep: bool) -> tuple
             raise UsageError(
                 f"cannot upload {source!r:.60}: give a path, an open binary file, records, or a table of them"
             )
-        pieces, form, kind = given.packed(given.given_records(source)), RAW, RECORDS
+        pieces, form, kind = given.packed(given.given_records(source, unit)), RAW, RECORDS
     if not keep and form not in _TABLE_FORMATS:
         lines = _as_lines(pieces, name, form)
         return lambda: lines, kind
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
     kept.writelines(pieces)
     kept.flush()
-    return _again(Path(kept.name), name, form), kind
+    return _again(Path(kept.name), name, form, unit), kind
 
 
-def _again(path: Path, name: str, form: str) -> Callable[[], Iterator[bytes]]:
+def _again(path: Path, name: str, form: str, unit: TimestampUnit | None) -> Callable[[], Iterator[bytes]]:
     """Return a function that reads a file each time it is called. Raises `UsageError` if its beginning is of another
     kind.
     """
@@ -256,7 +266,7 @@ def _again(path: Path, name: str, form: str) -> Callable[[], Iterator[bytes]]:
 
         from l0gc.streamlog.ingest import given
 
-        pieces = given.packed(given.records_in(path, form, name))
+        pieces = given.packed(given.records_in(path, form, name, unit))
         return chain([next(pieces, b"")], pieces)
 
     read()

@@ -18,14 +18,16 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import UsageError
+from l0gc.operations import TimestampUnit
 from l0gc.streamlog.ingest.given import Fields
-from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_PARTITION, NO_TIME, Headers
+from l0gc.streamlog.ingest.headers_and_times import NO_PARTITION, NO_TIME, Headers, in_milliseconds
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
 
 _STRING: Final = msgspec.json.Decoder(str)
 _TIMES: Final = "--timestamp-field"
+_UNITS: Final = {None: "milliseconds", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _NO_TIME: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 """The errors of a record whose field is not a time."""
 _ESCAPES: Final = re.compile(
@@ -140,8 +142,11 @@ def by_field(field: str, partitions: int) -> Partitioner:
     return Partitioner(f"field={field}/{partitions}", start)
 
 
-def with_times(spread: Partitioner, field: str) -> Partitioner:
-    """Return the same placement with each record's create time: milliseconds since 1970, or ISO 8601, by default in UTC."""
+def with_times(spread: Partitioner, field: str, unit: TimestampUnit | None = None) -> Partitioner:
+    """Return the same placement with each record's create time: a number since 1970, or ISO 8601, by default in UTC.
+
+    The unit does not identify the input: an upload that was refused for want of it continues under the same producer.
+    """
     decoder = _decoder(field, int | float | datetime)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
@@ -155,12 +160,12 @@ def with_times(spread: Partitioner, field: str) -> Partitioner:
             error = placed.error
             try:
                 for record in records[: len(placed.partitions)]:
-                    times.append(_milliseconds(_decoded(decoder, record).field))
+                    times.append(_milliseconds(_decoded(decoder, record).field, unit))
             except _NO_TIME as e:
                 at = len(times)
                 line = f"{name} line {before + at + 1}"
                 if type(e) is ValueError or f"$.{field}`" in str(e):
-                    takes = f"{_TIMES} takes milliseconds since 1970, or ISO 8601"
+                    takes = f"{_TIMES} takes {_UNITS[unit]} since 1970, or ISO 8601"
                     error = UsageError(f"{line} has a field {field!r} that is not a time ({e}): {takes}")
                 else:
                     error = _bad_record(line, _TIMES, field, records[at], e)
@@ -234,13 +239,11 @@ def _whole(half: bytes, escape: re.Match[bytes]) -> bytes:
     return half if escape[1] else escape[0]
 
 
-def _milliseconds(time: Any) -> int:
+def _milliseconds(time: Any, unit: TimestampUnit | None) -> int:
     if isinstance(time, datetime):
         time = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000
-        time = round(time)
-    if not 0 <= time <= MAX_TIME_MS:
-        raise ValueError(f"{time} is not in the years 1970 to 9999")
-    return int(time)
+        return in_milliseconds(round(time), "ms")
+    return in_milliseconds(time, unit)
 
 
 def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception) -> UsageError:

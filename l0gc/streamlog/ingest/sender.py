@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from l0gc.errors import UsageError
-from l0gc.operations import checked_value
+from l0gc.operations import EARLY_MS, checked_value
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Records, pack_records
@@ -167,6 +167,12 @@ def _columns(records: Sequence[Record]) -> Records:
         raise UsageError(f"a record has a create time or headers that cannot be stored: {e}") from e
     if times.min() < NO_TIME or times.max() > MAX_TIME_MS:
         raise UsageError("a record has a create time that is not in the years 1970 to 9999")
+    for at in np.flatnonzero((times > 0) & (times < EARLY_MS)).tolist():
+        if in_order[at].offset < 0:
+            raise UsageError(
+                f"a record has the create time {times[at]}, which is before 1990 in milliseconds, so it is probably in "
+                "another unit; a record with its offset in the other system keeps such a time"
+            )
     if int((sizes + header_bytes(headers)).max()) > MAX_RECORD_BYTES:
         raise UsageError(
             f"a record is longer than {MAX_RECORD_BYTES} bytes with its headers, the most that one may have"

@@ -87,10 +87,10 @@ def open_upload(
     elif key_field is not None:
         spread = by_field(key_field, target.partitions)
     if wanted.timestamp_field is not None:
-        spread = with_times(spread, wanted.timestamp_field)
+        spread = with_times(spread, wanted.timestamp_field, wanted.timestamp_unit)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
     place = f"{target.topic_id} {spread.describe}" if producer is not None else None
-    inputs = open_inputs(sources, place, stack, wanted.format)
+    inputs = open_inputs(sources, place, stack, wanted.format, wanted.timestamp_unit)
     run = None
     if producer is not None:
         run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])

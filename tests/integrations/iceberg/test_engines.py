@@ -31,7 +31,10 @@ def test_every_engine_reads_what_read_gives(documented_catalog: StoreConfig, wee
             cluster.upload("events", [b'{"user":"cid"}'] * 3)
             if n == 1:  # other objects have none of the two columns
                 with cluster.producers.sender("events", "another system") as sender:
-                    sender.send([Record(b'{"user":"dan"}', None, (("a", b"1"), ("a", None)), 5, partition=0)], {0: 1})
+                    sender.send(
+                        [Record(b'{"user":"dan"}', None, (("a", b"1"), ("a", None)), 1_700_000_000_005, partition=0)],
+                        {0: 1},
+                    )
             cluster.reconcile()
             cluster.tables.sync()
         merged = cluster.merge()

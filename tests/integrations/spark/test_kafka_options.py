@@ -93,17 +93,22 @@ def test_a_start_after_the_last_record_is_an_error_unless_the_strategy_is_latest
         ),
         (
             {
-                "startingOffsetsByTimestamp": '{"events":{"0":2}}',
-                "endingOffsetsByTimestamp": '{"events":{"0":1}}',
+                "startingOffsetsByTimestamp": '{"events":{"0":1000000000002}}',
+                "endingOffsetsByTimestamp": '{"events":{"0":1000000000001}}',
             },
-            "has 2 for .*, after endingOffsetsByTimestamp at 1",
+            "has 1000000000002 for .*, after endingOffsetsByTimestamp at 1000000000001",
         ),
         (
-            {"startingOffsets": '{"events":{"0":2}}', "endingTimestamp": "5"},
+            {"startingOffsets": '{"events":{"0":2}}', "endingTimestamp": "1000000000005"},
             "begins partition events/0 at record 2, and endingTimestamp ends it before, at 0",
         ),
         ({"startingOffsets": "earliest", "startingOffsetsByTimestamp": "{}"}, "exclude each other"),
-        ({"startingTimestamp": "1", "startingOffsetsByTimestamp": "{}"}, "exclude each other"),
+        ({"startingTimestamp": "0", "startingOffsetsByTimestamp": "{}"}, "exclude each other"),
+        (
+            {"startingTimestamp": "1704067200"},
+            "1704067200 milliseconds are 1970-01-20, so it is probably in another unit",
+        ),
+        ({"endingOffsetsByTimestamp": '{"events":{"0":1704067200}}'}, "are 1970-01-20"),
         ({"startingOffsetsByTimestamp": "yesterday"}, "must be JSON like"),
         ({"startingOffsetsByTimestamp": '{"events":{"0":-1}}'}, "has -1 for partition 0"),
         ({"startingOffsetsByTimestampStrategy": "first"}, "must be error or latest"),
@@ -154,7 +159,9 @@ def test_a_schema_lets_through_what_a_batch_or_a_stream_may_have() -> None:
 
 
 def test_what_is_wrong_with_the_options_of_a_stream_is_said_by_every_call() -> None:
-    reader = data_source(topic="events", endingTimestamp="5").streamReader(data_source(topic="events").schema())
+    reader = data_source(topic="events", endingTimestamp="1000000000005").streamReader(
+        data_source(topic="events").schema()
+    )
     calls = (
         reader.initialOffset,
         lambda: reader.latestOffset({}, reader.getDefaultReadLimit()),

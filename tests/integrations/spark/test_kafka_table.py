@@ -32,6 +32,7 @@ from tests.support.spark_source import (
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 FUTURE = "5000000000000"
+PAST = "1000000000000"
 ALL = [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"c")]
 
 
@@ -80,13 +81,13 @@ def offsets() -> None:
 
 
 def times() -> None:
-    assert rows(startingTimestamp="1", endingTimestamp=FUTURE) == ALL
-    assert rows(endingTimestamp="1") == []
+    assert rows(startingTimestamp="0", endingTimestamp=FUTURE) == ALL
+    assert rows(endingTimestamp=PAST) == []
 
 
 def times_by_partition() -> None:
-    assert rows(endingOffsetsByTimestamp='{"events":{"0":1}}') == ALL[2:]
-    assert rows(startingOffsetsByTimestamp='{"events":{"0":1}}') == ALL
+    assert rows(endingOffsetsByTimestamp='{"events":{"0":0}}') == ALL[2:]
+    assert rows(startingOffsetsByTimestamp='{"events":{"0":0}}') == ALL
 
 
 def strategy() -> None:
@@ -211,9 +212,9 @@ CHECKS: dict[str, Callable[[], None]] = {
     "`startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`": times_by_partition,
     "`startingOffsetsByTimestampStrategy`": strategy,
     "one end by offsets and by time": lambda: refused(
-        "exclude each other", startingOffsets="earliest", startingTimestamp="1"
+        "exclude each other", startingOffsets="earliest", startingTimestamp="0"
     ),
-    "a start after the end": lambda: refused("after endingTimestamp", startingTimestamp="2", endingTimestamp="1"),
+    "a start after the end": lambda: refused("after endingTimestamp", startingTimestamp=FUTURE, endingTimestamp=PAST),
     "JSON with other partitions for the end": lambda: refused(
         "name different partitions", startingOffsets='{"events":{"0":0}}', endingOffsets='{"events":{"1":1}}'
     ),

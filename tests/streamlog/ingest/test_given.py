@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import l0gc
 from l0gc.errors import UsageError
+from l0gc.operations import EARLY_MS
 from l0gc.streamlog.ingest.headers_and_times import HEADERS, MAX_TIME_MS, Headers
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import memory_cluster
@@ -41,7 +42,7 @@ RECORD: Final = st.builds(
     BYTES,
     st.none() | BYTES,
     st.lists(HEADER, max_size=2).map(tuple),
-    st.none() | st.integers(0, MAX_TIME_MS),
+    st.none() | st.just(0) | st.integers(EARLY_MS, MAX_TIME_MS),
     st.integers(-1, PARTITIONS - 1),
 )
 
@@ -134,7 +135,8 @@ def test_an_upload_with_a_producer_is_resumed_also_from_another_form(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = [
-        l0gc.Record(b"%d\n" % n, None if n % 3 else b"k%d" % n, (("h", b"x"),), create_time_ms=n) for n in range(20)
+        l0gc.Record(b"%d\n" % n, None if n % 3 else b"k%d" % n, (("h", b"x"),), create_time_ms=EARLY_MS + n)
+        for n in range(20)
     ]
     handles = memory_cluster()
     handles.controller.create_topic("events", PARTITIONS)
@@ -193,7 +195,16 @@ REFUSED: Final[dict[str, Any]] = {
     "record 1 has no value": [{"key": b"k"}],
     "record 1 has headers .*: give pairs of a text and bytes": [l0gc.Record(b"v", headers=((b"k", b"v"),))],  # type: ignore[arg-type]
     "record 1 has a create time of type str": [(b"k", b"v", (), "today")],
-    "record 1 has a create time that is not in": [(b"k", b"v", (), -5)],
+    "record 1 has a create time that cannot be stored: -5 is not in": [(b"k", b"v", (), -5)],
+    "record 1 has a create time that cannot be stored: 1700000000 milliseconds are 1970-01-20": [
+        l0gc.Record(b"v", create_time_ms=1_700_000_000)
+    ],
+    "a row of the table has a time that cannot be stored: 1700000000 milliseconds are": pa.table(
+        {"value": [b"v"], "create_time": [1_700_000_000]}
+    ),
+    "a row of the table has a time that cannot be stored: 9223372036854775807 is not in": pa.table(
+        {"value": [b"v"], "create_time": [(1 << 63) - 1]}
+    ),
     "record 1 names partition 9: the topic has partitions 0 to 2": [l0gc.Record(b"v", partition=9)],
     "record 1 is longer than 16777216 bytes": [bytes((16 << 20) + 1)],
     "the table has a column 'n', and records are taken from": pa.table({"value": [b"v"], "n": [1]}),
@@ -224,3 +235,18 @@ def test_a_file_of_another_kind_is_refused_before_anything_is_sent(
         with pytest.raises(UsageError, match=f"wrong cannot be read as --format {form}: "):
             cluster.upload("events", fine, wrong, format=form)
         assert [*cluster.read("events")] == []
+
+
+def test_a_named_unit_holds_for_whole_numbers_of_a_table_and_lifts_the_bound_of_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handles = memory_cluster()
+    topic, _ = handles.controller.create_topic("events", PARTITIONS)
+    early = l0gc.Record(b"early", create_time_ms=5)
+    with over(handles, monkeypatch) as cluster:
+        cluster.upload("events", pa.table({"value": [b"s"], "create_time": [1_700_000_000]}), timestamp_unit="s")
+        cluster.upload("events", pa.table({"value": [b"ms"], "create_time_ms": [7]}), timestamp_unit="s")
+        cluster.upload("events", [early], timestamp_unit="ms")
+        cluster.upload("events", [r for r in cluster.read("events") if r.value == b"early"])
+    found = sorted((r.value, r.create_time_ms) for r in read_topic(handles, topic))
+    assert found == [(b"early", 5), (b"early", 5), (b"ms", 7), (b"s", 1_700_000_000_000)]

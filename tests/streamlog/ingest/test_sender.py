@@ -16,10 +16,17 @@ from tests.support.reconcile import reconcile
 PARTITIONS = 4
 
 
+T0 = 1_700_000_000_000
+
+
 def record(partition: int, number: int) -> Record:
     headers = (("n", b"%d" % number), ("n", None)) if number % 2 else ()
     return Record(
-        b"%d\n%d" % (partition, number), b"k" if number % 3 else None, headers, number or None, partition=partition
+        b"%d\n%d" % (partition, number),
+        b"k" if number % 3 else None,
+        headers,
+        T0 + number if number else None,
+        partition=partition,
     )
 
 
@@ -160,6 +167,7 @@ def test_a_journal_that_got_nothing_for_a_week_takes_its_first_record() -> None:
         ([record(4, 1)], {4: 2}, UsageError, "partition 4 is out of range: the topic has partitions 0 to 3"),
         ([Record(b"", create_time_ms=-2, partition=0)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
         ([Record(b"", create_time_ms=2**60, partition=0)], {0: 1}, UsageError, "not in the years 1970 to 9999"),
+        ([Record(b"", create_time_ms=1_700_000_000, partition=0)], {0: 1}, UsageError, "probably in another unit"),
         ([Record(b"", create_time_ms=2**70, partition=0)], {0: 1}, UsageError, "that cannot be stored"),
         ([Record(b"", create_time_ms=1.5, partition=0)], {0: 1}, UsageError, "create_time_ms cannot be of type float"),  # type: ignore[arg-type]
         ([Record("text", partition=0)], {0: 1}, UsageError, "value cannot be of type str"),  # type: ignore[arg-type]

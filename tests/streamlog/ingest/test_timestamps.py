@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from l0gc.errors import UsageError
-from l0gc.operations import Upload
+from l0gc.operations import TimestampUnit, Upload
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 from l0gc.streamlog.ingest.placement import by_field, in_turn, with_times
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import topic_in_memory
+
+T0 = 1_704_067_200_000
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ from tests.support.memory_store import topic_in_memory
     [
         (b"0", 0),
         (b"1704067200000", 1704067200000),
-        (b"5.7", 5),
+        (b"1704067200000.7", 1704067200000),
         (b"%d" % MAX_TIME_MS, MAX_TIME_MS),
         (b'"2024-01-01T00:00:00Z"', 1704067200000),
         (b'"2024-01-01T02:00:00+02:00"', 1704067200000),
@@ -33,10 +35,10 @@ from tests.support.memory_store import topic_in_memory
     ],
 )
 def test_a_number_or_a_time_is_the_create_time(time: bytes, expected: int) -> None:
-    placed = with_times(in_turn(2), "at").start("in")([b'{"at":%b}' % time, b'{"n":1,"at":7}'])
+    placed = with_times(in_turn(2), "at").start("in")([b'{"at":%b}' % time, b'{"n":1,"at":1704067200007}'])
     assert placed.error is None
     assert placed.times is not None
-    assert placed.times.tolist() == [expected, 7]
+    assert placed.times.tolist() == [expected, 1704067200007]
     assert placed.partitions.tolist() == [0, 1]
 
 
@@ -68,26 +70,26 @@ def test_a_number_or_a_time_is_the_create_time(time: bytes, expected: int) -> No
 )
 def test_a_record_without_a_time_is_named_and_those_before_it_are_placed(record: bytes, message: str) -> None:
     place = with_times(in_turn(2), "at").start("day-1")
-    assert place([b'{"at":1}', b'{"at":2}']).error is None
-    placed = place([b'{"at":3}', record, b'{"at":5}'])
+    assert place([b'{"at":0}', b'{"at":0}']).error is None
+    placed = place([b'{"at":1704067200003}', record, b'{"at":0}'])
     assert placed.error is not None
     assert re.match(re.escape(message), str(placed.error))
     assert placed.error.exit_code == 2
     assert placed.times is not None
-    assert (placed.times.tolist(), placed.partitions.tolist(), len(placed.keys)) == ([3], [0], 1)
+    assert (placed.times.tolist(), placed.partitions.tolist(), len(placed.keys)) == ([1704067200003], [0], 1)
 
 
 def test_the_first_record_that_is_wrong_is_named_whichever_field_it_lacks() -> None:
     place = with_times(by_field("user", 2), "at").start("in")
-    assert "line 1 has no field 'at'" in str(place([b'{"user":"a"}', b'{"at":1}']).error)
-    assert "line 3 has no field 'user'" in str(place([b'{"at":1}', b'{"user":"a"}']).error)
+    assert "line 1 has no field 'at'" in str(place([b'{"user":"a"}', b'{"at":0}']).error)
+    assert "line 3 has no field 'user'" in str(place([b'{"at":0}', b'{"user":"a"}']).error)
 
 
 def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Path) -> None:
     """Some landed before; with another field it is another input."""
     cluster = topic_in_memory(3, 2)
     file = tmp_path / "in.ndjson"
-    lines = [b'{"at":%d,"other":%d}' % (n, n + 1000) for n in range(50)]
+    lines = [b'{"at":%d,"other":%d}' % (T0 + n, T0 + n + 1000) for n in range(50)]
 
     def upload(count: int, timestamp_field: str | None = None) -> tuple[int, int]:
         file.write_bytes(b"\n".join(lines[:count] if count == 50 else [*lines[:count], b"{}"]))
@@ -102,6 +104,37 @@ def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Pa
     assert upload(50, timestamp_field="other") == (50, 0)
     assert upload(50) == (50, 0)
     found = [(r.value, r.create_time_ms) for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))]
-    assert Counter(found) == Counter((v, t) for n, v in enumerate(lines) for t in (n, n + 1000, None))
+    assert Counter(found) == Counter((v, t) for n, v in enumerate(lines) for t in (T0 + n, T0 + n + 1000, None))
     with pytest.raises(UsageError, match="line 4 has no field 'at'"):
         upload(3, timestamp_field="at")
+
+
+@pytest.mark.parametrize("number", [b"1704067200", b"1", b"631151999999"])
+def test_a_number_before_1990_is_refused_unless_its_unit_is_named(number: bytes) -> None:
+    placed = with_times(in_turn(2), "at").start("in")([b'{"at":%b}' % number])
+    assert re.search(
+        r"milliseconds are 19[78]\d-.*, so it is probably in another unit; name it with", str(placed.error)
+    )
+    named = with_times(in_turn(2), "at", "ms").start("in")([b'{"at":%b}' % number])
+    assert (named.error, named.times is not None and named.times.tolist()) == (None, [int(number)])
+    old = with_times(in_turn(2), "at").start("in")([b'{"at":"1985-01-01T00:00:00Z"}'])
+    assert (old.error, old.times is not None and old.times.tolist()) == (None, [473385600000])
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "most"),
+    [
+        ("s", b"1704067200.123", 253402300799),
+        ("ms", b"1704067200123", MAX_TIME_MS),
+        ("us", b"1704067200123456", MAX_TIME_MS * 1000),
+        ("ns", b"1704067200123456789", 2**63 - 1),
+    ],
+)
+def test_a_number_is_read_in_the_unit_that_is_named(unit: TimestampUnit, number: bytes, most: int) -> None:
+    placed = with_times(in_turn(1), "at", unit).start("in")([b'{"at":%b}' % number, b'{"at":%d}' % most])
+    assert placed.error is None
+    assert placed.times is not None
+    assert placed.times[0] == 1704067200123
+    assert placed.times[1] <= MAX_TIME_MS
+    wrong = with_times(in_turn(1), "at", unit).start("in")([b'{"at":%d}' % (2 * most + 2)])
+    assert unit == "ns" or "is not in the years 1970 to 9999" in str(wrong.error)
