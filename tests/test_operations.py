@@ -317,10 +317,10 @@ def test_the_rules_of_merge_and_the_round_of_reconcile_have_the_defaults_of_the_
 def test_a_time_before_1990_is_refused_as_a_number_and_taken_as_a_moment(name: str) -> None:
     for number in (1, 1_767_225_600):
         with pytest.raises(UsageError, match=f"{name} cannot be {number}: .* are 1970-.* probably in another unit"):
-            Read(**{name: number})
+            Read.of({name: number})
     moment = datetime(1985, 1, 1, tzinfo=UTC)
-    assert getattr(Read(**{name: moment}), name) == 473_385_600_000
-    assert getattr(Read(**{name: 0}), name) == 0
+    assert getattr(Read.of({name: moment}), name) == 473_385_600_000
+    assert getattr(Read.of({name: 0}), name) == 0
 
 
 def test_deleting_before_a_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
