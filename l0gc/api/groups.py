@@ -315,7 +315,9 @@ class Producers(Group):
 
         The other system numbers the records of each partition, and can be read from any number on. `positions` of the sender
         has, by partition, where to begin; `send(records, positions)` lands records (`Record`) with the positions after
-        them. A run that begins fences the one before; begin one at least every 14 days, since a name is kept for so long.
+        them. A run that begins fences the one before, which ends at its next `send` once it has read the controller's log
+        again, some seconds later. If both send meanwhile, one of them ends with an error, and no record lands twice. Begin a
+        run at least every 14 days, since a name is kept for so long.
         """
         from l0gc.streamlog.ingest.sender import open_sender
 

@@ -4,7 +4,12 @@
 
 **Each record once, in its partition and in order.** The producer's position in a partition is the consumer's: the offset of
 the next record. It lands with the records, in one entry of the journal. So the bridge may be killed at any moment, and goes
-on where the last entry ends; if a second one is started, the first one is refused. Keys, headers and create times are kept.
+on where the last entry ends. If a second one is started, the first one ends with an error at its next batch, once it has
+read the controller's log again, which takes some seconds; if both send meanwhile, one of them ends, and no record lands
+twice. Keys, headers and create times are kept.
+
+**Each partition.** A partition that Kafka's topic gets while the bridge runs is copied from its first record. If the topic
+of l0gc has fewer partitions, the bridge ends with an error.
 
 **No position of another time** (hazard 33). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
 which a topic that is made again does not keep, are in the names of the producer and of the consumer group. If Kafka does not
@@ -18,9 +23,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from types import FrameType
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -38,7 +46,7 @@ from confluent_kafka.admin import AdminClient
 
 import l0gc
 from l0gc.api import Record
-from l0gc.errors import L0gcError, NotFoundError, SafetyError
+from l0gc.errors import L0gcError, NotFoundError, SafetyError, UsageError
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 
 BATCH: Final = 10_000
@@ -48,6 +56,8 @@ WAIT_S: Final = 1.0
 _COMMIT_S: Final = 3600.0
 """How often positions are committed to Kafka, which forgets them after a week, and the producer's run is kept alive."""
 _ANSWER_S: Final = 10.0
+LOOK_S: Final = 30.0
+"""How often the bridge looks for new partitions."""
 _INT64: Final = 1 << 63
 NULL: Final = ("kafka.null", None)
 """The header of a record whose value is null in Kafka (a tombstone): a value in l0gc is never null."""
@@ -74,6 +84,7 @@ def to_l0gc(
 
     Raises:
         NotFoundError: the topic does not exist in Kafka or in the cluster.
+        UsageError: the topic of the cluster has fewer partitions.
         SafetyError: a position is missing, or belongs to another time; see above.
         KafkaException: Kafka refuses, or does not answer.
     """
@@ -93,25 +104,42 @@ def to_l0gc(
             }
         )
         with closing(consumer), cluster.producers.sender(topic, f"kafka-{of_source}"[:200]) as sender:
-            wanted = [TopicPartition(source, p) for p in partitions]
-            # In Kafka there are those of partitions in which l0gc remembers no position any more, too.
-            committed = {p.partition: p.offset for p in consumer.committed(wanted, _ANSWER_S) if p.offset >= 0}
-            positions = {**committed, **sender.positions}
-            missing = sorted(filled.intersection(partitions) - positions.keys())
-            if missing and not from_beginning:
-                raise SafetyError(
-                    f"partition {missing[0]} of topic {topic!r} has records, but no position in topic {source!r} (id "
-                    f"{read_id}) of Kafka cluster {cluster_id} is stored: that topic was created again, the bridge "
-                    f"was down for weeks, or the records have another source; if they do, start the bridge with "
-                    f"--from-beginning"
-                )
-            for p in wanted:
-                p.offset = positions.get(p.partition, OFFSET_BEGINNING)
-                if from_beginning and p.offset < consumer.get_watermark_offsets(p, _ANSWER_S)[0]:
-                    p.offset = OFFSET_BEGINNING
-                consumer.incremental_assign([p])
-            commit_at = 0.0
+            positions = dict(sender.positions)
+
+            def begin(partitions: list[int]) -> None:
+                """Begin to read these partitions. Raises `SafetyError`, `UsageError`, as `to_l0gc`."""
+                if partitions and partitions[-1] >= described.partitions:
+                    raise UsageError(
+                        f"topic {source!r} of Kafka has partition {partitions[-1]}, and topic {topic!r} only "
+                        f"{described.partitions} partitions: create a topic with as many, and copy into that one"
+                    )
+                wanted = [TopicPartition(source, p) for p in partitions]
+                # In Kafka there are those of partitions in which l0gc remembers no position any more, too.
+                for p in consumer.committed(wanted, _ANSWER_S) if wanted else ():
+                    if p.offset >= 0:
+                        positions.setdefault(p.partition, p.offset)
+                missing = sorted(filled.intersection(partitions) - positions.keys())
+                if missing and not from_beginning:
+                    raise SafetyError(
+                        f"partition {missing[0]} of topic {topic!r} has records, but no position in topic {source!r} (id "
+                        f"{read_id}) of Kafka cluster {cluster_id} is stored: that topic was created again, the bridge "
+                        f"was down for weeks, or the records have another source; if they do, start the bridge with "
+                        f"--from-beginning"
+                    )
+                for p in wanted:
+                    p.offset = positions.get(p.partition, OFFSET_BEGINNING)
+                    if from_beginning and p.offset < consumer.get_watermark_offsets(p, _ANSWER_S)[0]:
+                        p.offset = OFFSET_BEGINNING
+                    consumer.incremental_assign([p])
+
+            begin(partitions)
+            commit_at, look_at = 0.0, time.monotonic() + LOOK_S
             while True:
+                if time.monotonic() >= look_at:
+                    new = sorted(set(_partitions(servers, source)[0]).difference(partitions))
+                    begin(new)
+                    partitions += new
+                    look_at = time.monotonic() + LOOK_S
                 if positions and time.monotonic() >= commit_at:
                     offsets = [TopicPartition(source, p, at) for p, at in positions.items()]
                     consumer.commit(offsets=offsets, asynchronous=False)
@@ -244,11 +272,33 @@ def main() -> None:
         help="begin at the first record where no position is stored, or where Kafka has deleted the next records",
     )
     given = parser.parse_args()
+    landed = stopped_by = 0
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal stopped_by
+        if stopped_by or given.back:
+            stopped_by = number
+            raise KeyboardInterrupt
+        stopped_by = number
+        sys.stderr.write("stopping after the present batch; a second signal ends the bridge at once\n")
+
+    def is_stopped(records: int) -> bool:
+        nonlocal landed
+        landed = records
+        return bool(stopped_by)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    place = given.servers, given.kafka_topic, given.url, given.topic
     try:
         if given.back:
-            to_kafka(given.servers, given.kafka_topic, given.url, given.topic)
+            to_kafka(*place)
         else:
-            to_l0gc(given.servers, given.kafka_topic, given.url, given.topic, from_beginning=given.from_beginning)
+            to_l0gc(*place, is_stopped, from_beginning=given.from_beginning)
+            parser.exit(128 + stopped_by, f"stopped: {landed} records landed; start the bridge again to go on\n")
+    except KeyboardInterrupt:
+        again = "sends everything again" if given.back else "goes on behind what has landed"
+        parser.exit(128 + stopped_by, f"stopped; if it is started again, it {again}\n")
     except L0gcError as e:
         parser.exit(e.exit_code, f"error: {e}\n")
     except KafkaException as e:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 import l0gc
 from l0gc.api import Record
-from l0gc.errors import NotFoundError, SafetyError
+from l0gc.errors import NotFoundError, SafetyError, UsageError
 from l0gc.integrations import kafka as bridge
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.journal import apply
@@ -184,6 +184,78 @@ def test_a_create_time_of_0_and_headers_that_no_bridge_wrote_are_no_tombstone_an
         sender.send([Record(b"a", None, headers, 0, partition=0)], {0: 1})
     bridge.to_kafka(servers, "copy", url, "events")
     assert in_kafka(servers, "copy", 1)[0] == [(b"a", None, list(headers), 1)]
+
+
+def test_partitions_that_kafkas_topic_gets_meanwhile_are_copied_from_their_first_record(
+    kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That broker adds none, so the last two are hidden at first."""
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    monkeypatch.setattr(bridge, "LOOK_S", 0.1)
+    partitions, looks = bridge._partitions, list[int]()
+
+    def fewer(servers: str, source: str) -> tuple[list[int], str]:
+        found, cluster_id = partitions(servers, source)
+        looks.append(len(found))
+        return found if len(looks) > 2 else found[:2], cluster_id
+
+    monkeypatch.setattr(bridge, "_partitions", fewer)
+    to_l0gc(servers, url, 100)
+    produce(producer, 100, 120)
+    to_l0gc(servers, url, 20)
+    assert in_l0gc(url) == expected(120)
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+def test_more_partitions_than_the_topic_of_l0gc_has_end_the_bridge(
+    kafka: tuple[Producer, str], url: str, at_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, servers = kafka
+    monkeypatch.setattr(bridge, "LOOK_S", 0.1)
+    numbers = iter([[0, 1, 2, 3, 4]] if at_first else [[0, 1, 2, 3], [0, 1, 2, 3, 4]])
+    monkeypatch.setattr(bridge, "_partitions", lambda servers, source: (next(numbers), "id"))
+    with pytest.raises(
+        UsageError, match="'clicks' of Kafka has partition 4, and topic 'events' only 4 partitions: create"
+    ):
+        to_l0gc(servers, url, 1)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_signal_ends_the_bridge_in_a_sentence_and_it_goes_on(
+    kafka: tuple[Producer, str], url: str, back: bool
+) -> None:
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    slow = (
+        "import time; from l0gc.integrations import kafka; kafka.topic_id = lambda *_: 'none'; kafka.WAIT_S = 0.2\n"
+        "if '--back' in __import__('sys').argv:\n"
+        "    kafka.to_kafka = lambda *_: (print('begun', flush=True), time.sleep(60))\n"
+        "kafka.main()"
+    )
+    command = [sys.executable, "-c", slow, servers, "clicks", url, "events", *(["--back"] if back else [])]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes) as process:
+        if back:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+        else:
+            deadline = time.monotonic() + 60
+            while sum(map(len, in_l0gc(url))) < 100:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert "Traceback" not in said
+    assert process.returncode == 130, said
+    if back:
+        assert said == "stopped; if it is started again, it sends everything again\n"
+        return
+    assert said.splitlines()[-1] == "stopped: 100 records landed; start the bridge again to go on"
+    produce(producer, 100, 120)
+    to_l0gc(servers, url, 20)
+    assert in_l0gc(url) == expected(120)
 
 
 # -- positions of another time (hazard 33) --------------------------------------------------------------------------------

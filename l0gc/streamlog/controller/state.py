@@ -150,6 +150,12 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     run: str
     last_run: str = ""
 
+    def follows(self, other: Producer) -> bool:
+        """Return whether another run of the same name began before this one; a restored log may have an older one."""
+        if self.producer_id != other.producer_id:  # the name was forgotten in between
+            return self.time_ms >= other.time_ms
+        return self.epoch > other.epoch or (self.epoch == other.epoch and self.run != other.run)
+
 
 class Jump(msgspec.Struct, frozen=True, array_like=True):
     """A log offset, and the epoch that began there. Each entry after it begins the next epoch."""

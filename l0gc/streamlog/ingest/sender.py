@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.errors import UsageError
+from l0gc.errors import InvalidProducerEpochError, UsageError
 from l0gc.operations import EARLY_MS, checked_value
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
@@ -130,8 +130,19 @@ class Sender:
         self.positions |= positions
 
     def _renew(self) -> None:
-        """Continue as the producer's next run. Raises `InvalidProducerEpochError` if another run took over, or may have."""
+        """Continue as the producer's next run if that is due.
+
+        Raises:
+            InvalidProducerEpochError: another run took over, as of a look at the controller's log some seconds ago, or may
+                have.
+        """
         self._cluster.controller.epoch()  # looks at the log
+        newest = self._cluster.controller.replica.state.producers.get(self._name)
+        if newest is not None and newest.follows(self._run):
+            raise InvalidProducerEpochError(
+                f"another run of producer {self._name!r} began after this one, and takes over: let this one end, or end the "
+                "other one and begin again"
+            )
         if is_due(self._cluster, self._run):
             self._run = self._cluster.controller.init_producer(
                 self._name, self._run.producer_id, self._run.epoch, self._run.run

@@ -132,7 +132,8 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
             )
     elif batch.epoch < state.epoch:
         raise InvalidProducerEpochError(
-            f"producer {batch.producer_id} epoch {batch.epoch} is fenced by epoch {state.epoch}: another run took over"
+            f"producer {batch.producer_id} epoch {batch.epoch} is fenced by epoch {state.epoch}: another run took over; "
+            "let this one end, or end the other one and begin again"
         )
     elif batch.run != state.run:
         raise InvalidProducerEpochError(
@@ -154,7 +155,8 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
         landed_records = landed_of(producers, batch.producer_id, span.input_id)
         if landed_records != span.start:
             raise InputPositionMovedError(
-                f"{landed_records} records of input {span.input_id} have landed, not {span.start}: another run sends it too",
+                f"{landed_records} records of input {span.input_id} have landed, not {span.start}: another run sends it, "
+                "too; let one of the two end, and begin the other one again",
                 landed=landed_records,
             )
     return None

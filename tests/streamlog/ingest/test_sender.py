@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.errors import InvalidProducerEpochError, StoreError, UsageError
+from l0gc.errors import InputPositionMovedError, InvalidProducerEpochError, StoreError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
@@ -108,6 +108,32 @@ def test_a_run_that_another_one_followed_is_refused() -> None:
     assert content(cluster) == expected(3)
 
 
+def test_a_run_ends_once_it_learns_of_another_one_that_has_landed_nothing_yet() -> None:
+    cluster = topic_in_memory(PARTITIONS, 2)
+    with open_sender(cluster, "events", "bridge") as old:
+        old.send(*some(0, 1))
+        with open_sender(another_process(cluster), "events", "bridge") as new:
+            store_of(cluster).clock.sleep(20)  # longer than the controller's state is cached
+            for records in (some(1, 2), ([], {})):
+                with pytest.raises(InvalidProducerEpochError, match=r"'bridge' began after this one.*let this one end"):
+                    old.send(*records)
+            new.send(*some(1, 3))
+    assert content(cluster) == expected(3)
+
+
+def test_of_two_runs_that_send_at_once_one_ends_with_the_way_out() -> None:
+    cluster = topic_in_memory(PARTITIONS, 1)
+    with open_sender(cluster, "events", "bridge") as old:
+        old.send(*some(0, 1))
+        with open_sender(another_process(cluster), "events", "bridge") as new:
+            old.send(*some(1, 2))
+            with pytest.raises(InputPositionMovedError, match="another run sends it, too; let one of the two end"):
+                new.send(*some(1, 2))
+        with open_sender(cluster, "events", "bridge") as again:
+            again.send(*some(2, 3))
+    assert content(cluster) == expected(3)
+
+
 def days_pass(cluster: Handles, days: float) -> None:
     store_of(cluster).clock.ms += int(days * 24 * 3_600_000)
     cluster.controller.tick_if_due()
@@ -144,7 +170,7 @@ def test_a_sender_that_sent_nothing_for_weeks_goes_on_only_if_no_other_one_follo
         with open_sender(another_process(cluster), "events", "bridge") as new:
             new.send(*some(1, 3))
             for records in (some(1, 3), ([], {})):
-                with pytest.raises(InvalidProducerEpochError, match="start it again"):
+                with pytest.raises(InvalidProducerEpochError, match="began after this one"):
                     old.send(*records)
     assert sum(map(len, content(cluster))) == 3 * PARTITIONS
 
