@@ -138,6 +138,13 @@ class SetBackError(SafetyError):
     """
 
 
+class LostWatermarkError(SafetyError):
+    """`published.json` is gone, though M was published before (hazard 38).
+
+    Remedy: Restore it, or compute M after a look at the logs (`l0gc compute-watermark --accept-lost`).
+    """
+
+
 class PinnedSinceError(SafetyError):
     """A pin was created after a computation of M had read the pins (hazard 36).
 

@@ -341,6 +341,26 @@ def test_the_slower_of_two_runs_sweeps_by_what_the_faster_one_published(monkeypa
     assert done.sweep.watermark == done.compute_watermark.previous_watermark > done.compute_watermark.watermark
 
 
+def test_a_quiet_gc_notices_that_what_was_published_is_lost_until_a_person_computes_m(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handles = loaded()
+    with over(handles, monkeypatch) as cluster:
+        cluster.gc(housekeep=DRAIN)
+        assert "compute_watermark" in cluster.gc().not_due
+        m = cluster.status().watermark
+        store_of(handles).delete([PUBLISHED_WATERMARK])
+        with pytest.raises(EndedError) as raised:
+            cluster.gc()
+        result: Any = raised.value.result
+        assert (raised.value.exit_code, [e.step for e in result.errors]) == (4, ["compute-watermark"])
+        assert "l0gc compute-watermark --accept-lost" in result.errors[0].message
+        seen = cluster.status()
+        assert (seen.causes[0].cause, seen.next) == ("lost_watermark", seen.causes[0].remedy)
+        assert cluster.compute_watermark(accept_lost=True).published
+        assert (cluster.gc().errors, cluster.status().watermark) == ([], m)
+
+
 def test_an_error_that_concerns_all_steps_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with over(loaded(), monkeypatch) as cluster:
         monkeypatch.setattr(type(cluster), "housekeep", fails_with(UsageError("no")))

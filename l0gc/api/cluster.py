@@ -442,6 +442,7 @@ class Cluster:
         external: ExternalEpochs | ExternalFiles | ExternalFrames | None = None,
         reports: DataFrame | None = None,
         partitions: DataFrame | None = None,
+        accept_lost: bool = False,
         progress: Progress = quiet,
         **options: Unpack[ComputeWatermarkKeywords],
     ) -> WatermarkResult:
@@ -453,12 +454,15 @@ class Cluster:
                 journals.
             reports: with `partitions`, short for `external=ExternalFrames(reports, partitions)`.
             partitions: see `reports`.
+            accept_lost: publish M though `published.json` is lost. As `--accept-lost`, which first shows what is lost, and
+                asks.
             progress: called with what is done next.
         """
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
         from l0gc.watermark.histogram import read_listing
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
+        from l0gc.watermark.publication import what_is_lost
 
         handles, wanted = self.handles(), ComputeWatermark(**options)
         if reports is not None or partitions is not None:
@@ -472,6 +476,8 @@ class Cluster:
         with recorded_attempt(handles, "compute-watermark", dry_run=wanted.dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
+            if accept_lost:
+                what_is_lost(handles)
             theirs = None if external is None else external.find(handles.store, S3Store.at)
             if theirs is None or wanted.scan:
                 journals = 0 if theirs is not None else handles.controller.snapshot().journals
@@ -492,7 +498,11 @@ class Cluster:
                     local = theirs.files == 0 or workers.engine == LOCAL
                     source = ExternalLogSource(handles, theirs.read(LocalWorkers(handles) if local else workers))
                 result = run_pipeline(
-                    handles, source, partial(read_listing, workers) if wanted.scan else None, dry_run=wanted.dry_run
+                    handles,
+                    source,
+                    partial(read_listing, workers) if wanted.scan else None,
+                    dry_run=wanted.dry_run,
+                    accept_lost=accept_lost,
                 )
             if workers.engine == SPARK:
                 result.seconds["spark"] = started

@@ -323,7 +323,8 @@ class Due:
         return self._garbage
 
     def _published(self) -> PublishedWatermark | None:
-        return read_published(self._cluster.store, self._cluster.controller.replica.state.cluster_id)[0]
+        published, etag = read_published(self._cluster.store, self._cluster.controller.replica.state.cluster_id)
+        return published if etag else None  # the computation refuses if it is lost
 
     def _now_ms(self) -> int:
         """Return the store's clock at the last read of the controller's log, with which each check begins."""

@@ -12,12 +12,13 @@ from l0gc.api import Cluster, Engine
 from l0gc.cli import logs
 from l0gc.cli.globals import cli_command
 from l0gc.cli.metrics_options import metrics_options
-from l0gc.cli.options import cluster_options, engine_options, operation_options
+from l0gc.cli.options import asked, cluster_options, engine_options, operation_options, yes_option
 from l0gc.cli.output import Output, epoch, held_back
 from l0gc.cli.units import duration
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import ComputeWatermark
+from l0gc.watermark.publication import what_is_lost
 from l0gc.watermark.source import HELD_BACK_SHOWN, PINNED
 
 if TYPE_CHECKING:
@@ -45,8 +46,21 @@ _HELD_LINES: Final = 3
 )
 @click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
 @click.option("--allow-unlisted-reports", is_flag=True, help="Some reports are of partitions that were deleted.")
+@click.option(
+    "--accept-lost", is_flag=True, help="Publish M though published.json is lost. Shows what is lost, and asks."
+)
+@yes_option
 @cluster_options(engine_options("Where M is computed"), metrics_options)
-def command(out: Output, cluster: Cluster, engine: Engine, scan: bool, dry_run: bool, **theirs: Any) -> None:
+def command(
+    out: Output,
+    cluster: Cluster,
+    engine: Engine,
+    scan: bool,
+    dry_run: bool,
+    accept_lost: bool,
+    yes: bool,
+    **theirs: Any,
+) -> None:
     """Compute M from the journals, count what the bucket holds, and publish M.
 
     With --reports and --partitions, M is computed for a system with an external log (l0gc init --external-log).
@@ -58,7 +72,14 @@ def command(out: Output, cluster: Cluster, engine: Engine, scan: bool, dry_run: 
       l0gc compute-watermark --reports r/ --partitions p.csv --cluster-epoch 47
     """
     files = _external_files(**theirs)
-    compute = partial(cluster.compute_watermark, engine, scan=scan, external=files, dry_run=dry_run)
+    if accept_lost:
+        what = what_is_lost(cluster.handles())
+        if not (yes or dry_run):
+            asked(out, cluster, "accept", f"that {what}")
+        out.note(what, "lost_watermark")
+    compute = partial(
+        cluster.compute_watermark, engine, scan=scan, external=files, dry_run=dry_run, accept_lost=accept_lost
+    )
     run_compute_watermark(out, compute)
 
 

@@ -1,9 +1,10 @@
 """Describe a run that deletes, a sweep or a vacuum: what the caller wants, and what was found at its start.
 
 The plan is complete before anything is deleted; both engines and every worker follow the same one. The published
-watermark must belong to this cluster (hazard 11), and must not be ahead of the cluster epoch (hazard 10). M is read once:
-a higher M that is published later waits for the next run. Ages are measured by the store's clock (hazard 16) at the time
-of the plan, so a long run judges all objects alike. During a pause only a dry run starts.
+watermark must belong to this cluster (hazard 11), must not be ahead of the cluster epoch (hazard 10), and must not be
+lost (hazard 38). M is read once: a higher M that is published later waits for the next run. Ages are measured by the
+store's clock (hazard 16) at the time of the plan, so a long run judges all objects alike. During a pause only a dry run
+starts.
 """
 
 from __future__ import annotations
@@ -108,12 +109,14 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
     """Read the cluster, and decide what a sweep may delete.
 
     Raises:
-        NotInitialisedError, ClusterMismatchError, EpochRegressionError: see the module.
+        NotInitialisedError, ClusterMismatchError, EpochRegressionError, LostWatermarkError: see the module.
         PausedError: an operator has paused deletions, and this is not a dry run.
         UsageError: the shards do not exist.
         SafetyError: objects above M would be deleted; or a share of the bucket is given, and the bucket was not counted.
     """
-    plan, published, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster, keep=False, by_m=True))
+    plan, published, look = _look(
+        cluster, options, name, partial(refuse_if_set_back, cluster, keep=False, by_m=True, deletes=True)
+    )
     shards = plan.layout.shards
     first, last = options.shards or (0, shards - 1)
     if not 0 <= first <= last < shards:
@@ -157,7 +160,7 @@ def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Remo
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
         PausedError: an operator has paused deletions, and this is not a dry run.
     """
-    plan, _, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster))
+    plan, _, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster, deletes=True))
     return msgspec.structs.replace(plan, versioning=look())
 
 

@@ -30,6 +30,7 @@ _LEAST_INTERVAL_MS: Final = 60_000
 FOREIGN_WATERMARK: Final = "foreign_watermark"
 DAMAGED_WATERMARK: Final = "damaged_watermark"
 UNREADABLE_WATERMARK: Final = "unreadable_watermark"
+LOST_WATERMARK: Final = "lost_watermark"
 OLD_CONTROLLER: Final = "old_controller"
 SET_BACK_JOURNAL: Final = "set_back_journal"
 POISONED_KEY: Final = "poisoned_key"
@@ -54,7 +55,8 @@ OVERDUE_TABLE: Final = "overdue_table"
 BROUGHT_BACK: Final = "brought_back"
 
 M_REFUSED: Final = frozenset({
-    FOREIGN_WATERMARK, DAMAGED_WATERMARK, UNREADABLE_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL, POISONED_KEY,
+    FOREIGN_WATERMARK, DAMAGED_WATERMARK, UNREADABLE_WATERMARK, LOST_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL,
+    POISONED_KEY,
 })  # fmt: skip
 """The causes that keep M from being published."""
 UNSAFE: Final = M_REFUSED | {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT}
@@ -95,9 +97,14 @@ CAUSES: Final = {
         "`published.json` belongs to another cluster.", f"Find out who copied it here; remove it, then `{COMPUTE}`."
     ),
     DAMAGED_WATERMARK: CauseRow(
-        "`published.json` cannot be read.", f"Restore it, or remove it if you have no copy, then `{COMPUTE}`."
+        "`published.json` cannot be read.",
+        f"Restore it, or remove it if you have no backup, then `{COMPUTE} --accept-lost`.",
     ),
     UNREADABLE_WATERMARK: CauseRow("The store did not let `published.json` be read.", f"{_FIRST} `{COMPUTE}`."),
+    LOST_WATERMARK: CauseRow(
+        "`published.json` is gone, though M was published before. Nothing is deleted.",
+        f"Restore it, or make sure that no log was restored from a backup, then `{COMPUTE} --accept-lost`.",
+    ),
     OLD_CONTROLLER: CauseRow(
         "What is published, or a journal, is ahead of the controller log, which went back.",
         f"Restore the newest one, then `{COMPUTE}`.",
@@ -285,9 +292,11 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
         ways_out = {
             FOREIGN_WATERMARK: f"remove {PUBLISHED_WATERMARK}",
             UNREADABLE_WATERMARK: "fix what it reports",
+            LOST_WATERMARK: f"restore {PUBLISHED_WATERMARK}, or make sure that no log was restored from a backup",
+            DAMAGED_WATERMARK: f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither",
         }
-        restore = f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither"
-        yield Cause(code, text, f"{ways_out.get(code, restore)}, then {compute}")
+        accept = " --accept-lost" if code in (LOST_WATERMARK, DAMAGED_WATERMARK) else ""
+        yield Cause(code, text, f"{ways_out[code]}, then {compute}{accept}")
         return
     highest, where = o.highest
     if o.external_log or (highest <= o.cluster_epoch and not o.forgotten):

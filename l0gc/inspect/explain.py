@@ -41,6 +41,7 @@ from l0gc.keys import (
     GC_NOTE,
     JOURNALS,
     PAUSED,
+    PUBLISHED_COPY,
     PUBLISHED_WATERMARK,
     RUNS,
     SCANS,
@@ -66,6 +67,7 @@ _OLD: Final = "l0gc itself ends or replaces it"
 _OWN: Final = (
     (FORMAT, "the cluster's id and the version of its layout", _VITAL),
     (PUBLISHED_WATERMARK, "the published M", _VITAL),
+    (PUBLISHED_COPY, "a copy of the published M, which shows if that is lost", _OLD),
     (rf"{CONTROLLER_LOG}log/0*(\d+)", "entry {0} of the controller log", _IN_TIME),
     (rf"{JOURNALS}0*(\d+)/log/0*(\d+)", "entry {1} of the log of journal {0}", _IN_TIME),
     (rf"{CONTROLLER_LOG}checkpoint/0*(\d+)", "a checkpoint of the controller log, as of entry {0}", _IN_TIME),

@@ -34,6 +34,7 @@ from l0gc.formatting import STANDARD_PRICE, count, dollars_month, moment, size, 
 from l0gc.inspect.causes import (
     DAMAGED_WATERMARK,
     FOREIGN_WATERMARK,
+    LOST_WATERMARK,
     NORMAL_LAG,
     UNREADABLE_WATERMARK,
     find_causes,
@@ -51,7 +52,7 @@ from l0gc.streamlog.garbage import amounts_of
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, tasks_of
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.tables import due_ms
-from l0gc.watermark.publication import PublishedWatermark, read_published
+from l0gc.watermark.publication import PublishedWatermark, lost, read_published
 from l0gc.watermark.scans import ScanSnapshot, list_scans, oldest_ms, read_scan
 from l0gc.watermark.source import REPORTED, UNRECONCILED, Holder
 
@@ -153,9 +154,13 @@ def _raise_if_unreachable(e: StoreError) -> None:
 
 
 def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
-    """Return what is published; or, if it cannot be used, the code of the cause and a sentence."""
+    """Return what is published, and, if it cannot be used, the code of the cause and a sentence. If it is lost, the first
+    is its copy.
+    """
     try:
-        return read_published(cluster.store, cluster_id)[0], None
+        published, etag = read_published(cluster.store, cluster_id)
+        what = lost(published, etag)
+        return published, (LOST_WATERMARK, what) if what else None
     except ClusterMismatchError as e:
         return None, (FOREIGN_WATERMARK, str(e))
     except CorruptObjectError as e:

@@ -28,6 +28,7 @@ from l0gc.watermark.publication import (
     check_set_back,
     publish,
     read_any,
+    refuse_if_lost,
     watermark_of,
 )
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
@@ -128,7 +129,12 @@ class EpochSource(Protocol):
 
 
 def run_pipeline(
-    cluster: ClusterHandle, source: EpochSource, scan: BucketScan | None = None, *, dry_run: bool = False
+    cluster: ClusterHandle,
+    source: EpochSource,
+    scan: BucketScan | None = None,
+    *,
+    dry_run: bool = False,
+    accept_lost: bool = False,
 ) -> WatermarkResult:
     """Compute M and publish it; a dry run writes nothing at all.
 
@@ -136,8 +142,10 @@ def run_pipeline(
         source: the writers whose objects are collected.
         scan: how the bucket is listed; None to skip that. Then it is unknown what is eligible, and only the source and the
             published M can show that a controller log went back.
+        accept_lost: see `publish`.
 
     Raises:
+        LostWatermarkError: see `publish`; a dry run computes M by the copy.
         SafetyError: a higher M was published when the run began, or the source is not of the kind that the cluster was
             initialised for.
         EpochRegressionError, ClusterMismatchError: nothing was published.
@@ -145,7 +153,9 @@ def run_pipeline(
     """
     store, monotonic = cluster.store, cluster.runtime.clock.monotonic
     ended = {"": monotonic()}
-    published, _ = read_any(store)
+    published, etag = read_any(store)
+    if not (dry_run or accept_lost):
+        refuse_if_lost(published, etag)
     began_at = watermark_of(published)
     snapshot = source.snapshot()
     started_ms = cluster.now_ms()
@@ -189,6 +199,7 @@ def run_pipeline(
                 store,
                 cluster.runtime,
                 new,
+                accept_lost=accept_lost,
                 began_at=began_at,
                 pins_as_of=pins.as_of,
                 epoch_now=source.epoch_now,

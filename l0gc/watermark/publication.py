@@ -13,6 +13,10 @@ grows, and what is published is read before the logs, so a log that was not set 
 
 It also records the epoch of the newest pin. A computation that read the pins before that pin was created is refused,
 since its M may be above what the pin holds (hazard 36). `require_seen` raises this epoch before the pin takes effect.
+
+After each publication a copy is written into the controller's folder. Where `published.json` is gone, everything is
+compared with the copy, nothing is deleted, and nothing takes its place until a person accepts the loss: what was published
+since the copy is forgotten, and with it where logs ended (hazard 38).
 """
 
 from __future__ import annotations
@@ -28,13 +32,16 @@ from l0gc.errors import (
     AmbiguousWriteError,
     CorruptObjectError,
     EpochRegressionError,
+    LostWatermarkError,
     PinnedSinceError,
     PreconditionFailedError,
     SafetyError,
     SetBackError,
     StoreError,
+    UsageError,
 )
-from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.formatting import count, moment
+from l0gc.keys import PUBLISHED_COPY, PUBLISHED_WATERMARK
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
@@ -86,24 +93,27 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
 _PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
 
 
-def encode_published(published: PublishedWatermark) -> bytes:
+def encode_published(published: PublishedWatermark, key: str = PUBLISHED_WATERMARK) -> bytes:
     """Return the content of `published.json`, with a checksum: one changed digit must not release live objects."""
-    return seal(PUBLISHED_WATERMARK, msgspec.json.encode(published))
+    return seal(key, msgspec.json.encode(published))
 
 
-def decode_published(body: bytes) -> PublishedWatermark:
-    """Read `published.json`. Raises `CorruptObjectError` if it was changed."""
+def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWatermark:
+    """Read `published.json`, or the copy of it. Raises `CorruptObjectError` if it was changed."""
     try:
-        return _PUBLISHED.decode(unseal(PUBLISHED_WATERMARK, body))
+        return _PUBLISHED.decode(unseal(key, body))
     except (CorruptObjectError, *UNDECODABLE) as e:
+        also = "" if key == PUBLISHED_WATERMARK else f", or {PUBLISHED_WATERMARK}, which is gone,"
+        accept = " --accept-lost" if key == PUBLISHED_WATERMARK else ""
         raise CorruptObjectError(
-            f"{PUBLISHED_WATERMARK} cannot be read ({e}); restore it from a version or a backup. If there is none, "
-            f"remove it and run l0gc compute-watermark; whether a log was set back before then is no longer noticed"
+            f"{key} cannot be read ({e}); restore it{also} from a version or a backup. If there is none, remove it and run "
+            f"l0gc compute-watermark{accept}; whether a log was set back before then may be no longer noticed"
         ) from e
 
 
 def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
-    """Return what is published and its ETag; (None, '') if nothing is.
+    """Return what is published and its ETag; (None, '') if nothing ever was. Without `published.json`, that is the copy of
+    it, and the ETag is empty.
 
     Raises:
         ClusterMismatchError: it belongs to another cluster.
@@ -117,8 +127,50 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
 
 def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
     """Return the same before the cluster is known; the caller compares the cluster ids."""
-    stored = if_there(store.get, PUBLISHED_WATERMARK)
-    return (None, "") if stored is None else (decode_published(stored.body), stored.etag)
+    copy = None
+    for _ in range(2):  # the copy is written second, so the first publication may have happened between two reads
+        stored = if_there(store.get, PUBLISHED_WATERMARK)
+        if stored is not None:
+            return decode_published(stored.body), stored.etag
+        copy = copy or if_there(store.get, PUBLISHED_COPY)
+        if copy is None:
+            return None, ""
+    assert copy is not None
+    return decode_published(copy.body, PUBLISHED_COPY), ""
+
+
+def lost(published: PublishedWatermark | None, etag: str) -> str:
+    """Return what is lost, as a sentence, if `read_any` returned the copy of a lost `published.json`; else an empty text."""
+    if published is None or etag:
+        return ""
+    return (
+        f"{PUBLISHED_WATERMARK} is lost. Its copy of {moment(published.published_at_ms)} has M = {published.watermark} and "
+        f"where {count(len(published.ends), 'log')} ended; a log that was set back to a later state is no longer noticed"
+    )
+
+
+def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
+    """Refuse to delete or publish without `published.json`; the arguments are what `read_any` returned.
+
+    Raises:
+        LostWatermarkError: it is lost.
+    """
+    if what := lost(published, etag):
+        raise LostWatermarkError(
+            f"{what}. Nothing was deleted or published: restore it from a version or a backup, or make sure that no journal "
+            "was restored from a backup, and run l0gc compute-watermark --accept-lost (docs/operate-logs.md)"
+        )
+
+
+def what_is_lost(cluster: ClusterHandle) -> str:
+    """Return what is lost, as a sentence. Raises `UsageError` if `published.json` is there, or M was never published."""
+    found = read_published(cluster.store, cluster.identity().cluster_id)
+    if not (what := lost(*found)):
+        raise UsageError(
+            f"{PUBLISHED_WATERMARK} {'is there' if found[1] else 'never existed'}: run l0gc compute-watermark without "
+            "--accept-lost"
+        )
+    return what
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:
@@ -198,7 +250,12 @@ def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, Published
         EpochRegressionError: it is ahead.
         ClusterMismatchError: another cluster's watermark is published.
     """
-    published, _ = read_any(cluster.store)
+    return _refuse_if_behind(cluster, read_any(cluster.store)[0])
+
+
+def _refuse_if_behind(
+    cluster: ClusterHandle, published: PublishedWatermark | None
+) -> tuple[ClusterIdentity, PublishedWatermark | None]:
     identity = cluster.identity()
     if published is None:
         return identity, None
@@ -262,6 +319,7 @@ def refuse_if_set_back(
     keep: bool = True,
     by_m: bool = False,
     names: bool = False,
+    deletes: bool = False,
 ) -> LogCheck:
     """Refuse to delete, commit or advance anything if a log went back: the controller's, or a unit's.
 
@@ -275,14 +333,19 @@ def refuse_if_set_back(
         by_m: see `check_set_back`.
         names: whether the caller permanently assigns names by the next epoch. No unit may have seen that epoch: the name
             would belong to something else that only the lost, newer controller log contains.
+        deletes: whether the caller deletes data objects, which needs all that was ever published.
 
     Raises:
+        LostWatermarkError: the caller `deletes`, and `published.json` is lost.
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
         EpochRegressionError: the caller `names`, and a unit has seen an epoch that the cluster has not reached.
         SetBackError: a unit was set back.
         StoreError: the caller deletes by M, and the store did not let a unit be read.
     """
-    identity, published = refuse_if_behind(cluster)
+    found = read_any(cluster.store)
+    identity, published = _refuse_if_behind(cluster, found[0])
+    if deletes:
+        refuse_if_lost(*found)
     unread: dict[str, str] = {}
     for unit in cluster.units(units, keep=keep) if published is not None or names else ():
         if unit.error:
@@ -308,6 +371,7 @@ def publish(
     runtime: Runtime,
     new: PublishedWatermark,
     *,
+    accept_lost: bool = False,
     began_at: int | None = None,
     pins_as_of: int = -1,
     epoch_now: Callable[[], int] | None = None,
@@ -318,6 +382,7 @@ def publish(
     If a faster run has published a higher M since this one began, that stays, and nothing is published.
 
     Args:
+        accept_lost: whether the copy may take the place of a lost `published.json`.
         began_at: the M that was published when the run began; None if the caller did not read it.
         pins_as_of: the epoch at which the pins were read that `new` respects; -1 if none were.
         epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
@@ -325,6 +390,7 @@ def publish(
 
     Raises:
         PinnedSinceError: a pin was created since the pins were read.
+        LostWatermarkError: `published.json` is lost, and that is not accepted.
         SafetyError: a higher watermark was published when the run began.
         ClusterMismatchError: another cluster's watermark is published.
         EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
@@ -355,14 +421,14 @@ def publish(
         history = remembered(current, new.published_at_ms)
         return msgspec.structs.replace(new, cluster_epoch=epoch, ends=ends, pinned=current.pinned, history=history)
 
-    return _swap(store, runtime, new.cluster_id, change)
+    return _swap(store, runtime, new.cluster_id, change, accept_lost=accept_lost)
 
 
 def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
     """Require publishers of M to have read the pins at `epoch` or later. M itself stays unchanged.
 
     Raises:
-        ClusterMismatchError, CorruptObjectError: see `read_published`.
+        ClusterMismatchError, CorruptObjectError: see `read_published`. LostWatermarkError: see `publish`.
         StoreError: it changed during every attempt.
     """
 
@@ -381,6 +447,8 @@ def _swap(
     runtime: Runtime,
     cluster_id: str,
     change: Callable[[PublishedWatermark | None], PublishedWatermark | None],
+    *,
+    accept_lost: bool = False,
 ) -> PublishedWatermark | None:
     """Replace what is published by the result of `change`, unless that is None; return what it was before."""
     before: PublishedWatermark | None = None
@@ -389,13 +457,16 @@ def _swap(
         if attempt:
             runtime.clock.sleep(runtime.jitter(0.05 * attempt))
         current, etag = read_published(store, cluster_id)
-        if current is not None and current == unsure:
+        if current is not None and etag and current == unsure:
+            store.put(PUBLISHED_COPY, encode_published(current, PUBLISHED_COPY))
             return before  # the try whose reply was lost has landed
+        if not accept_lost:
+            refuse_if_lost(current, etag)
         before, new = current, change(current)
         if new is None:
             return current
         try:
-            if current is None:
+            if not etag:
                 store.put_if_absent(PUBLISHED_WATERMARK, encode_published(new))
             else:
                 store.put_if_match(PUBLISHED_WATERMARK, encode_published(new), etag)
@@ -404,6 +475,7 @@ def _swap(
         except PreconditionFailedError:
             pass
         else:
+            store.put(PUBLISHED_COPY, encode_published(new, PUBLISHED_COPY))
             return current
     raise StoreError(
         f"{PUBLISHED_WATERMARK} changed during each of {_TRIES} attempts to write it; run the command again"

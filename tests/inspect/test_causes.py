@@ -94,6 +94,7 @@ def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
         ("foreign_watermark", facts(watermark=-1, watermark_error=("foreign_watermark", "another's"))),
         ("damaged_watermark", facts(watermark=-1, watermark_error=("damaged_watermark", "unreadable"))),
         ("unreadable_watermark", facts(watermark=-1, watermark_error=("unreadable_watermark", "access denied"))),
+        ("lost_watermark", facts(watermark_error=("lost_watermark", "lost"))),
         ("old_controller", facts(highest=(12, "journal 3"))),
         ("old_controller", facts(forgotten="journal 3 holds a topic that the controller log does not know")),
         ("set_back_journal", facts(set_back="journal 3 ended at offset 5, and ended at offset 9 when it was read before")),
@@ -126,7 +127,8 @@ def test_every_code_is_in_the_operators_table_and_no_other() -> None:
 
 
 CODES_IN_ORDER = [
-    "foreign_watermark", "damaged_watermark", "unreadable_watermark", "old_controller", "set_back_journal", "poisoned_key",
+    "foreign_watermark", "damaged_watermark", "unreadable_watermark", "lost_watermark",
+    "old_controller", "set_back_journal", "poisoned_key",
     "damaged_journal", "unreadable_journal", "damaged_object", "store_clock", "housekeep_overdue",
     "housekeep_failed", "unreconciled", "reconcile_failed", "idle_window", "pinned", "not_computed",
     "compute_failed", "paused", "sweep_failed", "damaged_record", "unclosed_topic", "overdue_table",

@@ -11,7 +11,7 @@ import re
 from copy import deepcopy
 from dataclasses import dataclass
 
-from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.publication import decode_published
 from tests.simulation.actors import Job
@@ -154,7 +154,8 @@ class Restore:
             copy.put_controller_back(world)
             watch.newest = copy_of(newest.controller)
         if self.published == "removed":
-            world.store.objects.pop(PUBLISHED_WATERMARK, None)
+            for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):
+                world.store.objects.pop(key, None)
             watch.watermark = watch.published_epoch = -1
         elif self.published:
             copy.put_back(world, PUBLISHED_WATERMARK, newer_vanish=True)

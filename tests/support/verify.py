@@ -103,10 +103,10 @@ def compute_and_publish(cluster: Handles) -> int:
     return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
-def scan_and_publish(cluster: Handles) -> None:
+def scan_and_publish(cluster: Handles, *, accept_lost: bool = False) -> None:
     """As `l0gc compute-watermark` does."""
     workers = LocalWorkers(cluster)
-    run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
+    run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers), accept_lost=accept_lost)
 
 
 def topic_of(cluster: Handles, name: str = "events") -> Topic:

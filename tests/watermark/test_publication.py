@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -10,20 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.sweep import SweepRun
+from l0gc.collect.vacuum import VacuumRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
     ClusterMismatchError,
     CorruptObjectError,
     EpochRegressionError,
+    LostWatermarkError,
     PinnedSinceError,
     SafetyError,
     SetBackError,
     StoreError,
+    UsageError,
 )
-from l0gc.keys import PUBLISHED_WATERMARK
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
+from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
     PublishedWatermark,
@@ -33,24 +41,31 @@ from l0gc.watermark.publication import (
     publish,
     read_published,
     refuse_if_behind,
+    refuse_if_set_back,
     remembered,
     require_seen,
     watermark_at,
     watermark_of,
+    what_is_lost,
 )
 from l0gc.watermark.source import UnitSummary
 from tests.support.memory_store import (
     Call,
     MemoryStore,
     another_process,
+    copy_of,
     external_cluster,
     failing,
     lose_reply,
     memory_cluster,
     once,
     publish_m,
+    put_back,
     store_of,
+    topic_in_memory,
 )
+from tests.support.reconcile import put as put_records
+from tests.support.verify import scan_and_publish
 
 BODY = encode_published(PublishedWatermark("c", 5, 100, 0))
 
@@ -385,3 +400,93 @@ def test_the_history_of_m_stays_small_however_often_it_is_published() -> None:
     assert len(current.history) < 100
     day_ago = watermark_at(current, current.published_at_ms - 24 * 60 * MINUTE_MS)
     assert current.watermark - 24 * 30 * 9 // 7 <= day_ago <= current.watermark - 24 * 30
+
+
+# -- a published.json that is lost ----------------------------------------------------------------------------------------
+
+
+def a_loss() -> tuple[Handles, PublishedWatermark]:
+    """A cluster with an object at or below M, whose `published.json` is lost; and what that held."""
+    cluster = memory_cluster()
+    for _ in range(6):
+        cluster.controller.advance()
+    cluster.store.put(cluster.identity().layout.format(1, 3, str(UUID(int=3))), b"x")
+    cluster.controller.create_topic("events", 1)
+    scan_and_publish(cluster)
+    held, _ = read_published(cluster.store, cluster.identity().cluster_id)
+    assert held is not None
+    cluster.store.delete([PUBLISHED_WATERMARK])
+    return cluster, held
+
+
+DELETES: dict[str, Callable[[Handles], object]] = {
+    "sweep": lambda cluster: SweepRun(cluster).run(),
+    "sweep --dry-run": lambda cluster: SweepRun(cluster, Sweep(dry_run=True)).run(),
+    "vacuum": lambda cluster: VacuumRun(cluster).run(JournalGarbage(cluster)),
+    "compute-watermark": scan_and_publish,
+    "pin create": lambda cluster: create_pin(cluster, "backup", 60_000, level_one=False, why=""),
+}
+
+
+@pytest.mark.parametrize("what", DELETES)
+def test_nothing_is_deleted_or_published_while_what_was_published_is_lost(what: str) -> None:
+    """Hazard 38: it showed whether a journal was set back."""
+    cluster, _ = a_loss()
+    before = {key for key in store_of(cluster).objects if not key.startswith(CONTROLLER_LOG)}
+    with pytest.raises(LostWatermarkError, match=r"is lost\. Its copy of .* has M = 6 and where 16 logs ended"):
+        DELETES[what](another_process(cluster))
+    assert {key for key in store_of(cluster).objects if not key.startswith(CONTROLLER_LOG)} == before
+
+
+def test_a_lost_watermark_that_is_accepted_is_computed_by_all_that_its_copy_has() -> None:
+    cluster, held = a_loss()
+    scan_and_publish(cluster, accept_lost=True)
+    now, _ = read_published(cluster.store, held.cluster_id)
+    assert now is not None
+    assert (now.watermark, now.ends, now.history) == (held.watermark, held.ends, [(6, held.published_at_ms)])
+    assert SweepRun(cluster).run().deleted == 1
+
+
+def test_a_journal_that_was_set_back_is_refused_by_the_copy_of_a_lost_watermark() -> None:
+    cluster = topic_in_memory()
+    put_records(cluster, "events", {0: [b"a"]})
+    copy = copy_of(store_of(cluster), journal_log(0))
+    put_records(cluster, "events", {0: [b"b"]})
+    scan_and_publish(cluster)
+    cluster.store.delete([PUBLISHED_WATERMARK])
+    put_back(store_of(cluster), journal_log(0), copy)
+    for accept_lost in (False, True):
+        with pytest.raises(SetBackError if accept_lost else LostWatermarkError):
+            scan_and_publish(another_process(cluster), accept_lost=accept_lost)
+    with pytest.raises(SetBackError, match="journal 0 ended at offset"):
+        refuse_if_set_back(another_process(cluster))
+
+
+def test_a_copy_follows_each_publication_also_one_whose_reply_was_lost(store: MemoryStore) -> None:
+    put(store, a_watermark(5))
+    store.fault = lose_reply(PUBLISHED_WATERMARK)
+    put(store, a_watermark(7))
+    assert decode_published(store.objects[PUBLISHED_COPY].body, PUBLISHED_COPY).watermark == 7
+
+
+def test_a_loss_is_accepted_only_where_something_is_lost() -> None:
+    cluster = memory_cluster()
+    with pytest.raises(UsageError, match="never existed"):
+        what_is_lost(cluster)
+    publish_m(cluster, 0)
+    with pytest.raises(UsageError, match="is there"):
+        what_is_lost(cluster)
+    cluster.store.delete([PUBLISHED_WATERMARK])
+    assert "is lost" in what_is_lost(cluster)
+
+
+def test_a_first_publication_between_two_reads_is_not_a_loss(store: MemoryStore) -> None:
+    store.fault = once(lambda: put(store, a_watermark(5)), "get", PUBLISHED_COPY)
+    published, etag = read_published(store, "c")
+    assert (watermark_of(published), etag) == (5, store.objects[PUBLISHED_WATERMARK].etag)
+
+
+def test_a_new_cluster_has_lost_nothing() -> None:
+    cluster = memory_cluster()
+    assert SweepRun(cluster).run().deleted == 0
+    scan_and_publish(cluster)

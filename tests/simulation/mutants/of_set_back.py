@@ -67,6 +67,18 @@ def needs_not_compared(published: PublishedWatermark | None, unit: UnitSummary, 
 
 @mutant(
     38,
+    "l0gc/watermark/publication.py::refuse_if_lost",
+    "a lost `published.json` is replaced by whoever publishes next",
+    f"{_TEST_PUBLICATION}::test_nothing_is_deleted_or_published_while_what_was_published_is_lost",
+    "tests/test_gc.py::test_a_quiet_gc_notices_that_what_was_published_is_lost_until_a_person_computes_m",
+    simulated=False,
+)
+def loss_unnoticed() -> AbstractContextManager[Any]:
+    return everywhere(_PUBLICATION, "refuse_if_lost", lambda published, etag: None)
+
+
+@mutant(
+    38,
     "l0gc/watermark/publication.py::newest_ends",
     "a publication forgets where a journal ended that it could not read, or read earlier than another",
     f"{_TEST_PUBLICATION}::test_the_end_of_a_journal_never_goes_down",
