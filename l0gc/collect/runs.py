@@ -13,13 +13,13 @@ run's. No record is kept of deleted records and snapshots: it would be the next 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -45,7 +45,14 @@ from l0gc.collect.record import (
 )
 from l0gc.collect.scan import Deletable
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, StoreError, UsageError
+from l0gc.errors import (
+    AccessDeniedError,
+    CorruptObjectError,
+    NotFoundError,
+    PartialFailureError,
+    StoreError,
+    UsageError,
+)
 from l0gc.formatting import Outcome, count, moment, size
 from l0gc.keys import ATTEMPTS, RUNS, SCANS, SHADOW
 from l0gc.operations import Vacuum
@@ -65,6 +72,8 @@ from l0gc.watermark.source import ClusterHandle
 
 _FAILURES_SHOWN: Final = 20
 _RUN_KEY: Final = re.compile(rf"{RUNS}((?:{SHADOW})?)([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
+RESTORED: Final = "restored"
+"""The status of an object that a run deleted and that exists again."""
 _NO_ID: Final = {"", "null"}
 """The id of a delete marker that is unknown, or that a later write replaces because versioning is suspended."""
 KEEP_RUNS: Final = 10_000
@@ -144,7 +153,8 @@ class RunDetail(RunEntry):
     """One run, object by object.
 
     Attributes:
-        by_status: Objects `deleted`, `failed` and `left`, as the bucket has them now.
+        by_status: Objects `deleted`, `failed` and `left`, by the record and, where it is uncertain, by the bucket. What came
+            back since is in `undeletes`.
         deleted_bytes: The size of those deleted.
         lowest_epoch: The lowest epoch of those deleted; -1 for none.
         highest_epoch: The highest.
@@ -172,7 +182,7 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
         size: Its bytes.
         modified_ms: When it was written.
         version_id: Its delete marker's version, or the version that was removed; empty if neither is known.
-        status: `deleted`, or `left` if it is still there.
+        status: `deleted`; `left` if the run left it; `restored` if the run deleted it and it exists again.
         deleted_ms: When it was deleted; -1 if that is not known.
         kept: Whether the bucket keeps what it deleted as a version, so that `undelete` may bring it back.
     """
@@ -185,9 +195,11 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
     def sentence(self) -> str:
         """Return a sentence on what the run did, and whether it can be undone."""
         run = f"run {self.run_id} ({self.command or 'killed'})"
-        if self.status != DELETED:
+        if self.status == LEFT:
             return f"{run} planned to delete it ({size(self.size)}), but left it"
         when = f" at {moment(self.deleted_ms)}" if self.deleted_ms >= 0 else ""
+        if self.status == RESTORED:
+            return f"{run} deleted it ({size(self.size)}){when}, and it exists again"
         undo = f"l0gc undelete --run {self.run_id} brings back what the run deleted"
         back = undo if self.kept else "no version of it was kept, so only a backup brings it back"
         return f"{run} deleted it ({size(self.size)}){when}; {back}"
@@ -381,37 +393,107 @@ def show_run(
 
 
 def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = None) -> KeyInRun | None:
-    """Return what the run did that deleted the object `key`, else the newest run that planned to; None without either.
+    """Return what the run did that deleted the object `key` last, else the newest run that planned to; None without either.
 
-    Sweeps that reached the key's epoch are searched first, oldest first, since nearly always the oldest deleted it. So
-    this reads about one run's segments. It reads all of them only if no run has the key.
+    A delete marker shows the run by its id, or by its time: the runs that began before it are searched first, newest first.
+    Without a marker, sweeps that reached the key's epoch are searched first, oldest first, since nearly always the oldest
+    deleted it; later ones count only if an undelete of that run is on record. So this reads about one run's segments. It
+    reads all of them only if the object exists, or if no run has the key.
 
     Raises:
         CorruptObjectError: a record cannot be read.
     """
     records = records or cluster.store
     segments: dict[str, list[str]] = {}
+    ended: set[str] = set()
     for page in records.scan(RUNS):
         for name in page.keys:
-            if name.endswith(".parquet") and (run := run_of(name)) is not None:
+            if (run := run_of(name)) is not None and name.endswith(".parquet"):
                 segments.setdefault(run, []).append(name)
+            elif run is not None and name == summary_key(run):
+                ended.add(run)
     runs = sorted(segments)
-    parsed = cluster.identity().layout.parse(key)
-    first = bisect_left(runs, True, key=lambda r: _reached(records, r, parsed.epoch)) if parsed is not None else 0
+    is_there = key in cluster.store.list(key).modified_ms
+    marker = None if is_there else _newest_marker(cluster.store, key)
+    if is_there or marker is not None:
+        before_ms = cluster.now_ms() if marker is None else marker.made_ms + _CLOCKS_MS
+        ahead = bisect_right(runs, before_ms, key=started_ms)
+        order = [*reversed(runs[:ahead]), *reversed(runs[ahead:])]
+    else:
+        parsed = cluster.identity().layout.parse(key)
+        first = bisect_left(runs, True, key=lambda r: _reached(records, r, parsed.epoch)) if parsed is not None else 0
+        order = [*runs[first:], *reversed(runs[:first])]
     meant: KeyInRun | None = None
-    for run in (*runs[first:], *reversed(runs[:first])):
-        found = cluster.parallel.map(lambda s: [r for r in read_segment(records, s) if r.key == key], segments[run])
-        rows = [row for some in found for row in some]
-        summary = if_there(read_summary, records, run) if rows else None
-        command, versioning = (None, ENABLED) if summary is None else (summary.command, summary.versioning)
-        kept = versioning != OFF and not any(map(_is_of_versions, segments[run]))
-        for row in rows:
-            is_gone = row.status == DELETED or not _is_there(cluster.store, row)
-            found_now = msgspec.structs.asdict(row) | {"status": DELETED if is_gone else LEFT}
-            meant = KeyInRun(**found_now, run_id=run, command=command, kept=kept)
-            if is_gone:
-                return meant
+    for run in order:
+        found = _in_run(cluster, records, segments[run], key, is_there, marker)
+        if found is not None and found.status == DELETED and marker is None:
+            return _deleted_since(cluster, records, found, {r: segments[r] for r in runs}, ended) or found
+        if found is not None and found.status == DELETED:
+            return found
+        meant = max(filter(None, (meant, found)), key=lambda k: k.run_id, default=None)
+        if is_there and meant is not None:
+            break
     return meant
+
+
+class _Marker(NamedTuple):
+    """The newest delete marker of a key: when it was made, and its id; several may be of the same second."""
+
+    made_ms: int
+    ids: set[str]
+
+
+def _newest_marker(store: ObjectStore, key: str) -> _Marker | None:
+    """Return a missing object's newest delete marker; None if the bucket has none, or does not show it."""
+    with suppress(AccessDeniedError):
+        if store.versioning() != OFF:
+            made = [(made_ms, version) for version, made_ms in _versions_of(store, key) if made_ms is not None]
+            newest_ms = max((made_ms for made_ms, _ in made), default=-1)
+            return _Marker(newest_ms, {version for made_ms, version in made if made_ms == newest_ms}) if made else None
+    return None
+
+
+def _in_run(
+    cluster: ClusterHandle, records: Records, segments: Sequence[str], key: str, is_there: bool, marker: _Marker | None
+) -> KeyInRun | None:
+    """Return what a run did with an object, by its record and the bucket; None if another run made the marker."""
+    read = cluster.parallel.map(lambda s: [(s, r) for r in read_segment(records, s) if r.key == key], segments)
+    rows = [row for some in read for row in some]
+    run = run_of(segments[0])
+    assert run is not None
+    summary = if_there(read_summary, records, run) if rows else None
+    command, versioning = (None, ENABLED) if summary is None else (summary.command, summary.versioning)
+    kept = versioning != OFF and not any(map(_is_of_versions, segments))
+    found: KeyInRun | None = None
+    for segment, row in rows:
+        mine = marker is None or (not _is_of_versions(segment) and row.version_id in {*_NO_ID, *marker.ids})
+        if row.status == LEFT or (row.status != DELETED and _is_there(cluster.store, row)):
+            status = LEFT
+        elif is_there:
+            status = RESTORED
+        elif mine:
+            status = DELETED
+        else:
+            continue
+        found = KeyInRun(**msgspec.structs.asdict(row) | {"status": status}, run_id=run, command=command, kept=kept)
+        if status != LEFT:
+            break
+    return found
+
+
+def _deleted_since(
+    cluster: ClusterHandle, records: Records, found: KeyInRun, segments: dict[str, list[str]], ended: set[str]
+) -> KeyInRun | None:
+    """Return what a later run did that deleted an object which an undelete of the found run may have brought back."""
+    later = sorted(run for run in ended - segments.keys() if run > found.run_id)
+    summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
+    if not any(s is not None and s.of_run == found.run_id for s in summaries):
+        return None
+    for run in sorted((r for r in segments if r > found.run_id), reverse=True):
+        again = _in_run(cluster, records, segments[run], found.key, False, None)
+        if again is not None and again.status == DELETED:
+            return again
+    return None
 
 
 def who_deleted(cluster: ClusterHandle, key: str) -> str:

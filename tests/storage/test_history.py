@@ -12,7 +12,7 @@ import pytest
 from l0gc.collect.attempts import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import GcNote
 from l0gc.collect.record import DELETED, FAILED, PLANNED, ObjectTotals, RecordedObject, RunRecord
-from l0gc.collect.runs import list_runs, show_run, undelete
+from l0gc.collect.runs import find_in_runs, list_runs, show_run, undelete, who_deleted
 from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import UsageError
@@ -410,3 +410,43 @@ def test_what_is_gone_is_reported_though_its_marker_was_never_known(moto_store: 
     assert kept in there(moto_store)  # nobody hides it: it was brought back before
     back = undelete(cluster, run)
     assert (back.restored, back.gone, back.failures) == (0, len(garbage) - 1, [])
+
+
+def test_after_an_undelete_the_run_that_deleted_an_object_last_is_named(any_store: S3Store) -> None:
+    cluster, first = swept_and_taken_back(any_store)
+    keys = sorted(garbage_of(there(any_store)))
+    back = find_in_runs(cluster, keys[0])
+    assert back is not None
+    assert (back.run_id, back.status) == (first.run_id, "restored")
+    assert "deleted it" in back.sentence
+    assert back.sentence.endswith("and it exists again")
+    some = SweepRun(cluster, Sweep(max_objects=3)).run(1)
+    gone = sorted(set(keys) - there(any_store))
+    assert len(gone) == some.deleted
+    for key in gone:
+        found = find_in_runs(cluster, key)
+        assert found is not None
+        assert (found.run_id, found.status) == (some.run_id, "deleted")
+        assert f"l0gc undelete --run {some.run_id}" in who_deleted(cluster, key)
+    left = find_in_runs(cluster, next(key for key in keys if key not in gone))
+    assert left is not None
+    assert (left.run_id, left.status) == (first.run_id, "restored")
+
+
+def test_a_deletion_that_no_run_made_is_not_called_one_of_a_run(moto_store: S3Store) -> None:
+    """Somebody deletes what an undelete has brought back."""
+    cluster, _ = swept_and_taken_back(moto_store)
+    key = min(garbage_of(there(moto_store)))
+    moto_store.delete([key])
+    assert find_in_runs(cluster, key) is None
+    assert who_deleted(cluster, key) == "no recorded run deleted it"
+
+
+def test_what_was_removed_for_good_after_an_undelete_is_found_in_the_later_run(moto_store: S3Store) -> None:
+    cluster, first = swept_and_taken_back(moto_store)
+    key = min(garbage_of(there(moto_store)))
+    last = SweepRun(cluster, Sweep(purge_versions=True), run_id="20990101T000000Z-0123abcd").run(1)
+    found = find_in_runs(cluster, key)
+    assert found is not None
+    assert (found.run_id, found.status, found.kept) == (last.run_id, "deleted", False)
+    assert first.run_id != last.run_id
