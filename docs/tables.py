@@ -202,7 +202,6 @@ PACKED: dict[str, Any] = {
     "START": packed.START,
     "MISFITS": packed.MISFITS,
     "L1": packed.L1_ROW,
-    "INDEX": packed.INDEX_ROW,
     "DROPPED": packed.DROPPED,
 }
 """The packed rows, by their names in docs/format.md."""

@@ -419,3 +419,7 @@ class BatchMismatchError(ProtocolError):
 
     Remedy: Restore the query's newest checkpoint.
     """
+
+
+UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError)
+"""The errors that concern one object alone: it is damaged or gone, or the store refuses it."""

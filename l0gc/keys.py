@@ -25,10 +25,9 @@ _FIELD: Final = re.compile(r"\{(\w+)(?::0([0-9]{1,2}))?\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 L1_DATA: Final = "level_one/data/"
-L1_INDEX: Final = "level_one/index/"
 _L1_KEY: Final = re.compile(
-    rf"level_one/(?:data|index)/({_NAME.pattern})-([0-9]{{1,19}})/([0-9]{{5,7}})/([0-9]{{18}})/"
-    rf"(?:(?<=/)([0-9]{{20}})-([0-9]{{20}})-({_UUID})\.parquet|({_UUID}))"
+    rf"{L1_DATA}({_NAME.pattern})-([0-9]{{1,19}})/([0-9]{{5,7}})/([0-9]{{18}})/"
+    rf"([0-9]{{20}})-([0-9]{{20}})-({_UUID})\.parquet"
 )
 
 _SAFE_DIGITS: Final = 18
@@ -183,7 +182,7 @@ class PartitionId:
 
 
 class L1Key(NamedTuple):
-    """The fields of an L1 object's key. An index object has no records, so its `base` and `last` are -1."""
+    """The fields of an L1 object's key."""
 
     topic: str
     revision: int
@@ -225,21 +224,15 @@ def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> st
     return f"{L1_DATA}{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
 
 
-def level_one_index(p: PartitionId, epoch: int, name: str) -> str:
-    """Return the key of an index object: older rows of a partition's L1 index; `epoch` as for `level_one`."""
-    return f"{L1_INDEX}{p.path}/{epoch:018}/{name}"
-
-
 def parse_level_one(key: str) -> L1Key | None:
-    """Return the fields of `key`, or None if it is not the key of an L1 or index object."""
+    """Return the fields of `key`, or None if it is not the key of an L1 object."""
     m = _L1_KEY.fullmatch(key)
-    if m is None or (m[7] is not None) != key.startswith(L1_DATA):
+    if m is None:
         return None
     partition = int(m[3])
     if m[3] != f"{partition:05}" or m[2] != str(int(m[2])):
         return None
-    records = (int(m[5]), int(m[6])) if m[7] is not None else (-1, -1)
-    return L1Key(m[1], int(m[2]), partition, int(m[4]), *records, m[7] or m[8])
+    return L1Key(m[1], int(m[2]), partition, int(m[4]), int(m[5]), int(m[6]), m[7])
 
 
 def check_topic_name(name: str) -> str:

@@ -152,7 +152,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
     "collect/deleter.py": (
         ["self._store.delete_versions", "self._store.delete_once"],
-        "the one door: L0, L1 and index objects, with record, pause, limits and a rule for each kind",
+        "the one door: L0 and L1 objects, with record, pause, limits and a rule for each kind",
     ),
     "cli/topic.py": (["cluster.topics.delete"], "a topic, by an entry in the controller's log"),
     "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),

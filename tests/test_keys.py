@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
-from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, journal_log, level_one, level_one_index
+from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, journal_log, level_one
 
 DEFAULT = KeyLayout()
 LAYOUTS = [
@@ -223,7 +223,6 @@ def test_paths_of_a_partition_hold_its_revision() -> None:
     assert level_one(p, 4, 5, 9, "n") == (
         "level_one/data/flights-12/00003/000000000000000004/00000000000000000005-00000000000000000009-n.parquet"
     )
-    assert level_one_index(p, 4, "n") == "level_one/index/flights-12/00003/000000000000000004/n"
     assert str(p) == "flights/3"
 
 

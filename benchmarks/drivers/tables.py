@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from l0gc import api
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import KEPT_ROWS, write_index
 
 PARTITIONS: Final = 64
 OBJECT_RECORDS: Final = 1_000
@@ -27,7 +27,7 @@ EPOCHS: Final = 1_000
 def main(files: int, round_: int) -> dict[str, Any]:
     """Have the journal list what there is in this round."""
     with api.open(os.environ["L0GC_URL"]) as opened:
-        cluster, store = opened.handles(), opened.store
+        cluster = opened.handles()
         if not round_:
             opened.init(journals=1)
             opened.topics.create("flights", PARTITIONS)
@@ -35,9 +35,8 @@ def main(files: int, round_: int) -> dict[str, Any]:
         topic, handle = cluster.controller.snapshot().topic("flights"), cluster.journal(0)
         handle.advance(cluster.controller.advance())  # a checkpoint is of an entry
         rows = [_rows(p, files // PARTITIONS + (p < files % PARTITIONS), round_) for p in range(PARTITIONS)]
-        older = [write_index(store, topic.id(p), r[:-KEPT_ROWS], 1, cluster.runtime) for p, r in enumerate(rows)]
         state = TopicState(topic.revision, topic.topic_id)
-        state.l1, state.index = np.concatenate([r[-KEPT_ROWS:] for r in rows]), np.concatenate(older)
+        state.l1_list = RowList(np.concatenate(rows))
         state.partitions = np.arange(PARTITIONS, dtype=NUMBER)
         state.log_start = np.array([r["base"][0] for r in rows], np.int64)
         state.reconciled = np.array([r["last"][-1] for r in rows], np.int64)
@@ -51,8 +50,8 @@ def _rows(partition: int, files: int, rounds: int) -> Rows:
     """The rows of a partition after so many rounds; names are the same each time."""
     names = np.random.default_rng(partition)
 
-    def row(base: int, last: int, epoch: int) -> tuple[int, int, int, int, int, int, bytes]:
-        return partition, base, last, 50_000, 1_700_000_000_000 + last, epoch, names.bytes(16)
+    def row(base: int, last: int, epoch: int) -> tuple[int, int, int, int, int, int, bytes, int]:
+        return partition, base, last, 50_000, 1_700_000_000_000 + last, epoch, names.bytes(16), 0
 
     step = OBJECT_RECORDS
     rows = [row(i * step, (i + 1) * step - 1, 1 + i * EPOCHS // files) for i in range(files)]

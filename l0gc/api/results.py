@@ -36,9 +36,9 @@ from l0gc.streamlog.ingest.headers_and_times import Record as Record
 from l0gc.streamlog.ingest.inputs import Source as Source
 from l0gc.streamlog.ingest.result import UploadResult as UploadResult
 from l0gc.streamlog.ingest.sender import Sender as Sender
+from l0gc.streamlog.journal.topic import Hole as Hole
 from l0gc.streamlog.level_one.expire import ExpireResult as ExpireResult
 from l0gc.streamlog.level_one.give_up import GiveUpResult as GiveUpResult
-from l0gc.streamlog.level_one.index import Hole as Hole
 from l0gc.streamlog.level_one.merge import MergeResult as MergeResult
 from l0gc.streamlog.level_one.reconcile import ReconcileResult as ReconcileResult
 from l0gc.streamlog.pins import PinList as PinList

@@ -155,9 +155,9 @@ METRICS: Final = (
     _seen(
         "unparsable_keys", "garbage.unparsable", "Keys among the L0 objects that are not L0 keys; they are never deleted."
     ),
-    _seen("l1_live_objects", "l1.live_objects", "L1 and index objects that journals name."),
+    _seen("l1_live_objects", "l1.live_objects", "L1 objects that journals name."),
     _seen("l1_live_bytes", "l1.live_bytes", "The bytes of those objects."),
-    _seen("l1_dropped_objects", "l1.dropped_objects", "L1 and index objects that journals dropped, still there."),
+    _seen("l1_dropped_objects", "l1.dropped_objects", "L1 objects that journals dropped, still there."),
     _seen("l1_dropped_bytes", "l1.dropped_bytes", "The bytes of those objects."),
     _seen(
         "l1_oldest_dropped_age_seconds", "oldest_dropped_s", "How long the oldest of those without a pin has waited, or 0."

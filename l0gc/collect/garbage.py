@@ -7,7 +7,7 @@ what may be deleted, one module for each kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
@@ -17,16 +17,14 @@ from l0gc.collect.plan import Removal
 from l0gc.collect.runs import old_run_records, old_scan_snapshots
 from l0gc.collect.scan import Deletable
 from l0gc.formatting import Outcome
-from l0gc.keys import ATTEMPTS, L1_DATA, L1_INDEX, RUNS, SCANS, KeyLayout
+from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, KeyLayout
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange
 
 LEVEL_ZERO: Final = "l0"
 DROPPED_L1: Final = "dropped_l1"
-DROPPED_INDEX: Final = "dropped_index"
 ORPHANED_L1: Final = "orphaned_l1"
-ORPHANED_INDEX: Final = "orphaned_index"
 RUN_RECORDS: Final = "run_records"
 SCAN_SNAPSHOTS: Final = "scan_snapshots"
 
@@ -39,7 +37,6 @@ class GarbageKind(NamedTuple):
         goes: when it is deleted, and what keeps it until then, for the documents.
         places: its folders: a policy has to allow deleting there, and doctor tests that.
         command: the command that deletes it.
-        listed: whether its folder is listed to find orphans.
         old: finds it, if it expires by age.
         recorded: whether its deletions are recorded; old records hold no data.
     """
@@ -48,7 +45,6 @@ class GarbageKind(NamedTuple):
     goes: str
     places: tuple[str, ...]
     command: str = VACUUM
-    listed: bool = False
     old: Callable[[ObjectStore, Removal[Vacuum]], Iterator[list[Deletable]]] | None = None
     recorded: bool = True
 
@@ -69,9 +65,7 @@ GARBAGE: Final = {
         SWEEP,
     ),
     DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics", _DROPPED, (L1_DATA,)),
-    DROPPED_INDEX: GarbageKind("index objects that newer ones replaced", _DROPPED, (L1_INDEX,)),
-    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", _ORPHANED, (L1_DATA,), listed=True),
-    ORPHANED_INDEX: GarbageKind("index objects that no journal ever named", _ORPHANED, (L1_INDEX,), listed=True),
+    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", _ORPHANED, (L1_DATA,)),
     RUN_RECORDS: GarbageKind(
         "objects of old run records",
         "The run is older than `--keep-runs`, or not one of the 10,000 newest; equally old notes of the last runs of "
@@ -93,17 +87,6 @@ KINDS: Final = {name: kind for name, kind in GARBAGE.items() if kind.command == 
 """The kinds that a vacuum deletes, in its order."""
 
 
-class DroppedBatch(NamedTuple):
-    """Dropped objects of one kind, as listed by their unit.
-
-    `trees`: by the key of an index object, the L1 objects that only it lists; they are deleted first.
-    """
-
-    kind: str
-    objects: list[Deletable]
-    trees: Mapping[str, list[Deletable]] = {}
-
-
 class Fact(NamedTuple):
     """The facts about a listed key: its epoch (-1 if it is not such a key), its unit's fence, and its status there.
 
@@ -118,7 +101,7 @@ class Fact(NamedTuple):
 
 
 class Amounts(msgspec.Struct, Outcome, frozen=True):
-    """L1 and index objects and their bytes: those that are listed, and those that were dropped but still exist.
+    """L1 objects and their bytes: those that are listed, and those that were dropped but still exist.
 
     `oldest_dropped_ms` is when the oldest dropped object that no pin keeps was dropped; None without any.
     """
@@ -148,12 +131,6 @@ class GarbageSource(Protocol):
         """Return the units that cannot be read, each with its error; nothing of theirs is garbage."""
 
     @property
-    def damaged(self) -> Sequence[str]:
-        """Return the dropped objects that cannot be read, each with its error and the way out. They stay, with what
-        they list.
-        """
-
-    @property
     def objects(self) -> int:
         """Return the approximate number of objects that the units list."""
 
@@ -167,8 +144,10 @@ class GarbageSource(Protocol):
     def units(self) -> Sequence[int]:
         """Return the units that can be read."""
 
-    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
-        """Yield what a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed."""
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
+        """Yield what a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed, a few
+        thousand objects at a time.
+        """
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         """Record that those dropped objects are gone."""

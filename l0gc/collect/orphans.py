@@ -1,4 +1,4 @@
-"""Remove orphans: L1 and index objects that no journal ever listed, such as the leftovers of a killed run.
+"""Remove orphans: L1 objects that no journal ever listed, such as the leftovers of a killed run.
 
 What makes it safe: stamp, fence, look, list. A run stamps its objects, in their keys, with the cluster epoch of the round
 before it writes the first of them. A fence E is then appended to the journal, which from then on refuses objects stamped
@@ -6,8 +6,8 @@ below E. The journal is read after the fence, and only then is the bucket listed
 journal does not list there will never be listed (hazard 25). No time is guessed: a slower run is refused at its commit,
 and stamps its next round anew.
 
-Objects that the journal has dropped follow another rule, with a grace period for readers. A key that is not an L1 or
-index key is never deleted, only counted and shown (hazard 13). A key of a topic that no log has also stays, because the
+Objects that the journal has dropped follow another rule, with a grace period for readers. A key that is not an L1
+key is never deleted, only counted and shown (hazard 13). A key of a topic that no log has also stays, because the
 controller log may have been set back (hazard 10). The topic's folder is left unchanged and reported, and the run ends as
 refused. The order of the listing does not matter: each key is judged alone, and a store that lists out of order is read
 to the end (hazard 12).

@@ -15,7 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from l0gc.collect.dropped_l1 import DroppedRemoval
-from l0gc.collect.garbage import KINDS, ORPHANED_L1, Amounts, GarbageSource
+from l0gc.collect.garbage import DROPPED_L1, KINDS, ORPHANED_L1, Amounts, GarbageSource
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
 from l0gc.collect.plan import Removal, plan_vacuum
@@ -41,7 +41,7 @@ class VacuumResult(RunResult, kw_only=True):
         dry_run: Whether it was one.
         fence: The epoch below which orphans went; null if none was searched for.
         listed: Keys read below `level_one/`.
-        unparsable: Those of them that are not L1 or index keys. They stay.
+        unparsable: Those of them that are not L1 keys. They stay.
         unparsable_samples: Up to three of them.
         unknown: Objects of topics that neither the controller nor a journal has. They stay. With any, exit code 4.
         unknown_folders: The folders of up to three of these topics.
@@ -54,8 +54,6 @@ class VacuumResult(RunResult, kw_only=True):
         backpressure_seconds: How long deleting waited because of that.
         failures: Up to 20 failures, each with `key`, `code` and `message`.
         broken: Journals that could not be read, and why; nothing of theirs was deleted. With any, exit code 3.
-        damaged: Dropped index objects that could not be read, and why; they stay, with the L1 objects that they list.
-            With any, exit code 3.
         versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
         engine: `local` or `spark`.
         engine_reason: Why that one.
@@ -75,7 +73,6 @@ class VacuumResult(RunResult, kw_only=True):
     l1: Amounts = msgspec.field(default_factory=Amounts)
     oldest_dropped_age_s: float | None = None
     broken: Sequence[str] = ()
-    damaged: Sequence[str] = ()
 
     @property
     def kinds(self) -> dict[str, ObjectTotals]:
@@ -97,9 +94,6 @@ class VacuumResult(RunResult, kw_only=True):
         if self.broken:
             broken = count(len(self.broken), "journal")
             found.append(f"{broken} could not be read, so none of their objects was deleted: {self.broken[0]}")
-        if self.damaged:
-            damaged = count(len(self.damaged), "dropped index object")
-            found.append(f"{damaged} could not be read: {self.damaged[0]}")
         if self.unknown:
             unknown, folders = count(self.unknown, "object"), ", ".join(self.unknown_folders)
             found.append(
@@ -159,14 +153,14 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         there = source.amounts()
         plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects)
         self._limit_to(plan, result)
-        removal = DroppedRemoval(source, self._remover, self.stop, dry_run=plan.options.dry_run)
+        removal = DroppedRemoval(source, self._remover(DROPPED_L1), self.stop, dry_run=plan.options.dry_run)
         removal.run(plan.started_ms, int(1000 * plan.options.l1_grace_s), plan.cluster_epoch)
         result.l1 = source.amounts()
         if result.l1.oldest_dropped_ms is not None:
             result.oldest_dropped_age_s = max(0, plan.started_ms - result.l1.oldest_dropped_ms) / 1000
         if plan.options.orphans and not self._ended:
             self._vacuum_orphans(source, result)
-        result.broken, result.damaged = source.broken, source.damaged
+        result.broken = source.broken
 
     def _vacuum_orphans(self, source: GarbageSource, result: VacuumResult) -> None:
         plan, workers = self._plan, self._workers
@@ -178,16 +172,14 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         here = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
         find = functools.partial(remove_orphans, source.looker(remote=not here))
-        orphans = {name: kind.places[0] for name, kind in KINDS.items() if kind.listed}
-        for name, folder in orphans.items():
-            self._spread(name, find, source.parts(folder, parts))
-            if self._ended:
-                return
-        self._abort_uploads(L1_DATA, self._remover(ORPHANED_L1), result, functools.partial(_is_below, fence))
+        self._spread(ORPHANED_L1, find, source.parts(L1_DATA, parts))
+        if self._ended:
+            return
+        remover = self._remover(ORPHANED_L1)
+        self._abort_uploads(L1_DATA, remover, result, functools.partial(_is_below, fence))
         if not plan.options.dry_run:
-            found = [self._remover(name).tally for name in orphans]
-            known = all(t.failed <= len(t.failures) for t in found)
-            source.scanned(fence, [f.key for t in found for f in t.failures] if known else None)
+            found = remover.tally
+            source.scanned(fence, [f.key for f in found.failures] if found.failed <= len(found.failures) else None)
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
         return super()._remover(kind, record=KINDS[kind].recorded)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -54,7 +53,6 @@ from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import name_bytes
 from l0gc.streamlog.journal.topic import UnreconciledObject
-from l0gc.streamlog.level_one.index import UNREADABLE, files_of
 from l0gc.watermark.source import IDLE, UNRECONCILED, Holder
 
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,7})")
@@ -228,9 +226,9 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
         return e
     e.epoch = l1.epoch
     e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
-    records = f"the L1 object with the records {l1.base} to {l1.last}" if l1.base >= 0 else "an index object"
+    records = f"the L1 object with the records {l1.base} to {l1.last}"
     e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
-    named, text = _who_names(cluster, o, l1)
+    named, text = _who_names(o, l1)
     e.explanation.append(text)
     if not there:
         e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
@@ -243,22 +241,15 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
     return e
 
 
-def _who_names(cluster: Handles, o: Overview, l1: L1Key) -> tuple[bool, str]:
-    """Return whether a journal lists an L1 or index object, and a sentence about it."""
+def _who_names(o: Overview, l1: L1Key) -> tuple[bool, str]:
+    """Return whether a journal lists an L1 object, and a sentence about it."""
     name = name_bytes(l1.name)
     for journal, state in o.logs.states():
         if name in state.dropped_of(l1.revision)["name"].tolist():
             why = "it was replaced, or its records expired; readers may still need it"
             return False, f"Journal {journal} has dropped it: {why}."
-        topic = state.topic(l1.revision)
-        if name in topic.index["name"].tolist():
-            return True, f"Journal {journal} names it: it lists L1 objects that readers need."
-        try:
-            files = files_of(cluster.store, l1.id, state, max(l1.base, 0))
-            if any(f.name == l1.name for f in takewhile(lambda f: f.base_offset <= l1.base, files)):
-                return True, f"Journal {journal} names it: its records are live."
-        except UNREADABLE as error:
-            return False, f"Whether a journal names it cannot be read: {error}."
+        if name in state.topic(l1.revision).l1_of(l1.partition, l1.base)["name"][:1].tolist():
+            return True, f"Journal {journal} names it: its records are live."
     return False, "No journal that could be read names it: a run left it behind, or is about to commit it."
 
 

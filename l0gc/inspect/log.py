@@ -28,9 +28,6 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import EditedTopic, ObjectExtents, Purged, decode_journal_entry
 from l0gc.streamlog.journal.rows import (
     BLOCK,
-    INDEX_OBJECT,
-    INDEX_TREE,
-    L1_OBJECT,
     NAME,
     NUMBER,
     Rows,
@@ -43,7 +40,6 @@ from l0gc.streamlog.journal.topic import TopicState
 _READ_AT_ONCE: Final = 8
 _ROWS_AT_ONCE: Final = 1000
 _NAMES: Final = {"base": "base_offset", "last": "last_offset", "offset": "log_start_offset"}
-_KINDS: Final = {L1_OBJECT: "l1_object", INDEX_OBJECT: "index_object", INDEX_TREE: "index_object_and_what_it_lists"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +289,7 @@ def _journal_parts(state: JournalState, names: Mapping[int, str]) -> Iterator[di
     if len(state.closed_revisions):
         yield {"closed_revisions": state.closed_revisions.tolist()}
     if len(state.dropped):
-        table = Table.of(state.dropped)
-        yield {"dropped": Table({**table.columns, "kind": [_KINDS[kind] for kind in state.dropped["kind"].tolist()]})}
+        yield {"dropped": Table.of(state.dropped)}
     for topic in state.topics.values():
         yield from _topic_parts(topic, names)
     for producer_id, producer in state.producers.items():
@@ -316,5 +311,3 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}
-    if len(topic.index):
-        yield {**which, "indexes": Table.of(topic.index)}

@@ -29,8 +29,7 @@ from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.rows import is_hole
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import summary_of
-from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file
-from l0gc.streamlog.level_one.index import Hole
+from l0gc.streamlog.journal.topic import Extent, Hole, TopicState, UnreconciledObject, l1_file
 from l0gc.watermark.compute import Watermark, compute
 from l0gc.watermark.publication import PublishedWatermark, check_set_back
 from l0gc.watermark.scans import ScanSnapshot, ScanTotals
@@ -106,7 +105,7 @@ class Journals:
             rows = state.dropped
             rows = rows[(rows["revision"] == pin.topic) | (pin.topic == ALL_TOPICS)]
             rows = rows[rows["dropped_epoch"] >= pin.revision]
-            kept += int(rows["bytes"].sum() + rows["row_bytes"].sum())
+            kept += int(rows["bytes"].sum())
         return kept
 
     # -- what partitions hold
@@ -191,7 +190,7 @@ class Journals:
         return records, unreconciled, lost, holes, misfits
 
     def given_up(self, limit: int) -> list[Hole]:
-        """Return the first holes, by topic, partition and offset, that no index object lists."""
+        """Return the first holes, by topic, partition and offset."""
         holes = []
         for topic, _, state in self.topics():
             files = map(l1_file, state.l1[is_hole(state.l1)][:limit])
@@ -399,7 +398,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         laggards: The partitions that lag, see below; null where a journal cannot be read or was set back, and for
             another system's log.
         l1: What journals name, as `live_objects` and `live_bytes`, and what they have dropped that is still there, as
-            `dropped_objects` and `dropped_bytes`: L1 and index objects.
+            `dropped_objects` and `dropped_bytes`: L1 objects.
         pins: The pins, oldest first, each with `name`, `watermark` (null for one of L1 alone), `created_ms`,
             `expires_ms`, `why`, `l0_bytes` (L0 objects that no partition needed and the pin kept, by the last scan; -1
             if unknown), `l1_bytes` (L1 objects that were dropped since) and `table` (the table whose snapshots it

@@ -21,7 +21,6 @@ import msgspec
 import zstandard
 
 from l0gc.errors import CorruptObjectError, ProtocolError
-from l0gc.keys import L1_INDEX
 
 T = TypeVar("T")
 
@@ -31,9 +30,7 @@ CHECKPOINT_LIMIT: Final = 1 << 30
 """The largest unpacked size of a checkpoint: some ten million unreconciled extents."""
 
 SMALL_LIMIT: Final = 4 << 20
-"""The largest size of an index object, and of any other object of `l0gc/`. With 9,999 journals, the published M takes
-200 KB.
-"""
+"""The largest size of any other object of `l0gc/`. With 9,999 journals, the published M takes 200 KB."""
 _AROUND: Final = 1024
 """The largest overhead of an object around its content."""
 
@@ -54,7 +51,7 @@ def read_limit(key: str) -> float:
 
     A longer object was put there by somebody else. It is read up to this limit, so that decoding it fails.
     """
-    if not key.startswith(("l0gc/", L1_INDEX)):
+    if not key.startswith("l0gc/"):
         return math.inf
     if "/checkpoint/" in key:
         return CHECKPOINT_LIMIT + _AROUND

@@ -16,7 +16,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.expire import ExpireResult, Listed, left_out, run_expiry
+from l0gc.streamlog.level_one.expire import ExpireResult, run_expiry
 from l0gc.streamlog.topic_view import TopicView
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -69,11 +69,16 @@ def delete_records(
         assert before_time_ms is not None
         wanted = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
 
-    def of_journal(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
+    def of_journal(t: Topic, known: TopicState) -> tuple[Rows, Rows]:
         at, there = places(partitions, known.partitions)
         further = there & (wanted[at] > known.log_start)
         return known.partitions[further], wanted[at[further]]
 
     result = run_expiry(cluster, [target], of_journal, dry_run, shown)
-    result.errors = [*(left_out(target.id(p), e) for p, e in sorted(unreadable.items())), *result.errors]
+    left_out = (
+        f"partition {target.id(p)}: {e}; its records stay until that object is restored from a version or a backup, or they "
+        "are given up (docs/operate-lost.md)"
+        for p, e in sorted(unreadable.items())
+    )
+    result.errors = [*left_out, *result.errors]
     return result

@@ -25,7 +25,7 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.storage.objectstore import ObjectStore, if_there
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version that this l0gc writes. It reads no older one."""
 QUOTED: Final = "quoted"
 PLAIN: Final = "plain"

@@ -1,8 +1,8 @@
 """The stream log's garbage for a vacuum: what journals dropped, and whether they need a listed key.
 
 Each journal is read once, and again after its fence. The state of the one journal with the key's partition, after the
-fence, decides whether a key is needed: by the names in that state, and those that its index objects list. In doubt a key
-is needed: if an index object or the journal cannot be read, or if the fence is not in its log.
+fence, decides whether a key is needed. In doubt a key is needed: if the journal cannot be read, or if the fence is not in
+its log.
 
 A controller log restored from a backup is detected here (hazard 10): a journal is above the cluster epoch, holds a topic
 that the controller does not have, or a key has such a revision. A topic that the controller has forgotten, because all of
@@ -19,46 +19,25 @@ from typing import Final
 import numpy as np
 
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS
-from l0gc.collect.garbage import (
-    DROPPED_INDEX,
-    DROPPED_L1,
-    Amounts,
-    DroppedBatch,
-    KeyFacts,
-    LookAt,
-)
+from l0gc.collect.garbage import Amounts, KeyFacts, LookAt
 from l0gc.collect.scan import Deletable
 from l0gc.errors import (
     CorruptObjectError,
     EpochRegressionError,
-    ObjectNotFoundError,
     ProtocolError,
     StoreError,
     StoreUnreachableError,
 )
-from l0gc.formatting import count
 from l0gc.keys import PartitionId, level_one, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
-from l0gc.storage.parallel import grouped
 from l0gc.storage.ranges import KeyRange
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import (
-    INDEX_OBJECT,
-    INDEX_TREE,
-    L1_OBJECT,
-    Rows,
-    distinct,
-    index_rows,
-    name_bytes,
-    name_text,
-)
+from l0gc.streamlog.journal.rows import Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import UNREADABLE, index_key, l1_key, read_index
 
 BATCH: Final = 16 * PAGE_SIZE
 """How many dropped objects are deleted before their journal records it."""
@@ -76,7 +55,6 @@ class JournalGarbage:
         self._states: dict[int, JournalState] = {}
         self._fences: dict[int, int] = {}
         self._broken: dict[int, str] = {}
-        self._damaged: list[str] = []
         self._assumed = False
         self._waiting: set[int] = set()
         """The revisions with objects that were dropped too recently to be deleted."""
@@ -88,17 +66,13 @@ class JournalGarbage:
         return [f"journal {j}: {error}" for j, error in sorted(self._broken.items())]
 
     @property
-    def damaged(self) -> list[str]:
-        return sorted(self._damaged)
-
-    @property
     def objects(self) -> int:
         return sum(s.topic(r).totals().l1_objects for s in self._states.values() for r in s.topics)
 
     def refresh(self) -> None:
         self._state = self._cluster.controller.snapshot()
         self._names = {t.revision: t.name for t in self._topics()}
-        self._states, self._fences, self._broken, self._damaged = {}, {}, {}, []
+        self._states, self._fences, self._broken = {}, {}, {}
         self._cluster.parallel.map(self._read, range(self._state.journals))
         for journal, state in sorted(self._states.items()):
             self._check(journal, state)
@@ -139,20 +113,12 @@ class JournalGarbage:
     def _now(self) -> dict[int, JournalState]:
         return {j: self._cluster.journal(j).state for j in self._states}
 
-    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
         rows = self._ripe(self._states[unit], before_ms, epoch)
         # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(self._names))]
-        for kind, of in ((DROPPED_L1, L1_OBJECT), (DROPPED_INDEX, INDEX_OBJECT)):
-            some = rows[rows["kind"] == of]
-            for at in range(0, len(some), BATCH):
-                yield DroppedBatch(kind, [self._dropped(row) for row in some[at : at + BATCH]])
-        # Index objects with all that they list, which goes first. An unreadable one stays, with what it lists.
-        for some in grouped(rows[rows["kind"] == INDEX_TREE], (lambda tree: int(tree["rows"]), BATCH)):
-            listed = self._cluster.parallel.map(self._listed, some)
-            readable = [(self._dropped(row), of) for row, of in zip(some, listed, strict=True) if of is not None]
-            if readable:
-                yield DroppedBatch(DROPPED_INDEX, [o for o, _ in readable], {o.key: of_tree for o, of_tree in readable})
+        for at in range(0, len(rows), BATCH):
+            yield [self._dropped(row) for row in rows[at : at + BATCH]]
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
         """Return what was dropped by then, while no epoch above `epoch` existed, and is not pinned; or all `others`."""
@@ -166,35 +132,11 @@ class JournalGarbage:
         found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
 
-    def _listed(self, tree: Rows) -> list[Deletable] | None:
-        """Return what a dropped index object lists; None if that is unknown."""
-        p = self._partition(tree)
-        try:
-            rows = read_index(self._cluster.store, p, index_rows(np.array([tree])))
-        except ObjectNotFoundError:
-            return []  # it was deleted after all that it listed, and its journal does not know
-        except UNREADABLE as e:
-            what = f"index object {index_key(p, tree)} and the {count(int(tree['rows']), 'L1 object')} of {p} that it lists"
-            self._damaged.append(
-                f"{what} stay: {e}. Restore it from a version or a backup, or remove it: a vacuum then finds what it listed"
-            )
-            return None
-        dropped_ms = int(tree["dropped_ms"])
-        files = map(l1_file, rows)
-        return [Deletable(l1_key(p, f), f.epoch, f.bytes, dropped_ms) for f in files]
-
-    def _partition(self, row: Rows) -> PartitionId:
-        revision = int(row["revision"])
-        return PartitionId(self._names[revision], revision, int(row["partition"]))
-
     def _dropped(self, row: Rows) -> Deletable:
-        p = self._partition(row)
-        if row["kind"] == L1_OBJECT:
-            base, last = int(row["base"]), int(row["last"])
-            key = level_one(p, int(row["epoch"]), base, last, name_text(row["name"]))
-        else:
-            key = index_key(p, row)
-        return Deletable(key, int(row["epoch"]), int(row["bytes"]), int(row["dropped_ms"]))
+        revision, epoch = int(row["revision"]), int(row["epoch"])
+        p = PartitionId(self._names[revision], revision, int(row["partition"]))
+        key = level_one(p, epoch, int(row["base"]), int(row["last"]), name_text(row["name"]))
+        return Deletable(key, epoch, int(row["bytes"]), int(row["dropped_ms"]))
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
         names = [name_bytes(key.name) for o in objects if (key := parse_level_one(o.key)) is not None]
@@ -261,7 +203,7 @@ class JournalGarbage:
 
     def _look_here(self, store: ObjectStore, part: KeyRange) -> KeyFacts:
         assert isinstance(part, JournalPart)
-        return JournalLook(store, part, self._states.__getitem__).facts
+        return JournalLook(part, self._states.__getitem__).facts
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         """Have the controller forget the topics of which nothing is left and nothing can be added.
@@ -302,17 +244,14 @@ class JournalGarbage:
 
 
 def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Amounts:
-    """Return what the journals list and what they dropped. An index object that was dropped with everything that it
-    lists includes that.
-    """
+    """Return what the journals list and what they dropped."""
     live, dropped, oldest = np.zeros(2, np.int64), np.zeros(2, np.int64), []
     for state in journals:
         for t in state.topics.values():
             totals = t.totals()
-            live += (totals.l1_objects + len(t.index), totals.l1_bytes + int(t.index["size"].sum()))
+            live += (totals.l1_objects, totals.l1_bytes)
         rows = state.dropped
-        trees = rows[rows["kind"] == INDEX_TREE]
-        dropped += (len(rows) + int(trees["rows"].sum()), int(rows["bytes"].sum() + trees["row_bytes"].sum()))
+        dropped += (len(rows), int(rows["bytes"].sum()))
         waiting = rows[rows["dropped_epoch"] <= unpinned(cluster, cluster.epoch, rows["revision"])]
         oldest += [int(waiting["dropped_ms"].min())] if len(waiting) else []
     return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))

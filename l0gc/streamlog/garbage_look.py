@@ -1,21 +1,19 @@
 """Look up which keys of a listing the journals need, in this process or on an executor that replays them.
 
 A part of the listing carries its topics, their journals, and the epochs of the fences. A look reads the states of these
-journals, which must be past those fences, and keeps the names of their objects, sorted, 16 bytes each. An index object is
-read when one of its keys comes up; the listing is ordered, so few are kept.
+journals, which must be past those fences, and keeps the names of their objects, sorted, 16 bytes each.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from l0gc.collect.garbage import Fact, KeyFacts
 from l0gc.errors import StoreError
-from l0gc.keys import L1Key, PartitionId, journal_log, parse_level_one
+from l0gc.keys import L1Key, journal_log, parse_level_one
 from l0gc.runtime import Runtime
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
@@ -23,14 +21,11 @@ from l0gc.storage.ranges import KeyRange
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.rows import INDEX_TREE, Rows, index_rows, name_bytes, of_partition, places
+from l0gc.streamlog.journal.rows import Rows, name_bytes, places
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.index import UNREADABLE, read_index
 
 _IN_ORDER: Final = 100_000
 """Up to this many partitions have numbers of five digits, which sort as the numbers do."""
-_INDEXES_KEPT: Final = 16
-"""How many index objects' lists are kept, with at most 4,096 names each."""
 _NAME: Final = np.dtype("S16")
 """A UUID as numpy sorts it. All have the same length, so trailing zeros make no difference."""
 
@@ -87,7 +82,7 @@ def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
         log = SharedLog(store, journal_log(journal), runtime)
         return Replica(log, JournalMachine(journal), runtime).catch_up()
 
-    return JournalLook(store, part, replayed).facts
+    return JournalLook(part, replayed).facts
 
 
 class JournalLook:
@@ -97,14 +92,12 @@ class JournalLook:
         state_of: returns the state of a journal after its fence.
     """
 
-    def __init__(self, store: ObjectStore, part: JournalPart, state_of: Callable[[int], JournalState]) -> None:
-        self._store, self._part = store, part
+    def __init__(self, part: JournalPart, state_of: Callable[[int], JournalState]) -> None:
+        self._part = part
         self._topics = {(t.name, t.revision): t for t in part.topics}
         self._spans = {t.revision: part.span(t) for t in part.topics}
         self._kept: dict[tuple[int, int], int] = {}
         self._names: dict[tuple[int, int], Rows] = {}
-        self._indexes: dict[tuple[int, int], Rows] = {}
-        self._listed: OrderedDict[bytes, Rows | None] = OrderedDict()
         self._lowest = min(part.fences.values(), default=-1)
         for journal in sorted({j for t in part.topics for j in t.journals} & part.fences.keys()):
             self._keep(journal, state_of(journal))
@@ -121,15 +114,10 @@ class JournalLook:
                 at = t.revision, journal
                 span, topic = self._spans[t.revision], state.topics.get(t.revision)
                 self._kept[at] = 0 if state.closed(t.revision) else state.kept_below
-                dropped = span.holds(state.dropped_of(t.revision))
-                names, indexes = [dropped["name"]], [index_rows(dropped[dropped["kind"] == INDEX_TREE])]
+                names = [span.holds(state.dropped_of(t.revision))["name"]]
                 if topic is not None:
-                    index = span.holds(topic.index)
-                    names += [span.holds(topic.l1)["name"], index["name"]]
-                    indexes.append(index)
+                    names.append(span.holds(topic.l1)["name"])
                 self._names[at] = _sorted(np.concatenate(names))
-                rows = np.concatenate(indexes)
-                self._indexes[at] = rows[np.argsort(rows["partition"], kind="stable")]
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
         facts: list[Fact] = []
@@ -154,7 +142,8 @@ class JournalLook:
             if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.first <= k.partition <= span.last:
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
         for at, some in by_journal.items():
-            for (i, _), needed in zip(some, self._needed(at, [k for _, k in some]), strict=True):
+            names = np.frombuffer(b"".join(name_bytes(k.name) for _, k in some), _NAME)
+            for (i, _), needed in zip(some, places(self._names[at], names)[1].tolist(), strict=True):
                 facts[i] = facts[i]._replace(needed=needed)
         return facts
 
@@ -169,36 +158,6 @@ class JournalLook:
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
             return Fact(k.epoch, -1 if k.revision in self._part.waiting else self._lowest, needed=False)
         return Fact(k.epoch, -1, needed=True, unknown=k.revision <= self._part.epoch)
-
-    def _needed(self, at: tuple[int, int], keys: Sequence[L1Key]) -> list[bool]:
-        names = np.frombuffer(b"".join(name_bytes(k.name) for k in keys), _NAME)
-        found = places(self._names[at], names)[1]
-        wanted: dict[int, list[int]] = {}
-        for i, k in enumerate(keys):
-            if not found[i] and k.base >= 0:
-                wanted.setdefault(k.partition, []).append(i)
-        for partition, some in wanted.items():
-            k, rows = keys[some[0]], np.array(some)
-            bases, lasts = (np.array([getattr(keys[i], end) for i in some]) for end in ("base", "last"))
-            for index in of_partition(self._indexes[at], partition):
-                inside = rows[(bases >= index["base"]) & (lasts <= index["last"])]
-                if len(inside):
-                    found[inside] |= self._listed_by(PartitionId(k.topic, k.revision, partition), index, names[inside])
-        answers: list[bool] = found.tolist()
-        return answers
-
-    def _listed_by(self, p: PartitionId, index: Any, names: Rows) -> Rows:
-        """Return which of the names an index object lists; all of them if that is unknown."""
-        which = bytes(index["name"])
-        if which not in self._listed:
-            try:
-                self._listed[which] = _sorted(read_index(self._store, p, index.reshape(1))["name"])
-            except UNREADABLE:
-                self._listed[which] = None
-            if len(self._listed) > _INDEXES_KEPT:
-                self._listed.popitem(last=False)
-        listed = self._listed[which]
-        return np.ones(len(names), bool) if listed is None else places(listed, names)[1]
 
 
 def _sorted(names: Rows) -> Rows:

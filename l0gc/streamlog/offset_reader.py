@@ -33,10 +33,8 @@ from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks, select
 from l0gc.streamlog.ingest.headers_and_times import column_of
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_key
 from l0gc.streamlog.level_one import parquet
-from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.values import parser_of
 from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
 
@@ -309,17 +307,14 @@ class OffsetReader:
 
     def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
         """Yield the requested L1 objects and holes, partition by partition in order of offset."""
-        state = JournalState(topics={known.revision: known})
         reconciled = known.values(known.reconciled, self._partitions, -1)
         for at in np.flatnonzero((self._next < self._ends) & (self._next <= reconciled)).tolist():
             start, end = int(self._next[at]), int(self._ends[at])
             p = self._topic.id(int(self._partitions[at]))
-            with _holding(at, start):
-                for f in files_of(self._cluster.store, p, state, start):
-                    if f.base_offset >= end:
-                        break
-                    if f.last_offset >= start:
-                        yield at, parquet.WantedFile(l1_key(p, f), f, start, end)
+            for f in known.files(p.partition, start):
+                if f.base_offset >= end:
+                    break
+                yield at, parquet.WantedFile(l1_key(p, f), f, start, end)
 
     # -- L0 ------------------------------------------------------------------------------------------------------------
 

@@ -271,7 +271,8 @@ class _RunReader:
         """Return about how much memory each partition's records take."""
         partitions, starts, ends = self._ranges["partition"], self._ranges["base"], self._ranges["last"] + 1
         stored = l0_bytes(known, partitions, starts, ends)
-        for rows in (known.l1, known.index) if len(partitions) else ():
+        if len(partitions):
+            rows = known.l1
             at, there = places(partitions, rows["partition"])
             mine = there & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))

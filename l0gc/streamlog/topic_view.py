@@ -13,15 +13,13 @@ from typing import Final, Literal, TypeVar
 import numpy as np
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
+from l0gc.errors import UNREADABLE, CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows, places
-from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
+from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_key
 from l0gc.streamlog.level_one.give_up import oldest_in_hole
-from l0gc.streamlog.level_one.index import UNREADABLE, files_of, l1_key
 from l0gc.streamlog.level_one.parquet import WantedFile, open_l1, read_l1
 
 Found = TypeVar("Found")
@@ -101,10 +99,8 @@ class TopicView:
         self.reconciled = known.values(known.reconciled, self.partitions, -1)
 
     def files(self, partition: int, start: int) -> list[L1File]:
-        """Return the L1 objects of a partition with records from `start` on. Raises as `files_of`."""
-        state = JournalState(topics={self.topic.revision: self._known})
-        listed = files_of(self._cluster.store, self.topic.id(partition), state, start)
-        return [f for f in listed if f.last_offset >= start]
+        """Return the L1 objects of a partition with records from `start` on."""
+        return self._known.files(partition, start)
 
     def l0_bytes(self, starts: Rows, ends: Rows) -> Rows:
         """Return about how many bytes of L0 these ranges take; there is one for each partition of the run."""

@@ -248,16 +248,15 @@ def describe_topic(
 
 
 def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffsets:
-    view, l1, index = known.view(partition), known.l1_of(partition), known.index_of(partition)
-    listed = len(l1) + int(index["rows"].sum())
+    view, l1 = known.view(partition), known.l1_of(partition)
     return PartitionOffsets(
         partition,
         journal,
         view.log_start_offset,
         view.last_reconciled_offset,
         view.next_offset,
-        listed,
-        int(l1["bytes"].sum() + index["bytes"].sum()),
+        len(l1),
+        int(l1["bytes"].sum()),
     )
 
 

@@ -14,13 +14,10 @@ import l0gc.collect.remover
 from l0gc.cli.sweep import vacuumed
 from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
 from l0gc.collect.garbage import (
-    DROPPED_INDEX,
     DROPPED_L1,
     KINDS,
-    ORPHANED_INDEX,
     ORPHANED_L1,
     Amounts,
-    DroppedBatch,
     Fact,
 )
 from l0gc.collect.gc_steps import VACUUM
@@ -38,7 +35,7 @@ from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.scans import KEEP_DAYS
-from tests.support.garbage import DATA, INDEX, FakeGarbage, key_of
+from tests.support.garbage import DATA, FakeGarbage, key_of
 from tests.support.l0_buckets import Backwards
 from tests.support.memory_store import MemoryStore, memory_cluster, publish_m
 
@@ -73,13 +70,13 @@ def planted(store: MemoryStore) -> FakeGarbage:
     source = FakeGarbage(fence_at=10)
     now = store.clock.ms
     old = put(store, "l1/dropped/a", "l1/dropped/b")
-    source.drop(0, now - 2 * HOUR_MS, 3, DroppedBatch(DROPPED_L1, old))
-    source.drop(0, now - 2 * HOUR_MS, 3, DroppedBatch(DROPPED_INDEX, put(store, "l1/dropped/index")))
-    source.drop(1, now - HOUR_MS // 2, 3, DroppedBatch(DROPPED_L1, put(store, "l1/dropped/young")))
-    source.drop(1, now - 2 * HOUR_MS, 19, DroppedBatch(DROPPED_L1, put(store, "l1/dropped/of-this-epoch")))
-    put(store, *(key_of(e, f"orphan-{e}") for e in (1, 9, 10, 15)))
-    put(store, key_of(2, "orphan", INDEX), f"{INDEX}foreign", f"{DATA}foreign")
-    source.named = {key_of(3, "named"), key_of(4, "named", INDEX)}
+    source.drop(0, now - 2 * HOUR_MS, 3, old)
+    source.drop(0, now - 2 * HOUR_MS, 3, put(store, "l1/dropped/c"))
+    source.drop(1, now - HOUR_MS // 2, 3, put(store, "l1/dropped/young"))
+    source.drop(1, now - 2 * HOUR_MS, 19, put(store, "l1/dropped/of-this-epoch"))
+    put(store, *(key_of(e, f"orphan-{e}") for e in (1, 8, 9, 10, 15)))
+    put(store, f"{DATA}foreign")
+    source.named = {key_of(3, "named")}
     put(store, *source.named)
     for days in (1, 31):
         run = run_id(now - days * 86_400_000, "0123abcd")
@@ -94,7 +91,7 @@ def planted(store: MemoryStore) -> FakeGarbage:
 
 
 EVERY_KIND = {
-    "dropped_l1": 2, "dropped_index": 1, "orphaned_l1": 2, "orphaned_index": 1,
+    "dropped_l1": 3, "orphaned_l1": 3,
     "run_records": 3, "scan_snapshots": 1,
 }  # fmt: skip
 
@@ -112,11 +109,11 @@ def test_a_dry_run_says_of_every_kind_what_the_run_that_follows_deletes() -> Non
     assert dry.deleted == done.deleted
     gone = before.keys() - store.objects.keys()
     assert len(gone) == sum(EVERY_KIND.values())
-    assert {k for k in gone if k.startswith((DATA, INDEX))} == {
-        key_of(1, "orphan-1"), key_of(9, "orphan-9"), key_of(2, "orphan", INDEX),
+    assert {k for k in gone if k.startswith(DATA)} == {
+        key_of(1, "orphan-1"), key_of(8, "orphan-8"), key_of(9, "orphan-9"),
     }  # fmt: skip
-    assert source.purged_keys == ["l1/dropped/a", "l1/dropped/b", "l1/dropped/index"]
-    assert (done.unparsable, sorted(done.unparsable_samples)) == (2, [f"{DATA}foreign", f"{INDEX}foreign"])
+    assert source.purged_keys == ["l1/dropped/a", "l1/dropped/b", "l1/dropped/c"]
+    assert (done.unparsable, sorted(done.unparsable_samples)) == (1, [f"{DATA}foreign"])
     assert source.fences == [10]
 
 
@@ -158,7 +155,7 @@ def test_an_orphan_is_below_the_fence_and_not_needed(fact: Fact, goes: bool) -> 
 def test_the_order_is_fence_then_look_then_list() -> None:
     class Telling(MemoryStore):
         def scan(self, prefix: str, start_after: str = "") -> Iterator[object]:  # type: ignore[override]
-            if prefix in (DATA, INDEX):
+            if prefix == DATA:
                 source.events.append("list")
             yield from super().scan(prefix, start_after)
 
@@ -166,7 +163,7 @@ def test_the_order_is_fence_then_look_then_list() -> None:
     source = FakeGarbage(fence_at=10)
     put(store, key_of(1, "orphan"))
     vacuum(cluster, source)
-    assert source.events == ["look", "fence", *["look at a part", "list"] * 2, "scanned"]
+    assert source.events == ["look", "fence", "look at a part", "list", "scanned"]
 
 
 def test_without_a_fence_nothing_is_listed() -> None:
@@ -267,21 +264,20 @@ class Stubborn(MemoryStore):
         return [DeleteFailure(k, "AccessDenied", "locked") for k in keys if k in self.kept]
 
 
-def test_what_could_not_be_deleted_is_not_purged_and_what_leads_to_it_stays() -> None:
+def test_what_could_not_be_deleted_is_not_purged() -> None:
     store = Stubborn()
     cluster, _ = a_cluster(store)
     source = FakeGarbage()
-    trees = {"index": put(store, "a", "b"), "free": put(store, "x", "y")}
-    source.drop(0, 0, 0, DroppedBatch(DROPPED_INDEX, put(store, "index", "free"), trees))
-    source.drop(1, 0, 0, DroppedBatch(DROPPED_L1, put(store, "c", "d")))
+    source.drop(0, 0, 0, put(store, "a", "b"))
+    source.drop(1, 0, 0, put(store, "c", "d"))
     store.kept = frozenset({"b", "d"})
     done = vacuum(cluster, source)
     assert isinstance(done.problem, PartialFailureError)
     assert "2 objects could not be deleted; the first is b: AccessDenied locked (allow s3:Delete" in str(done.problem)
     assert "The rest is done" in str(done.problem)
-    assert {k for k in store.objects if "/" not in k} == {"b", "index", "d"}
-    assert source.purged_keys == ["free", "c"]
-    assert counts(done) == {DROPPED_L1: 4, DROPPED_INDEX: 1}
+    assert {k for k in store.objects if "/" not in k} == {"b", "d"}
+    assert source.purged_keys == ["a", "c"]
+    assert counts(done) == {DROPPED_L1: 2}
 
 
 def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
@@ -289,15 +285,14 @@ def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
     store = Stubborn()
     cluster, _ = a_cluster(store)
     source = FakeGarbage(fence_at=9)
-    source.drop(0, 0, 0, DroppedBatch(DROPPED_L1, put(store, "a", "b")))
-    source.drop(0, 0, 0, DroppedBatch(DROPPED_INDEX, put(store, "index")))
-    source.drop(0, 0, 0, DroppedBatch(DROPPED_INDEX, put(store, "tree"), {"tree": put(store, "c")}))
+    source.drop(0, 0, 0, put(store, "a", "b"))
+    source.drop(0, 0, 0, put(store, "c"))
     put(store, key_of(1, "orphan"), key_of(2, "held"))
     store.kept = frozenset({"b", key_of(2, "held")})
     done = vacuum(cluster, source)
     assert isinstance(done.problem, PartialFailureError)
-    assert source.purged_keys == ["a", "index", "tree"]
-    assert counts(done) == {DROPPED_L1: 2, DROPPED_INDEX: 2, ORPHANED_L1: 1}
+    assert source.purged_keys == ["a", "c"]
+    assert counts(done) == {DROPPED_L1: 2, ORPHANED_L1: 1}
     assert source.events[-1] == "scanned"
     assert source.left == [key_of(2, "held")]  # what belongs to it is not forgotten
 
@@ -381,7 +376,6 @@ def test_an_external_log_has_old_records_alone() -> None:
     planted(store)
     done = vacuum(cluster, None)
     assert counts(done) == {k: n for k, n in EVERY_KIND.items() if not k.startswith(("dropped", "orphaned"))}
-    assert ORPHANED_INDEX not in counts(done)
 
 
 # -- old records ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from l0gc.errors import L0gcError, NotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.pins import create_pin
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
@@ -59,11 +59,8 @@ def _want(truth: bool, text: str) -> None:
 
 
 def only_named_is_left(view: View) -> None:
-    """Raises `BrokenError` if an L1 or index object is there that no journal names, or none is that one names."""
-    named = {l1_key(p, f) for p, j in view.partitions.items() for f in files_of(view.cluster.store, p, j)}
-    for p, j in view.partitions.items():
-        if (topic := j.topics.get(p.revision)) is not None:
-            named |= {index_key(p, row) for row in topic.index_of(p.partition)}
+    """Raises `BrokenError` if an L1 object is there that no journal names, or none is that one names."""
+    named = {l1_key(p, f) for p, j in view.partitions.items() for f in j.topic(p.revision).files(p.partition)}
     there = {k for k in view.keys if k.startswith("level_one/")}
     _want(there >= named, f"gone are {sorted(named - there)}")
     _want(there <= named, f"left over are {sorted(there - named)}")
@@ -160,7 +157,7 @@ def _kept_house(view: View, scene: Scene) -> None:
 
 def _merged(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
-        named = list(files_of(view.cluster.store, p, j))
+        named = j.topic(p.revision).files(p.partition)
         _want(p.topic != TOPIC or len(named) < LIFTS, f"{p} still has {len(named)} L1 objects")
 
 

@@ -11,7 +11,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.crash.scenes import Records, Scene
@@ -107,7 +107,7 @@ def check(
                 raise BrokenError(f"{p} needs {e.key}, which M = {view.watermark} lets go")
         start = journal.topic(p.revision).view(p.partition).log_start_offset
         last = journal.topic(p.revision).view(p.partition).last_reconciled_offset
-        files = list(files_of(view.cluster.store, p, journal))
+        files = journal.topic(p.revision).files(p.partition)
         at = min(start, files[0].base_offset) if files else last + 1
         if files and files[0].last_offset < start:
             raise BrokenError(f"{p} has {l1_key(p, files[0])} in L1, which lies below its log start offset {start}")

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one, level_one_index
+from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
@@ -214,7 +214,6 @@ def _littered(scratch: Path) -> _Builder:
     topic = b.cluster.controller.snapshot().topic(TOPIC)
     for n in range(2):
         b.store.put(level_one(topic.id(n), 1, 0, 9, b.cluster.runtime.new_id()), b"orphan")
-        b.store.put(level_one_index(topic.id(n), 1, b.cluster.runtime.new_id()), b"orphan")
     for _ in range(3):  # epochs of grace
         b.cluster.controller.advance()
     return b

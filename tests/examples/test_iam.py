@@ -44,13 +44,11 @@ from l0gc.integrations.spark.source import L0gcDataSource
 from l0gc.keys import (
     ATTEMPTS,
     L1_DATA,
-    L1_INDEX,
     RUNS,
     SCANS,
     KeyLayout,
     PartitionId,
     level_one,
-    level_one_index,
 )
 from tests.examples.iam import FOLDER, PAGE, page, policies, written
 from tests.flows.test_secrets import IN_ONE
@@ -71,22 +69,16 @@ NOT_TRIED = {
     ("expirer", "s3:PutObject", "l0gc/controller/log/*"): "a command ticks when an epoch is due",
     ("expirer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "the same",
     ("expirer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
-    ("expirer", "s3:PutObject", "level_one/index/*"): "there are no index objects",
     ("reconciler", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
-    ("reconciler", "s3:GetObject", "level_one/*"): "there are few L1 objects, so none to merge, and no index objects",
-    ("reconciler", "s3:PutObject", "level_one/index/*"): "the same",
+    ("reconciler", "s3:GetObject", "level_one/*"): "there are few L1 objects, so none to merge",
     ("collector", "s3:GetObject", "level_one/*"): "the same",
-    ("collector", "s3:PutObject", "level_one/index/*"): "the same",
     ("housekeeper", "s3:DeleteObject", "l0gc/controller/*"): "log entries are truncated when they are 15 minutes old",
     ("housekeeper", "s3:DeleteObject", "l0gc/journal/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/controller/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/journal/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/watermarks/scans/*"): "scans are removed when there are very many",
     ("collector", "s3:DeleteObject", "level_one/data/*"): "a vacuum is not due",
-    ("collector", "s3:DeleteObject", "level_one/index/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/attempts/*"): "the same",
-    ("vacuumer", "s3:GetObject", "level_one/index/*"): "the deleted topic has no index objects",
-    ("vacuumer", "s3:DeleteObject", "level_one/index/*"): "the same",
     ("vacuumer", "s3:PutObject", "l0gc/controller/checkpoint/*"): "a writer takes a checkpoint after 200 entries",
     ("vacuumer", "s3:PutObject", "l0gc/journal/*/checkpoint/*"): "the same",
     ("vacuumer", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
@@ -231,9 +223,8 @@ def test_by_its_policy_only_a_role_that_collects_can_delete_data_and_nobody_can_
 
     key = "level_zero/data/000/000000000000000001/x"
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", key)} == {"sweeper", "collector"}
-    l1 = ("level_one/data/events-1/00000/000000000000000001/x", "level_one/index/events-1/00000/000000000000000001/x")
-    for path in l1:
-        assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", path)} == {"vacuumer", "collector"}
+    path = "level_one/data/events-1/00000/000000000000000001/x"
+    assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObject", path)} == {"vacuumer", "collector"}
     assert {n for n, p in POLICIES.items() if may(p, "s3:PutObject", key)} == {*WRITES_L0}
     assert {n for n, p in POLICIES.items() if may(p, "s3:DeleteObjectVersion", key)} == set()
     published = {n for n, p in POLICIES.items() if may(p, "s3:PutObject", "l0gc/watermarks/published.json")}
@@ -246,7 +237,6 @@ def planted(revision: int, name: str) -> dict[str, str]:
     return {
         KeyLayout().data_prefix: KeyLayout(shards=4).format(0, 0, name),
         L1_DATA: level_one(partition, 0, 0, 9, name),
-        L1_INDEX: level_one_index(partition, 0, name),
         RUNS: f"{RUNS}20200101T000000Z-0123abcd/run.json",
         ATTEMPTS: attempt_key("a-job-of-long-ago"),
         SCANS: f"{SCANS}{1:015}-{name}",

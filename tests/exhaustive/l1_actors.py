@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 import l0gc.streamlog.level_one.give_up
-import l0gc.streamlog.level_one.index
 import l0gc.streamlog.level_one.merge
 import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.level_one.parquet
@@ -44,9 +43,8 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, is_hole, name_bytes
-from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file
+from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file, l1_key
 from l0gc.streamlog.level_one.give_up import LostBlock, give_up
-from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
 from l0gc.streamlog.level_one.parquet import (
@@ -166,10 +164,9 @@ class Reconciler(Actor):
         done = commit.run({TOPIC.revision: files})
         if any("fenced off" not in e for e in done.errors) or (done.errors and any(before)):
             raise BrokenError(str(done.errors))
-        if any(before) and done.records != before[0]:
-            known = cluster.journal(0).state.names(TOPIC.revision)
-            if done.records or any(bytes(name) in known for name in files["name"]):
-                raise BrokenError(f"{before[0]} records landed, and its second try counts {done.records}")
+        named = cluster.journal(0).state.has_named(TOPIC.revision, files).any()
+        if any(before) and done.records != before[0] and (done.records or named):
+            raise BrokenError(f"{before[0]} records landed, and its second try counts {done.records}")
         again = self._again and local.step == "commit"
         return local._replace(step="again" if again else "", plan=(*local.plan, done.records) if again else local.plan)
 
@@ -394,14 +391,10 @@ def _rewrite(
 
 
 @contextmanager
-def small(state_rows: int) -> Iterator[None]:
-    """While this holds, a partition has so many L1 rows in the state, the others in index objects; two objects are merged;
-    and what is in L1 is no Parquet."""
+def small() -> Iterator[None]:
+    """While this holds, two objects are merged, and what is in L1 is no Parquet."""
     level_one = l0gc.streamlog.level_one
     patches = [
-        (level_one.index, "STATE_ROWS", state_rows),
-        (level_one.reconcile, "STATE_ROWS", state_rows),
-        (level_one.index, "KEPT_ROWS", max(1, state_rows // 2)),
         (level_one.merge_plan, "OBJECTS", 1),
         (level_one.rewrite, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),

@@ -139,7 +139,7 @@ class Replica:
 
 
 class Store:
-    """The bucket: L1 and index objects are the world's, everything else is nobody's here. See `ObjectStore`."""
+    """The bucket: L1 objects are the world's, everything else is nobody's here. See `ObjectStore`."""
 
     quotes_etags = True
 

@@ -39,23 +39,12 @@ L1_SCOPES = (
     L1Scope("read-while-vacuumed", (Reader("read"), M, V), waiting=0),
     L1Scope("lifted-merged-and-vacuumed", (R, M, V), ticks=1),
     L1Scope("expired-merged-and-vacuumed", (E1, M, V), waiting=0, ticks=1),
-    # Older objects are in an index object, which a reconciler writes anew.
-    L1Scope("listed-and-lifted", (R, V), lifted=3, state_rows=1),
-    L1Scope("listed-and-merged", (M, V), lifted=4, waiting=0, state_rows=1),
-    L1Scope("listed-and-expired", (E, V), lifted=4, waiting=0, state_rows=1),
-    L1Scope("listed-lifted-and-merged", (R, M), lifted=3, state_rows=1, ticks=1),
-    L1Scope("listed-and-read", (Reader("read"), R), state_rows=1),
     # Some of what a commit named has expired, or is merged, and is purged, when it runs again; or the topic is deleted.
     L1Scope("repeated-and-expired", (A, E1, V), lifted=0, waiting=2),
     L1Scope("repeated-and-merged", (A, M, V), lifted=1, waiting=2),
     L1Scope("repeated-and-deleted", (A, D, V), lifted=0, waiting=2, ticks=1),
     # Two reconcilers of the same records; one is a loser both times.
     L1Scope("repeated-by-two", (A, B, E1), lifted=0, waiting=2),
-    # An index object lists some of what a commit named, and is cut by an expiry before it runs again.
-    L1Scope("listed-and-repeated", (A, E), lifted=0, waiting=3, state_rows=1),
-    L1Scope("listed-repeated-and-vacuumed", (A, E1, V), lifted=0, waiting=2, state_rows=1),
-    L1Scope("listed-repeated-and-merged", (A, M, V), lifted=0, waiting=3, state_rows=1, ticks=1),
-    L1Scope("listed-repeated-and-deleted", (A, D, V), lifted=0, waiting=3, state_rows=1, ticks=1),
     # A lost record, next or in the middle, is given up while others are lifted, also what was read before it was lost.
     L1Scope("given-up-and-lifted", (G, R, Reconciler("s")), waiting=3, lost=(3,), ticks=1),
     L1Scope("given-up-and-repeated", (G, A), lifted=1, waiting=3, lost=(2,), ticks=1),
@@ -67,7 +56,6 @@ L1_SCOPES = (
     # The topic gets another value schema, while a reconciler and a merge go on by the one before.
     L1Scope("altered-and-merged", (R, L, Alterer("a")), ticks=0),
     L1Scope("altered-lifted-and-merged", (R, Reconciler("s"), L, Alterer("a")), lifted=1, waiting=2, ticks=0),
-    L1Scope("listed-and-given-up", (Giver("g", 3), R, V), waiting=3, lost=(3,), state_rows=1, ticks=1),
 )
 L1_WHOLE = {s.name: s for s in L1_SCOPES}
 """All of them; each is searched to its end."""

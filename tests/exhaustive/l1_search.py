@@ -1,6 +1,6 @@
 """Every interleaving of what changes L1, breadth first: reconcilers, merges, expiries, vacuums, a deletion, and readers.
 
-A state is the journal's log, the L1 and index objects that are there, the cluster epoch, and where each process stands. What
+A state is the journal's log, the L1 objects that are there, the cluster epoch, and where each process stands. What
 a process does next follows from the answers that it has had, so l0gc's code runs once for each process and history (see
 `store.py`). A process that is killed is one that never goes on; so in each state, whatever processes are in the middle of,
 ticks and two vacuums are tried at once: then there must be exactly what the journal names.
@@ -47,7 +47,6 @@ class L1Scope:
         waiting: how many records wait to be lifted.
         lost: which of the records that wait are lost from the beginning of the search on, by their offsets.
         ticks: how often the cluster epoch goes up, at whatever times.
-        state_rows: how many L1 rows of a partition the journal's state has at the most; older ones go into index objects.
     """
 
     name: str
@@ -56,7 +55,6 @@ class L1Scope:
     waiting: int = 1
     lost: tuple[int, ...] = ()
     ticks: int = 2
-    state_rows: int = 64
 
 
 class State(NamedTuple):
@@ -123,7 +121,7 @@ class L1Search:
 
     def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
         """See `breadth.search`."""
-        with small(self._scope.state_rows):
+        with small():
             found = search(
                 self._scope.name,
                 self._first(),
@@ -257,7 +255,7 @@ class L1Search:
         raise AssertionError(call)
 
     def _bucket(self, state: State) -> dict[str, bytes]:
-        """The L1 and index objects that are there."""
+        """The L1 objects that are there."""
         there = self._contents.get(state.there)
         if there is None:
             there = self._contents[state.there] = dict(self._there.values[state.there])

@@ -13,7 +13,7 @@ import pytest
 
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.journal.topic import l1_key
 from tests.support.cli import ended_here, founded
 from tests.support.outcomes import Behaviour, Outcome, Passing, Refusal, Request
 from tests.support.proxy import Proxy

@@ -10,14 +10,13 @@ import pytest
 from l0gc.collect.attempts import attempt_key
 from l0gc.collect.garbage import KINDS
 from l0gc.collect.plan import run_id
-from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one, level_one_index
+from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.support.cli import ended_here, founded, l0gc
 from tests.support.merge import merge
 from tests.support.proxy import Proxy
-from tests.support.reconcile import spill_early
 
 pytestmark = pytest.mark.weed
 
@@ -54,7 +53,6 @@ def planted(store: S3Store) -> S3Store:
     l0gc("housekeep")
     p = PartitionId("events", 1, 0)
     store.put(level_one(p, 1, 0, 9, name_of(1)), b"orphan")
-    store.put(level_one_index(p, 1, name_of(2)), b"orphan")
     store.put("level_one/data/README", b"foreign")
     for _ in range(3):
         cluster.controller.advance()
@@ -75,23 +73,19 @@ def test_the_run_deletes_what_the_dry_run_says_and_the_topic_is_whole(planted: S
     assert everything(planted) == before
     done = l0gc("vacuum", *NOW)
     assert dry["deleted"] == done["deleted"]
-    assert counts(done) == {"dropped_l1": 9, "orphaned_l1": 1, "orphaned_index": 1}
+    assert counts(done) == {"dropped_l1": 9, "orphaned_l1": 1}
     assert done["unparsable"] == 1
     assert len({k for k in everything(planted) if k.startswith("level_one/")}) == 3
     assert records() == there
     (run,) = l0gc("runs", "list")["runs"]
     assert (run["run_id"], run["command"], run["kinds"]) == (done["run_id"], "vacuum", done["deleted"])
-    assert l0gc("runs", "show", run["run_id"])["by_status"] == {"deleted": 11}
+    assert l0gc("runs", "show", run["run_id"])["by_status"] == {"deleted": 10}
     assert counts(l0gc("vacuum", *NOW)) == {}
     assert f"{ATTEMPTS}vacuum.json" in everything(planted)
 
 
-def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred days later, by a proxy that moves the store's clock; with an index object that another one has replaced."""
-    spill_early(monkeypatch, 1, 1)
-    lift(planted, 2)
-    for _ in range(3):
-        Handles(planted).controller.advance()
+def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store) -> None:
+    """A hundred days later, by a proxy that moves the store's clock."""
     planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
     planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000", b"x")
     planted.put(attempt_key("a-job-of-long-ago"), b"{}")
@@ -107,13 +101,13 @@ def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store, mon
 def test_the_grace_and_the_age_are_waited_for(planted: S3Store) -> None:
     assert counts(l0gc("vacuum")) == {}
     assert counts(l0gc("vacuum", "--l1-grace", "0s")) == {"dropped_l1": 9}
-    assert counts(l0gc("vacuum", "--orphan-age", "0s")) == {"orphaned_l1": 1, "orphaned_index": 1}
+    assert counts(l0gc("vacuum", "--orphan-age", "0s")) == {"orphaned_l1": 1}
 
 
 @pytest.mark.thorough
 def test_the_metrics_of_a_vacuum_have_every_kind(planted: S3Store, tmp_path: Path) -> None:
     l0gc("vacuum", *NOW, "--metrics-file", str(tmp_path / "m.prom"))
     text = (tmp_path / "m.prom").read_text()
-    for name, value in (("dropped_l1", 9), ("orphaned_l1", 1), ("orphaned_index", 1), ("run_records", 0)):
+    for name, value in (("dropped_l1", 9), ("orphaned_l1", 1), ("run_records", 0)):
         assert f'l0gc_vacuumed_{name}_objects_total{{command="vacuum",step="vacuum"' in text
         assert f"}} {float(value)}\n" in text

@@ -29,10 +29,10 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import RECONCILE, Closed, ClosedTopic, JournalEntry, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import NUMBER
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.journal import edit
@@ -146,7 +146,7 @@ def contents(store: S3Store) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def kept(weed: SeaweedFS) -> Iterator[Kept]:
-    """Topics with records in L1 and in L0, a partition with an index object, a deleted topic, garbage above and below M."""
+    """Topics with records in L1 and in L0, a partition with many L1 objects, a deleted topic, garbage above and below M."""
     config = StoreConfig("t-verify", "some/prefix/", weed.endpoint_url, weed.region)
     with pytest.MonkeyPatch.context() as patch:
         for key, value in weed.environment().items():
@@ -171,7 +171,6 @@ def kept(weed: SeaweedFS) -> Iterator[Kept]:
         store.put(LAYOUT.format(0, cluster.controller.epoch(), UUID), b"never committed")
         watermark = publish_m(cluster)
         assert 0 < watermark < cluster.controller.epoch()
-        assert len(events_of(cluster).index_of(0))
         yield Kept(config, contents(store), watermark)
 
 
@@ -233,7 +232,6 @@ def nothing_is_wrong(bucket_of_events: Bucket, kept: Kept, *args: str) -> None:
         "extents": 4,
         "l0_objects": 7,
         "l1_objects": 66 + 1 + 5 + 3 + 1,
-        "index_objects": 1,
         "bytes_read": l1_bytes + sum(len(kept.objects[k]) for k in live),
         "holes": 0,
     }
@@ -273,7 +271,7 @@ def _lose_entries(b: Bucket) -> None:
 
 
 def _gap_in_l1(t: TopicState) -> None:
-    t.l1 = t.l1[1:]
+    t.l1_list = RowList(t.l1[1:])
 
 
 def _late_log_start(t: TopicState) -> None:
@@ -306,11 +304,6 @@ DAMAGES: dict[str, tuple[Damage, list[str], Sequence[str]]] = {
         ["--min-age", "0s"],
     ),
     "an L1 object may be somebody's yet": (lambda b: b.store.put(level_one(b.p, 1, 50, 59, UUID), b"x"), [], []),
-    "an index object is gone": (
-        lambda b: b.store.delete([index_key(b.p, b.events.index_of(0)[0])]),
-        ["index_unreadable"],
-        [],
-    ),
     "M is above live objects": (lambda b: b.publish(b.l0.epoch), ["live_below_watermark"] * 3, []),
     "M is above the cluster epoch": (
         lambda b: b.publish(99),

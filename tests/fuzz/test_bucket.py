@@ -29,9 +29,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.streamlog.ingest.headers_and_times import Record
-from l0gc.streamlog.level_one import index
-from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.index import files_of, l1_key
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.histogram import read_listing
@@ -60,7 +58,7 @@ def sweep(cluster: Handles) -> object:
 
 
 def a_bucket() -> StrictStore:
-    """Data of several epochs, in L0, in L1 and in index objects; checkpoints, truncated logs, what runs left, an M."""
+    """Data of several epochs, in L0 and in L1; checkpoints, truncated logs, what runs left, an M."""
     store = StrictStore()
     first = memory_cluster(store, bootstrap=False)
     first.controller.bootstrap(shards=SHARDS, journals=JOURNALS)
@@ -86,10 +84,7 @@ def a_bucket() -> StrictStore:
 @functools.cache
 def the_bucket() -> MemoryStore:
     """It takes seconds to write, so it is written when a test needs it, and once."""
-    with pytest.MonkeyPatch.context() as few:  # so that a bucket of some objects has index objects, too
-        for module, name, rows in ((runs, "STATE_ROWS", 2), (index, "STATE_ROWS", 2), (index, "KEPT_ROWS", 1)):
-            few.setattr(module, name, rows)
-        return a_bucket()
+    return a_bucket()
 
 
 @functools.cache
@@ -100,7 +95,7 @@ def the_keys() -> list[str]:
 KINDS = [
     "l0gc/format", "l0gc/controller/log", "l0gc/controller/checkpoint", "l0gc/journal/.*/log", "l0gc/journal/.*/checkpoint",
     "l0gc/.*/boundary", "l0gc/watermarks/published", "l0gc/watermarks/scans", "l0gc/attempts", "l0gc/runs",
-    "level_zero", "level_one/data", "level_one/index",
+    "level_zero", "level_one/data",
 ]  # fmt: skip
 
 
@@ -181,7 +176,7 @@ def data_of(store: MemoryStore) -> set[str]:
 
 
 def needed(store: MemoryStore) -> set[str]:
-    """Every data object that the journals name, index objects apart."""
+    """Every data object that the journals name."""
     cluster = process(store, 908)
     topic = cluster.controller.snapshot().topic("events")
     found: set[str] = set()
@@ -189,7 +184,7 @@ def needed(store: MemoryStore) -> set[str]:
         state = cluster.journal(topic.journal_of(partition)).catch_up()
         p = topic.id(partition)
         found |= {e.key for e in state.topic(p.revision).extents(partition)} | {
-            l1_key(p, f) for f in files_of(store, p, state)
+            l1_key(p, f) for f in state.topic(p.revision).files(partition)
         }
     return found
 

@@ -75,7 +75,7 @@ ENTRY_BYTES: Final = PER_JOURNAL / APPENDS * (model.ENTRY_OBJECT_BYTES + PER_OBJ
 UNRECONCILED: Final = PER_JOURNAL * RECONCILE_S
 """Objects in a journal that are not in L1, before a run of reconcile."""
 L1_ROWS: Final = 64 * PARTITIONS / JOURNALS
-"""L1 rows of a journal: at most 64 of each partition; older ones are in index objects."""
+"""L1 rows of a journal, of 64 L1 objects in each partition."""
 CHECKPOINT: Final = (
     UNRECONCILED * (model.CHECKPOINT_OBJECT_BYTES + PER_OBJECT * model.CHECKPOINT_EXTENT_BYTES)
     + L1_ROWS * model.L1_ROW_BYTES

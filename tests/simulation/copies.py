@@ -23,12 +23,11 @@ from tests.simulation.world import World
 LOGS = "journals"
 BOUNDARIES = "boundaries of journals"
 PUBLISHED = "published.json"
-INDEXES = "index objects"
 FILES = "L1 objects"
 CONTROLLER = "the controller log"
 L0 = "L0 objects"
-PARTS = (LOGS, BOUNDARIES, PUBLISHED, INDEXES, FILES, CONTROLLER, L0)
-DATA = {INDEXES: "level_one/index/", FILES: "level_one/data/", L0: "level_zero/"}
+PARTS = (LOGS, BOUNDARIES, PUBLISHED, FILES, CONTROLLER, L0)
+DATA = {FILES: "level_one/data/", L0: "level_zero/"}
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Copy:
             self.put_back(world, folder, newer_vanish=False)
 
     def needs(self) -> frozenset[str]:
-        """The objects that its logs name: L0 for what is not reconciled, L1 and index objects. Of deleted topics, too."""
+        """The objects that its logs name: L0 for what is not reconciled, L1 objects. Of deleted topics, too."""
         live = {key for s in self.shadows.values() for t in s.topics.values() for key in s.keys(t.topic_id)}
         return frozenset(live.union(*(s.l1.named for s in self.shadows.values())))
 
@@ -146,10 +145,8 @@ class Restore:
             copy.put_log_back(world, journal)
         for journal in sorted(self.boundaries):
             copy.put_boundary_back(world, journal)
-        indexes = {k for k in world.store.objects if k.startswith(DATA[INDEXES])}
         for part in sorted(self.parts & DATA.keys()):
             copy.put_back(world, DATA[part], newer_vanish=self.newer_vanish)
-        watch.vanished = frozenset(indexes - world.store.objects.keys())
         if CONTROLLER in self.parts:
             copy.put_controller_back(world)
             watch.newest = copy_of(newest.controller)
@@ -175,8 +172,7 @@ class Restore:
             watch.forget([*lost, *(d.topic for d in newest.controller.deleted)])
             known = {*old, *(d.topic for d in copy.controller.deleted)}
             folders = tuple(
-                f"level_one/{kind}/{t.name}-{t.revision}/"
-                for kind in ("data", "index")
+                f"{DATA[FILES]}{t.name}-{t.revision}/"
                 for some in watch.topics_ever.values()
                 for t in some
                 if t not in known

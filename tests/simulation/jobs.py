@@ -80,14 +80,14 @@ def commit_again(world: World, cluster: Handles, r: Round, written: WrittenL1) -
 
 def _what_landed(world: World, r: Round, written: WrittenL1) -> dict[tuple[int, int, int], bool]:
     """The partitions of a round, as (journal, revision, partition), that a commit has landed of; whether its journal still
-    names one of the objects, or has dropped it by itself."""
+    names one of the objects, or has dropped it."""
     landed: dict[tuple[int, int, int], bool] = {}
     for (journal, revision), rows in written.files.items():
         l1 = world.watch.shadow(journal).l1
         for key, (partition, _) in spans_of_files(r.topics()[revision].name, revision, rows):
             if key in l1.ever:
                 place = journal, revision, partition
-                shows = key in l1.named or (key in l1.dropped and l1.dropped[key].alone)
+                shows = key in l1.named or key in l1.dropped
                 landed[place] = landed.get(place, False) or shows
     return landed
 

@@ -14,7 +14,7 @@ from l0gc.streamlog.controller.state import Retention
 from l0gc.streamlog.journal.entries import EXPIRE, Edit, JournalEntry
 from l0gc.streamlog.journal.rows import START, unpack
 from tests.simulation.shadow import Part, Shadow, TopicShadow
-from tests.simulation.shadow_l1 import Lists, Wrong
+from tests.simulation.shadow_l1 import Wrong
 
 if TYPE_CHECKING:
     from tests.simulation.watch import Watch
@@ -42,7 +42,7 @@ def check_expiry(shadow: Shadow, payload: bytes, retentions: Retentions, now_ms:
             reconciled = topic.parts.get(p, Part()).reconciled
             if start > reconciled + 1:
                 raise Wrong(f"{where} by its retention, and only what is before {reconciled + 1} is in L1")
-            files = shadow.l1.lists.get((t.revision, p), Lists()).files.values()
+            files = shadow.l1.files.get((t.revision, p), {}).values()
             left = sum(f.bytes for f in shadow.l1.files_ever.get((t.revision, p), []) if f.base >= start)
             by_size = any(-1 < r.bytes <= left for r in kept)
             oldest_ms = min((r.ms for r in kept if r.ms > -1), default=None)
@@ -58,8 +58,8 @@ def left_over(watch: Watch, now_ms: int) -> str:
     for topic in state.topics.values():
         retention = state.retention(topic)
         for p in range(topic.partitions):
-            lists = watch.shadow(topic.journal_of(p)).l1.lists.get((topic.revision, p), Lists())
-            files = sorted(lists.files.values(), key=lambda f: f.base)
+            listed = watch.shadow(topic.journal_of(p)).l1.files.get((topic.revision, p), {})
+            files = sorted(listed.values(), key=lambda f: f.base)
             if not files:
                 continue
             if retention.ms > -1 and now_ms - files[0].newest_ms > retention.ms:

@@ -156,7 +156,6 @@ def _drain(world: World, survivors: list[Process]) -> int:
     pins.in_the_quiet(world, cluster)
     pins.pass_all(world)
     holds.a_deleter_dies(world, cluster)
-    holds.a_topic_with_indexes_goes(world, cluster)
     _later(world, lambda: housekeep(cluster))
     if world.losses is not None:
         losses.give_all_up(world, cluster)
@@ -175,7 +174,8 @@ def _drain(world: World, survivors: list[Process]) -> int:
     swept = jobs.sweep(cluster)
     for _ in range(3):  # epochs of grace
         _later(world, cluster.controller.advance)
-    holds.vacuum(world, lambda: jobs.vacuum(cluster, 0, 0))
+    jobs.vacuum(cluster, 0, 0)
+    holds.check_vacuumed(world)
     for key in sorted(world.store.objects):
         kept = key in world.watch.foreign or key in needed or world.holds.for_good(key)
         if key.startswith(LAYOUT.data_prefix) and not kept:

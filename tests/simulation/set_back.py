@@ -2,7 +2,7 @@
 
 A cluster works under faults; a copy is taken at any moment, and work goes on, so that what the copy names is merged, swept
 and deleted. Then everything stops, and some parts are put back to the copy: logs of journals, boundaries, `published.json`,
-index objects, L1 and L0 objects, the controller log. Each command is tried in any order. It refuses, or does no harm:
+L1 and L0 objects, the controller log. Each command is tried in any order. It refuses, or does no harm:
 
 - a log that went back stays as it is, and nothing goes that the newest logs need;
 - with the newest put back, all is there, and the cluster works as ever;

@@ -103,7 +103,6 @@ def fingerprint(state: JournalState) -> int:
             t.log_start.tobytes(),
             tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
             t.l1.tobytes(),
-            t.index.tobytes(),
         )
         for t in state.topics.values()
     ]
@@ -190,7 +189,7 @@ class Shadow:
                     raise Wrong(f"took an L1 fence at {entry.epoch}, where {self.l1.fence} was")
                 self.l1.fence = entry.epoch
             case Purged():
-                self.l1.purged(entry.names, world.objects, world.vanished)
+                self.l1.purged(entry.names, world.objects)
             case SetBack():
                 if not max(self.newest, self.l1.fence) <= entry.epoch <= world.epoch:
                     raise Wrong(f"was accepted at {entry.epoch}, which is not fresh")
@@ -362,8 +361,7 @@ class Shadow:
                         f"though that may still need {self.needs(topic.revision, p)}"
                     )
         for revision, there in s.topics.items():
-            names = {bytes(n) for n in there.l1["name"]}, {bytes(n) for n in there.index["name"]}
-            if names != self.l1.names_in_state(revision):
+            if {bytes(n) for n in there.l1["name"]} != self.l1.names_in_state(revision):
                 raise Wrong(f"has a state with other L1 objects of revision {revision}")
         if {bytes(n) for n in s.dropped["name"]} != self.l1.dropped_names() or s.l1_fence != self.l1.fence:
             raise Wrong("has a state with other dropped objects, or another L1 fence")
@@ -378,5 +376,4 @@ class LandingWorld:
     watermark: int
     topic_names: Mapping[str, str]
     live: Container[str]
-    vanished: Container[str] = frozenset()
     lost: Container[str] = frozenset()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LAYOUT = KeyLayout(shards=4)
 L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _JOURNAL = re.compile(r"l0gc/journal/(\d{4})/(log|checkpoint)/(\d{20})")
-_L1_KEY = re.compile(r"level_one/(?:data|index)/(.+)-(\d+)/(\d{5})/(\d{18})/[^/]+")
+_L1_KEY = re.compile(r"level_one/data/(.+)-(\d+)/(\d{5})/(\d{18})/[^/]+")
 _CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})")
 _CONTROLLER_ENTRY = msgspec.msgpack.Decoder(ControllerEntry)
 
@@ -63,8 +63,8 @@ class Watch:
     """The invariants of one world.
 
     Where a log was set back, `protected` are the objects that the newest logs need; `strays` those of L1 whose topic only a
-    lost controller log had; `vanished` the index objects that the restore took away; `went_back` the journals whose older
-    log is there, until the newest is back or, where that is gone for good, until all that they need is in L1.
+    lost controller log had; `went_back` the journals whose older log is there, until the newest is back or, where that is
+    gone for good, until all that they need is in L1.
     """
 
     def __init__(self, world: World) -> None:
@@ -90,7 +90,6 @@ class Watch:
         self.protected: frozenset[str] = frozenset()
         self.strays: frozenset[str] = frozenset()
         self.went_back: frozenset[int] = frozenset()
-        self.vanished: frozenset[str] = frozenset()
         self.promises = Promises()
 
     # -- what there is --------------------------------------------------------------------------------------------------
@@ -117,7 +116,7 @@ class Watch:
         return part.start if part is not None else 0
 
     def is_kept(self, key: str) -> bool:
-        """Whether the lost part of a log that was set back, and accepted, may have named an L1 or index object."""
+        """Whether the lost part of a log that was set back, and accepted, may have named an L1 object."""
         m = _L1_KEY.fullmatch(key)
         topics = self.topics_ever.get((m[1], int(m[2])), []) if m is not None else []
         return m is not None and any(
@@ -125,7 +124,7 @@ class Watch:
         )
 
     def named(self) -> set[str]:
-        """The L1 and index objects that journals name."""
+        """The L1 objects that journals name."""
         return {key for s in self.shadows.values() for key in s.l1.named}
 
     def shadow(self, journal: int) -> Shadow:
@@ -177,7 +176,7 @@ class Watch:
             there: Mapping[str, Any] = self._world.store.objects
             if lost:
                 there = ChainMap(dict.fromkeys(lost), self._world.store.objects)
-            seen = LandingWorld(there, self.epoch, self.watermark, self.names, self.topics(), self.vanished, lost)
+            seen = LandingWorld(there, self.epoch, self.watermark, self.names, self.topics(), lost)
             entry = shadow.land(offset, body, seen)
             if isinstance(entry, Edit) and self._world.weather.schemas:
                 self._check_numbers(entry)
@@ -369,13 +368,13 @@ class Watch:
         """L1 goes when a journal has dropped it long enough ago, or after the fence of a journal that never named it."""
         shadows = self.shadows.values()
         if any(key in s.l1.named for s in shadows):
-            self._fail(f"{key} was deleted, though it holds records of a partition, or lists what does")
+            self._fail(f"{key} was deleted, though it holds records of a partition")
         thread = self._world.thread
         for dropped in (s.l1.dropped[key] for s in shadows if key in s.l1.dropped):
             age_ms = self._world.clock.ms - dropped.time_ms
             if thread is not None and age_ms < thread.min_age_ms:
                 self._fail(f"{key} was deleted {age_ms} ms after it was dropped, within the time of grace")
-            self._world.happened["dropped L1 and index objects deleted"] += 1
+            self._world.happened["dropped L1 objects deleted"] += 1
             if dropped.epoch > self.controller.epoch - GRACE_EPOCHS:
                 self._fail(f"{key} was deleted at epoch {self.controller.epoch}, and dropped at {dropped.epoch}")
             return
@@ -385,7 +384,7 @@ class Watch:
             return
         if self.is_kept(key):
             self._fail(f"{key} was deleted, though the lost part of a log that was set back may have named it")
-        self._world.happened["orphaned L1 and index objects deleted"] += 1
+        self._world.happened["orphaned L1 objects deleted"] += 1
         for topic in self.topics_ever[m[1], int(m[2])]:
             fence = self.shadow(topic.journal_of(int(m[3]))).l1.fence
             if int(m[4]) >= fence:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import l0gc.collect.plan
 import l0gc.collect.scan
 import l0gc.storage.replica
-import l0gc.streamlog.level_one.index
+import l0gc.streamlog.journal.row_list
 import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.level_one.reconcile
 import l0gc.streamlog.level_one.write
@@ -95,7 +95,7 @@ class Weather:
     small_checkpoint: int
     epoch_interval_s: float
     checkpoint_every: int
-    index_rows: int
+    piece_rows: int
     window_bytes: int
     wrong_clocks: bool
     date_jumps: bool
@@ -123,7 +123,7 @@ class Weather:
             small_checkpoint=chance.choice([1, 2, 4]),
             epoch_interval_s=chance.choice([2.0, 10.0, 30.0]),
             checkpoint_every=chance.choice([3, 10, 100]),
-            index_rows=chance.choice([2, 4, 64]),
+            piece_rows=chance.choice([2, 4, 64]),
             window_bytes=chance.choice([1, 1, 32 << 20]),
             wrong_clocks=chance.random() < 0.5,
             date_jumps=chance.random() < 0.5,
@@ -147,16 +147,13 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """l0gc's constants as this seed has them: small pages, checkpoints soon, index objects of a few rows, and so on."""
+        """l0gc's constants as this seed has them: small pages, checkpoints soon, pieces of a few L1 rows, and so on."""
         constants = [
             (l0gc.collect.scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
             (l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every),
             (l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", self.small_checkpoint),
-            (l0gc.streamlog.level_one.index, "STATE_ROWS", self.index_rows),
-            (l0gc.streamlog.level_one.reconcile, "STATE_ROWS", self.index_rows),
-            (l0gc.streamlog.level_one.index, "KEPT_ROWS", self.index_rows // 2),
-            (l0gc.streamlog.level_one.index, "INDEX_ROWS", 2 * self.index_rows),
+            (l0gc.streamlog.journal.row_list, "PIECE_ROWS", self.piece_rows),
             (l0gc.streamlog.level_one.merge_plan, "OBJECTS", 1),
             (l0gc.streamlog.reader, "WINDOW_BYTES", self.window_bytes),
         ]

@@ -26,7 +26,7 @@ from l0gc.errors import (
     StoreUnfitError,
     UsageError,
 )
-from l0gc.keys import CONTROLLER_LOG, PartitionId, level_one_index
+from l0gc.keys import CONTROLLER_LOG
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.entry import SMALL_LIMIT
@@ -172,7 +172,6 @@ SMALL: dict[str, Callable[[S3Store], object]] = {
     "the format": check_format,
     "a log's boundary": lambda store: Boundary(store, CONTROLLER_LOG, Runtime(), 0).read(),
     "a run's summary": lambda store: read_summary(store, "20260101"),
-    "an index object": lambda store: store.get(level_one_index(PartitionId("events", 5, 3), 9, str(uuid.uuid4()))),
 }
 
 

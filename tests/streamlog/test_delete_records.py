@@ -13,11 +13,13 @@ from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import name_bytes
 from l0gc.streamlog.level_one.expire import NewStart
+from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.journal import edit, l1_rows
 from tests.support.memory_store import memory_cluster, topic_in_memory
-from tests.support.reconcile import files, put, reconcile, spill_early
+from tests.support.merge import merge
+from tests.support.reconcile import files, put, reconcile
 from tests.support.verify import put_l1
 
 
@@ -114,24 +116,18 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
     )  # none of its records is as new as it says
 
 
-def test_a_merge_between_the_reading_and_the_entry_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 3, 1)
+def test_a_merge_between_the_reading_and_the_entry_hinders_no_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, topic = cluster_with(4, partitions=1)
     other = memory_cluster(cluster.store, seed=5, bootstrap=False)  # type: ignore[arg-type]
     handle = cluster.journal(0)
     original = handle.land
-    spilled: list[int] = []
 
     def expire_late(entry: Any, *, dry_run: bool) -> Any:
-        if not spilled:
-            for n in (40, 50, 60):
-                put(other, "events", {0: [b"0:%d" % (n + i) for i in range(10)]})
-                reconcile(other)
-            spilled.append(len(other.journal(0).state.dropped))
+        assert merge(other, rule=MergeRule(fan_in=2)).objects_after == 1
         return original(entry, dry_run=dry_run)
 
     monkeypatch.setattr(handle, "land", expire_late)
     result = delete_records(cluster, "events", before_offset=15)
-    assert (result.records, result.lost, spilled) == (15, 0, [1])
-    assert values(cluster, topic, 0) == list(range(15, 70))
-    assert len(np.unique(handle.state.dropped["name"])) == len(handle.state.dropped)
+    assert (result.records, result.l1_objects, result.lost) == (15, 0, 0)
+    assert values(cluster, topic, 0) == list(range(15, 40))
+    assert len(np.unique(handle.state.dropped["name"])) == len(handle.state.dropped) == 4

@@ -8,10 +8,10 @@ from unittest import mock
 import msgspec
 import pytest
 
-from l0gc.collect.garbage import ORPHANED_INDEX, ORPHANED_L1
+from l0gc.collect.garbage import ORPHANED_L1
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
-from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, level_one_index, parse_level_one
+from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, parse_level_one
 from l0gc.operations import HOUR_S, Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
@@ -19,12 +19,11 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_look import look_at
 from l0gc.streamlog.journal import edits
-from l0gc.streamlog.level_one.index import index_key
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
 from tests.support.merge import merge
-from tests.support.reconcile import begin, lifted, named, put, reconcile, spill_early
+from tests.support.reconcile import begin, lifted, named, put, reconcile
 from tests.support.vacuum import NOW, tick, vacuum
 
 UUID = "01234567-89ab-4cde-8f01-23456789abcd"
@@ -166,15 +165,12 @@ def test_keys_that_do_not_parse_stay_and_are_counted(w: World) -> None:
         level_one(p, 0, 0, 1, UUID) + ".tmp",
         level_one(p, 0, 0, 1, UUID.upper()),
         level_one(PartitionId("events", p.revision, 7), 0, 0, 1, UUID),  # the topic has two partitions
-        level_one_index(p, 0, UUID) + ".parquet",
     ]
     for key in strange:
         w.store.put(key, b"x")
-    orphans = [level_one(p, 0, 0, 1, UUID), level_one_index(p, 0, UUID)]
-    for key in orphans:
-        w.store.put(key, b"x")
+    w.store.put(level_one(p, 0, 0, 1, UUID), b"x")
     done = w.vacuum()
-    assert counts(done) == {ORPHANED_L1: 1, ORPHANED_INDEX: 1}
+    assert counts(done) == {ORPHANED_L1: 1}
     assert (done.unparsable, set(strange) <= w.l1()) == (len(strange), True)
 
 
@@ -198,7 +194,6 @@ def test_what_is_not_written_as_l0gc_writes_it_is_no_l1_key(key: str) -> None:
 def test_keys_say_what_they_were_made_of(partition: int) -> None:
     p = PartitionId("a.b-7", 12, partition)
     assert parse_level_one(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID)
-    assert parse_level_one(level_one_index(p, 3, UUID)) == ("a.b-7", 12, partition, 3, -1, -1, UUID)
 
 
 def closed_as_unknown(w: World) -> tuple[Handles, int, int, set[str]]:
@@ -232,30 +227,6 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
 
 
 # -- what is needed -----------------------------------------------------------------------------------------------------
-
-
-def test_what_index_objects_list_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 3, 1)
-    w = World(1)
-    w.lift(9)
-    w.tick(2)
-    assert len(w.l1("level_one/index/")) > 1
-    done = w.vacuum()
-    assert set(counts(done)) <= {"dropped_index"}  # the index objects that grew were replaced
-    assert named(w.cluster, "events") == w.l1("level_one/data/")
-    w.whole()
-
-
-def test_an_index_object_that_cannot_be_read_keeps_what_it_may_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 3, 1)
-    w = World(1)
-    w.lift(6)
-    w.tick(2)
-    w.vacuum()
-    there = w.l1("level_one/data/")
-    for key in w.l1("level_one/index/"):
-        w.store.put(key, b"damaged")
-    assert (counts(w.vacuum()), w.l1("level_one/data/")) == ({}, there)
 
 
 def test_a_journal_that_cannot_be_read_keeps_its_topics_objects_and_the_rest_goes() -> None:
@@ -312,19 +283,17 @@ def test_a_run_killed_before_its_journal_knew_is_done_again(w: World, monkeypatc
     w.whole()
 
 
-def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 3, 1)
+def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it() -> None:
     w = World(2, journals=2)
     w.lift(6)
     w.upload()
     begin(w.cluster)
-    assert w.l1("level_one/index/")
     topics.delete_topic(w.cluster, "events")
     w.create()
     w.tick(3)
     done = w.vacuum()
     assert w.l1() == set()
-    assert {"dropped_l1", "dropped_index", "orphaned_l1"} <= set(counts(done))
+    assert {"dropped_l1", "orphaned_l1"} <= set(counts(done))
     state = w.cluster.controller.snapshot()
     assert state.deleted == []
     assert set(state.topics) == {"events"}
@@ -332,46 +301,6 @@ def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it(monkey
     w.lift()
     w.whole()
     assert counts(w.vacuum()) == {}
-
-
-@pytest.mark.parametrize("way_out", ["restored", "removed"])
-def test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else(
-    way_out: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hazard 40: the search for orphans and the forgetting of other topics in its journal go on."""
-    spill_early(monkeypatch, 3, 1)
-    w = World(2)
-    topics.create_topic(w.cluster, "other", 16, 16)
-    w.lift(6)
-    known = w.cluster.journal(0).state.topics[1]
-    row = known.index_of(0)[-1]
-    bad = index_key(w.cluster.controller.snapshot().topic("events").id(0), row)
-    whole = w.store.objects[bad]
-    listed = int(row["rows"])
-    for name in ("events", "other"):
-        topics.delete_topic(w.cluster, name)
-    w.create()
-    w.tick(3)
-    orphan = level_one(w.cluster.controller.snapshot().topic("events").id(0), 2, 0, 1, UUID)
-    w.store.put(orphan, b"x")
-    w.store.put(bad, b"damaged")
-    done = w.vacuum()
-    assert len(w.l1("level_one/data/")) == listed
-    assert w.l1("level_one/index/") == {bad}
-    assert counts(done)[ORPHANED_L1] == 1
-    assert [d.topic.name for d in w.cluster.controller.snapshot().deleted] == ["events"]
-    assert (done.broken, len(done.damaged)) == ([], 1)
-    assert isinstance(done.problem, PartialFailureError)
-    sentence = f"1 dropped index object could not be read: index object {bad} and the {listed} L1 objects of events/0"
-    assert sentence in str(done.problem)
-    assert "Restore it from a version or a backup, or remove it" in str(done.problem)
-    if way_out == "restored":
-        w.store.objects[bad] = whole
-    else:
-        del w.store.objects[bad]
-    assert w.vacuum().problem is None
-    assert w.l1() == set()
-    assert w.cluster.controller.snapshot().deleted == []
 
 
 class Held(MemoryStore):
@@ -436,9 +365,7 @@ def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_
     w.lift()
     w.tick(2)
     p = w.cluster.controller.snapshot().topic("events").id(0)
-    strange = {level_one(PartitionId(name, 0, 0), 0, 0, 1, UUID) for name in ("another", "stranger")} | {
-        level_one_index(PartitionId("stranger", 0, 0), 0, UUID)
-    }
+    strange = {level_one(PartitionId(name, 0, 0), 0, 0, 1, UUID) for name in ("another", "stranger")}
     orphan = level_one(p, p.revision, 0, 1, UUID)
     for key in (*strange, orphan):
         w.store.put(key, b"x")
@@ -446,13 +373,13 @@ def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_
     assert counts(done) == {ORPHANED_L1: 1}
     assert orphan not in w.l1()
     assert strange <= w.l1()
-    folders = ["level_one/data/another-0/", "level_one/data/stranger-0/", "level_one/index/stranger-0/"]
-    assert (done.unknown, done.unknown_folders) == (3, folders)
+    folders = ["level_one/data/another-0/", "level_one/data/stranger-0/"]
+    assert (done.unknown, done.unknown_folders) == (2, folders)
     problem = done.problem
     assert isinstance(problem, EpochRegressionError)
     assert problem.exit_code == 4
     assert str(problem).startswith(
-        f"3 objects in {', '.join(folders)} stay, since neither the controller nor a journal"
+        f"2 objects in {', '.join(folders)} stay, since neither the controller nor a journal"
     )
 
 

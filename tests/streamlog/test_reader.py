@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from l0gc.errors import CorruptObjectError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.operations import Read
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
@@ -21,7 +21,7 @@ from l0gc.streamlog.reader import read_slices, read_topic
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import upload
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
-from tests.support.reconcile import begin, files, reconcile, spill_early
+from tests.support.reconcile import begin, files, reconcile
 
 several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
 
@@ -212,32 +212,6 @@ def test_l1_is_read_in_pieces_and_over_several_files(tmp_path: Path, monkeypatch
         assert len(files(cluster, "events", 1)) == 3
         for start in (0, 7, 17, 39):
             assert list(places(read(cluster, start))) == all_of(2, start, 43)
-
-
-def test_l1_objects_that_the_index_lists_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 4, 2)
-    cluster = new_cluster(tmp_path, partitions=3)
-    for first in range(0, 30, 3):
-        put(cluster, tmp_path, first, 3)
-        reconcile(cluster)
-    put(cluster, tmp_path, 30, 4)
-    assert len(state_of(cluster).index)
-    for start in (0, 1, 16, 28, 31):
-        assert list(places(read(another_process(cluster), start))) == all_of(3, start, 34)
-
-
-@pytest.mark.parametrize("lost", ["level_one/index/", "level_one/data/"])
-def test_what_the_index_needs_and_that_is_gone_is_a_loss(
-    tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spill_early(monkeypatch, 4, 2)
-    cluster = new_cluster(tmp_path)
-    for first in range(0, 30, 3):
-        put(cluster, tmp_path, first, 3)
-        reconcile(cluster)
-    store_of(cluster).discard(lost)
-    with pytest.raises(CorruptObjectError, match=f"{lost}.* does not exist, though .* record 0; restore"):
-        list(read(cluster))
 
 
 def test_reading_ends_where_the_journal_was_when_it_began(tmp_path: Path) -> None:

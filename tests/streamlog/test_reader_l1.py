@@ -7,27 +7,21 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
 import pytest
 
 from l0gc.errors import OffsetOutOfRangeError
-from l0gc.keys import level_one, level_one_index
+from l0gc.keys import level_one
 from l0gc.storage.parallel import Parallel, WorkerThreads
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.journal.entries import MERGE
-from l0gc.streamlog.journal.rows import L1_OBJECT, name_text
-from l0gc.streamlog.level_one.index import read_index, replace_in_index
-from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
-from l0gc.streamlog.level_one.rewrite import rewrite
+from l0gc.streamlog.journal.rows import name_text
+from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.offset_reader import OffsetReader
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with
-from tests.support.journal import edit
 from tests.support.memory_store import another_process
 from tests.support.merge import merge
-from tests.support.reconcile import spill_early
 
 RECORDS = [(p, o) for p in range(2) for o in range(60)]
 
@@ -39,43 +33,18 @@ def remove_dropped(cluster: Handles, topic: Topic) -> int:
     for row in rows:
         p, name = topic.id(int(row["partition"])), name_text(row["name"])
         place = int(row["epoch"]), int(row["base"]), int(row["last"])
-        key = level_one(p, *place, name) if row["kind"] == L1_OBJECT else level_one_index(p, place[0], name)
-        cluster.store.delete([key])
+        cluster.store.delete([level_one(p, *place, name)])
     handle.purge([bytes(name) for name in rows["name"]])
     return len(rows)
 
 
-def merge_across_the_index(cluster: Handles, topic: Topic) -> None:
-    """Merge what index objects list, but for the first one, with the oldest that the state names."""
-    handle = cluster.journal(0)
-    known, epoch = handle.catch_up().topics[topic.revision], cluster.controller.epoch()
-    for partition in range(topic.partitions):
-        p, index = topic.id(partition), known.index_of(partition)
-        replaced = np.concatenate([read_index(cluster.store, p, index)[1:], known.l1_of(partition)[:1]])
-        merges = [MergeGroup(topic.revision, partition, replaced)]
-        (done,) = rewrite(cluster.store, merges, {topic.revision: topic}, epoch, cluster.runtime, cluster.parallel)
-        assert done.row is not None
-        change = replace_in_index(cluster.store, p, known, replaced, done.row, epoch, cluster.runtime)
-        columns = {"indexes": change.indexes, "removed_indexes": change.removed_indexes}
-        entry = edit(MERGE, epoch, topic.revision, topic.topic_id, removed=replaced, added=done.row, **columns)
-        assert handle.land(entry).refused == {}
-
-
-@pytest.mark.parametrize("indexed", [False, True])
-def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(
-    indexed: bool, window_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if indexed:
-        spill_early(monkeypatch, 3, 1)
+def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(window_bytes: int) -> None:
     for after in (1, 15, 59, 61):
         cluster, topic = cluster_with(6)
         worker = another_process(cluster, after)
         records = ((r.partition, r.offset) for r in read_topic(cluster, topic))
         found = [next(records) for _ in range(after)]
-        if indexed:
-            merge_across_the_index(worker, topic)
-        else:
-            assert merge(worker, rule=MergeRule(fan_in=2)).objects_before > 0
+        assert merge(worker, rule=MergeRule(fan_in=2)).objects_before > 0
         assert remove_dropped(worker, topic) > 0
         assert [*found, *records] == RECORDS
 

@@ -9,7 +9,7 @@ import pytest
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.journal.topic import l1_key
 from tests.streamlog.test_reader import new_cluster, places, put, read, state_of
 from tests.support.memory_store import another_process, failing, store_of
 from tests.support.reconcile import files, reconcile

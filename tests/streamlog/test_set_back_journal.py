@@ -127,7 +127,6 @@ ALONE: dict[str, Callable[[str], bool]] = {
     "published.json": lambda key: key == PUBLISHED_WATERMARK,
     "boundaries": lambda key: key.startswith(JOURNALS) and key.endswith("boundary.json"),
     "checkpoints": lambda key: key.startswith(JOURNALS) and "/checkpoint/" in key,
-    "index objects": lambda key: key.startswith("level_one/index/"),
     "L1 objects": lambda key: key.startswith("level_one/data/"),
     "L0 objects": lambda key: key.startswith("level_zero/"),
 }

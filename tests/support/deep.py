@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from l0gc.inspect.verify.findings import Basis, check_journal, needed_end, placed
-from l0gc.inspect.verify.reading import block_faults, controller_faults, indexed_rows, l1_fault, read_copy
+from l0gc.inspect.verify.reading import block_faults, controller_faults, l1_fault, read_copy
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.topic import TopicState, l1_file
-from l0gc.streamlog.level_one.index import index_key, l1_key
+from l0gc.streamlog.journal.topic import TopicState, l1_key
 from l0gc.watermark.publication import read_published
 
 
 def deep_findings(cluster: Handles) -> list[str]:
-    """All that is wrong with what the journals say, and with every block, L1 and index object that they need.
+    """All that is wrong with what the journals say, and with every block and L1 object that they need.
 
     Nobody else may be at work; so there is no second reading.
     """
@@ -43,17 +41,8 @@ def _objects(cluster: Handles, state: TopicState) -> list[str]:
 def _l1(cluster: Handles, topic: Topic, state: TopicState) -> list[str]:
     found: list[str] = []
     for number in state.partitions.tolist():
-        partition, start = topic.id(number), state.view(number).log_start_offset
-        lists: list[Rows] = [state.l1_of(number)]
-        index = state.index_of(number)
-        if len(index):
-            rows = indexed_rows(cluster.store, partition, index, start)
-            if isinstance(rows, str):
-                found.append(f"{index_key(partition, index[-1])}: {rows}")
-            else:
-                lists.append(rows)
-        for file in (l1_file(row) for rows in lists for row in rows):
-            key = l1_key(partition, file)
+        for file in state.files(number):
+            key = l1_key(topic.id(number), file)
             fault = l1_fault(cluster.store, key, file.bytes)
             if fault != "":
                 found.append(f"{key}: {fault or 'it is not there, or has another size'}")

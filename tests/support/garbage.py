@@ -6,14 +6,13 @@ import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from l0gc.collect.garbage import Amounts, DroppedBatch, Fact, KeyFacts, LookAt
+from l0gc.collect.garbage import Amounts, Fact, KeyFacts, LookAt
 from l0gc.collect.scan import Deletable
-from l0gc.keys import L1_DATA, L1_INDEX
+from l0gc.keys import L1_DATA
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange
 
 DATA = L1_DATA
-INDEX = L1_INDEX
 
 
 def key_of(epoch: int, name: str, prefix: str = DATA) -> str:
@@ -30,7 +29,7 @@ class FakeLook:
     def facts(self, keys: Sequence[str]) -> list[Fact]:
         facts = []
         for key in keys:
-            epoch = key.removeprefix(DATA).removeprefix(INDEX)[:3]
+            epoch = key.removeprefix(DATA)[:3]
             facts.append(Fact(int(epoch) if epoch.isdigit() else -1, self.fence, key in self.named))
         return facts
 
@@ -39,12 +38,11 @@ class FakeLook:
 class FakeGarbage:
     """Two units; `events` has the calls in their order, with what the store held where it matters."""
 
-    batches: dict[int, list[tuple[int, int, DroppedBatch]]] = field(default_factory=dict)
+    batches: dict[int, list[tuple[int, int, list[Deletable]]]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     fence_at: int = 0
     cuts: tuple[str, ...] = ()
     broken: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     purged_keys: list[str] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
@@ -61,10 +59,10 @@ class FakeGarbage:
     def units(self) -> Sequence[int]:
         return sorted(self.batches)
 
-    def drop(self, unit: int, at_ms: int, epoch: int, batch: DroppedBatch) -> None:
+    def drop(self, unit: int, at_ms: int, epoch: int, batch: list[Deletable]) -> None:
         self.batches.setdefault(unit, []).append((at_ms, epoch, batch))
 
-    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
         for at_ms, at_epoch, batch in self.batches.get(unit, []):
             if at_ms <= before_ms and at_epoch <= epoch:
                 yield batch

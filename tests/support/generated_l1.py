@@ -1,5 +1,5 @@
-"""L1 objects by the million that are made up as they are listed: of a topic's partitions the objects that journals and index
-objects name, and an orphan beside every ninth.
+"""L1 objects by the million that are made up as they are listed: of a topic's partitions the objects that journals name,
+and an orphan beside every ninth.
 
 `GeneratedL1` is a store in this process, `ServedL1` the same behind the benchmarks' S3 server, for other processes.
 """
@@ -17,9 +17,9 @@ from benchmarks.support.generated import GENERATED_ETAG, Entry, GeneratedBucket
 from l0gc.keys import PartitionId, level_one
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import write_index
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 DATA = "level_one/data/"
@@ -27,7 +27,6 @@ NAMED = 900
 """Of a partition; with every ninth comes an orphan."""
 ORPHANS = NAMED // 9
 """Of a partition."""
-IN_STATE = 8
 IN_A_PARTITION = NAMED + ORPHANS
 OBJECT_BYTES = 100
 
@@ -130,12 +129,7 @@ def a_cluster(partitions: int) -> tuple[Handles, GeneratedL1]:
     handle = cluster.journal(topic.journals[0])
     handle.advance(cluster.controller.epoch())  # a checkpoint is of an entry
     state = TopicState(topic.revision, topic.topic_id)
-    newest, indexes = [], []
-    for partition in range(partitions):
-        rows = _rows_of(partition)
-        newest.append(rows[-IN_STATE:])
-        indexes.append(write_index(store, topic.id(partition), rows[:-IN_STATE], 1, cluster.runtime))
-    state.l1, state.index = np.concatenate(newest), np.concatenate(indexes)
+    state.l1_list = RowList(np.concatenate([_rows_of(partition) for partition in range(partitions)]))
     state.partitions = np.arange(partitions, dtype=NUMBER)
     state.next_offsets = np.full(partitions, 10 * NAMED, np.int64)
     state.reconciled, state.log_start = state.next_offsets - 1, np.zeros(partitions, np.int64)

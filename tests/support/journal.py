@@ -28,16 +28,12 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 from l0gc.streamlog.journal.rows import (
     BLOCK,
-    INDEX_ROW,
     L1_ROW,
     MISFITS,
     NUMBER,
     START,
     Rows,
-    is_hole,
-    lost_records,
     pack,
-    sums,
 )
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.memory_store import MemoryStore, memory_cluster
@@ -190,27 +186,6 @@ def l1_row(
 
 def l1_rows(*rows: tuple[object, ...]) -> Rows:
     return np.array(list(rows), L1_ROW)
-
-
-def index_row(rows: Rows, *, name: int, epoch: int = 0) -> Rows:
-    """The row of an index object that lists these."""
-    span = int(rows["partition"][0]), int(rows["base"][0]), int(rows["last"][-1])
-    head = int(rows["bytes"][0]), int(rows["max_timestamp"][0])
-    return np.array(
-        [
-            (
-                *span,
-                *sums(rows),
-                int(is_hole(rows).sum()),
-                lost_records(rows),
-                *head,
-                99,
-                epoch,
-                uuid.UUID(int=name).bytes,
-            )
-        ],
-        INDEX_ROW,
-    )
 
 
 def journal_of(

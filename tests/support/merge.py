@@ -7,7 +7,7 @@ from typing import Any
 from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import name_text
-from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.merge import DEFAULT_RULE, MergeResult, plan_merge, run_merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS
@@ -63,7 +63,7 @@ def counts(cluster: Handles, topic: str = "events", partitions: int = PARTITIONS
 
 
 def stored(cluster: Handles) -> set[str]:
-    """The names of all L1 and index objects in the bucket."""
+    """The names of all L1 objects in the bucket."""
     return {name_of(k) for k in store_of(cluster).objects if k.startswith("level_one/")}
 
 

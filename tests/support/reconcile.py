@@ -18,10 +18,8 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.topic import L1File, l1_file
-from l0gc.streamlog.level_one import index
+from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
 from l0gc.streamlog.level_one import reconcile as runs
-from l0gc.streamlog.level_one.index import files_of, l1_key
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round, plan_journal, windows_of
 from l0gc.streamlog.level_one.read import Row, read_rows
@@ -61,13 +59,6 @@ def stored(cluster: Handles, topic: Topic, records: Records, *, epoch: int | Non
     key = layout.format(layout.shard_of(name), at, name)
     cluster.store.put(key, packed.body)
     return {journal: msgspec.structs.replace(part.extents, key=key, epoch=at) for journal, part in parts}
-
-
-def spill_early(monkeypatch: pytest.MonkeyPatch, state_rows: int, kept_rows: int) -> None:
-    """Partitions keep so few rows of L1 in the state before older ones go into index objects."""
-    for module in (runs, index):
-        monkeypatch.setattr(module, "STATE_ROWS", state_rows)
-    monkeypatch.setattr(index, "KEPT_ROWS", kept_rows)
 
 
 def put(cluster: Handles, topic: str, *objects: Records) -> list[str]:
@@ -159,9 +150,8 @@ def partition_of(cluster: Handles, topic: str, partition: int) -> PartitionId:
 
 def files(cluster: Handles, topic: str, partition: int) -> list[L1File]:
     """The L1 objects of a partition that its journal names."""
-    p = partition_of(cluster, topic, partition)
-    handle = cluster.journal(cluster.controller.snapshot().topic(topic).journal_of(partition))
-    return list(files_of(cluster.store, p, handle.catch_up()))
+    known = cluster.controller.snapshot().topic(topic)
+    return cluster.journal(known.journal_of(partition)).catch_up().topic(known.revision).files(partition)
 
 
 def named(cluster: Handles, topic: str) -> set[str]:

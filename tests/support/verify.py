@@ -20,8 +20,7 @@ from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import L1_ROW
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject
-from l0gc.streamlog.level_one.index import joined, l1_key, spill
+from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
@@ -61,25 +60,19 @@ def lift(cluster: Handles, name: str = "events", *, per_file: int = 1_000_000) -
         state = handle.catch_up().topics.get(topic.revision)
         if state is None:
             continue  # nothing has landed there yet
-        files, changes = [], []
+        files = []
         for partition in state.partitions.tolist():
             view, p = state.view(partition), topic.id(partition)
             if not view.unreconciled_records:
                 continue
             first, end = view.last_reconciled_offset + 1, view.next_offset
-            mine = [state.l1[state.l1["partition"] == partition]]
             for base in range(first, end, per_file):
                 file = L1File(partition, base, min(base + per_file, end) - 1, 0, 0, epoch, cluster.runtime.new_id())
                 size = put_l1(cluster.store, p, file)
                 row = (partition, base, file.last_offset, size, 0, epoch, rows.name_bytes(file.name), 0)
-                mine.append(np.array([row], L1_ROW))
-            files += mine[1:]
-            index = state.index_of(partition)
-            changes.append(spill(cluster.store, p, np.concatenate(mine), index, epoch, cluster.runtime))
+                files.append(np.array([row], L1_ROW))
         if files:
-            indexes, removed = joined(changes)
-            columns = {"added": np.concatenate(files), "indexes": indexes, "removed_indexes": removed}
-            lifted = EditedTopic.of(topic.revision, topic.topic_id, **columns)
+            lifted = EditedTopic.of(topic.revision, topic.topic_id, added=np.concatenate(files))
             assert handle.land(Edit(RECONCILE, epoch, [lifted])).refused == {}
 
 

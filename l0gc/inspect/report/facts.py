@@ -28,7 +28,7 @@ from l0gc.inspect.overview import Cause, Journals, Overview
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.level_one.index import Hole
+from l0gc.streamlog.journal.topic import Hole
 from l0gc.watermark.scans import ScanRow, ScanTotals, read_trend
 from l0gc.watermark.source import HELD_BACK_SHOWN, Holder, UnitSummary
 

@@ -75,7 +75,6 @@ class Kind(StrEnum):
     L1_SIZE = "l1_size", "loss", _RESTORE
     L1_CORRUPT = "l1_corrupt", "loss", _RESTORE
     L1_ORPHAN = "l1_orphan", "waste", "remove it if no l0gc reconcile has been running since it was written"
-    INDEX_UNREADABLE = "index_unreadable", "loss", f"{_RESTORE}: it names the partition's older L1 objects"
     LOG_UNREADABLE = "log_unreadable", "loss", "restore the named object from a version or a backup; M waits until then"
     UNANSWERED = "unanswered", "unknown", "run l0gc verify again once the store serves it"
     LOG_GAP = "log_gap", "danger", f"{_STOP}; {_RESTORE_LOG}"
@@ -175,7 +174,6 @@ class ReadCounts(msgspec.Struct):
     extents: int = 0
     l0_objects: int = 0
     l1_objects: int = 0
-    index_objects: int = 0
     bytes_read: int = 0
     holes: int = 0
 
@@ -218,7 +216,7 @@ class VerifyResult(msgspec.Struct, Outcome):
         watermark: The published M; -1 if it does not exist or cannot be read.
         cluster_epoch: The epoch when it began.
         checked: What was read: `journals`, `partitions`, unreconciled `extents`, `l0_objects`, `l1_objects`,
-            `index_objects`, `bytes_read` for their contents, and the `holes`, whose records were given up.
+            `bytes_read` for their contents, and the `holes`, whose records were given up.
         waiting_objects: L0 objects above M that no journal refers to. Normal: reconciled, or never committed, and
             waiting for M.
         waiting_bytes: Their size.

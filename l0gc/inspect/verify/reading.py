@@ -1,4 +1,4 @@
-"""Reads a bucket: a log with its checkpoints, a partition's index, an object by its key. Writes nothing.
+"""Reads a bucket: a log with its checkpoints, an object by its key. Writes nothing.
 
 An object that is read by its key is found whatever a listing shows.
 """
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, UnansweredObjectError
 from l0gc.inspect.verify.findings import JournalCopy, Kind
-from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, PartitionId, journal_log, parse_level_one
+from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, journal_log, parse_level_one
 from l0gc.storage.log import Folder, SharedLog
 from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
 from l0gc.storage.replica import Replica, StateMachine
@@ -25,7 +25,6 @@ from l0gc.streamlog.ingest.extents import decode_block, fetch, fetch_blocks
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
-from l0gc.streamlog.level_one.index import read_index
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, PARTITION, RangedFile, has_l1_columns, read_footer
 
 S = TypeVar("S")
@@ -153,22 +152,6 @@ def size_of(store: ObjectStore, key: str) -> int | None:
     """Return the size of an object; None if it does not exist. Raises as `ask_of_one`."""
     head = ask_of_one(store, partial(if_there, store.head), key)
     return None if head is None else head.size
-
-
-def indexed_rows(store: ObjectStore, p: PartitionId, index: Rows, log_start: int) -> Rows | str:
-    """Return the older L1 rows of a partition, or what is wrong with the index objects that list them.
-
-    Raises `UnansweredObjectError`.
-    """
-    try:
-        rows = read_index(store, p, index)
-    except UnansweredObjectError:
-        raise
-    except (CorruptObjectError, ObjectNotFoundError) as e:
-        return str(e)
-    if rows["base"][0] > log_start:
-        return f"its oldest L1 object begins at record {rows['base'][0]}, above the log start offset {log_start}"
-    return rows
 
 
 # -- contents ------------------------------------------------------------------------------------------------------------

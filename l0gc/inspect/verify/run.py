@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from l0gc.collect.runs import who_deleted
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, SafetyError, UnansweredObjectError
+from l0gc.errors import CorruptObjectError, RefusedObjectError, SafetyError, UnansweredObjectError
 from l0gc.formatting import count
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.reading import published_m
@@ -61,7 +61,6 @@ from l0gc.inspect.verify.findings import (
 from l0gc.inspect.verify.reading import (
     block_faults,
     controller_faults,
-    indexed_rows,
     l1_fault,
     read_copy,
     size_of,
@@ -76,15 +75,14 @@ from l0gc.keys import (
     PartitionId,
     parse_level_one,
 )
-from l0gc.storage.objectstore import ListedPage, ObjectStore
+from l0gc.storage.objectstore import ListedPage
 from l0gc.storage.ranges import KeyRange, RangeReader, cut_range, of_shards
 from l0gc.storage.workers import LOCAL, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.rows import Rows, name_bytes
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file
-from l0gc.streamlog.level_one.index import files_of, index_key, l1_key
+from l0gc.streamlog.journal.topic import UnreconciledObject, l1_file, l1_key
 
 T = TypeVar("T")
 
@@ -98,7 +96,6 @@ and whether it is an L1 object.
 _OBJECTS_A_TASK: Final = 500_000
 """On a Spark cluster a task lists about so many objects, since it holds the references to them."""
 _REFERENCES_AT_ONCE: Final = 16_384
-_INDEXES_AT_ONCE: Final = 64
 _CONTENTS_AT_ONCE: Final = 64
 """Objects whose contents are read before what they gave is passed on."""
 _SUSPECTS_AT_ONCE: Final = 1000
@@ -315,44 +312,13 @@ def _read_journals(
                 for objects in in_chunks(state.objects, _REFERENCES_AT_ONCE):
                     places = np.array([(journal, topic.revision, *first_place(o), False) for o in objects], PLACE)
                     yield from References([o.key for o in objects], places, objects if deep else []).by_task(cut, "")
-                yield from _l1_references(cut, cluster, journal, topic, state)
+                yield from _named(cut, journal, topic, state.l1)
                 extents = sum(len(o.extents) for o in state.objects)
-                seen = Counter(extents=extents, index_objects=len(state.index), holes=state.totals().holes)
+                seen = Counter(extents=extents, holes=state.totals().holes)
                 yield journal % cut.tasks, Observations(seen)
         yield from ((journal % cut.tasks, s) for s in suspects)
         if any(s.kind in DOUBTFUL or s.kind == Kind.UNANSWERED for s in suspects):
             yield from ((task, journal) for task in range(cut.tasks))
-
-
-def _l1_references(
-    cut: Cut, cluster: Handles, journal: int, topic: Topic, state: TopicState
-) -> Iterator[tuple[int, References | Suspect | int]]:
-    """Yield the L1 objects that the journal names for a topic, and the index objects that cannot be read.
-    Older L1 objects of a partition that has many are in index objects; a partition's rows are released before the next are
-    read.
-    """
-    yield from _named(cut, journal, topic, state.l1)
-
-    def read(index: Rows) -> Rows | str | UnansweredObjectError:
-        partition = int(index["partition"][0])
-        try:
-            return indexed_rows(cluster.store, topic.id(partition), index, state.view(partition).log_start_offset)
-        except UnansweredObjectError as e:
-            return e
-
-    rows = state.index
-    borders = np.flatnonzero(rows["partition"][1:] != rows["partition"][:-1]) + 1
-    for chunk in in_chunks(np.split(rows, borders) if len(rows) else [], _INDEXES_AT_ONCE):
-        for index, read_rows in zip(chunk, cluster.parallel.map(read, chunk), strict=True):
-            if isinstance(read_rows, str | UnansweredObjectError):
-                p = topic.id(int(index["partition"][0]))
-                where = (journal, p.topic, p.revision, p.partition, index_key(p, index[-1]))
-                kind = Kind.INDEX_UNREADABLE if isinstance(read_rows, str) else Kind.UNANSWERED
-                yield journal % cut.tasks, Suspect(kind, *where, detail=str(read_rows))
-                if kind == Kind.UNANSWERED:
-                    yield from ((task, journal) for task in range(cut.tasks))  # it may name any object
-            else:
-                yield from _named(cut, journal, topic, read_rows)
 
 
 def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[int, References]]:
@@ -665,17 +631,7 @@ def _journal_again(
     for revision, group in groupby((s for s in suspects if s.kind in _L0), key=lambda s: s.revision):
         still += _l0_again(copy, revision, list(group))
     for p, group in groupby((s for s in suspects if s.kind in _L1), key=_partition):
-        still += _l1_again(cluster.store, copy, p, list(group))
-    for s in suspects:
-        topic = copy.state.topics.get(s.revision)
-        if s.kind == Kind.INDEX_UNREADABLE and topic is not None and len(index := topic.index_of(s.partition)):
-            log_start = topic.view(s.partition).log_start_offset
-            try:
-                fault = indexed_rows(cluster.store, _partition(s), index, log_start)
-            except UnansweredObjectError as e:
-                still.append(msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e)))
-                continue
-            still.append(_with(s, fault) if isinstance(fault, str) else None)
+        still += _l1_again(copy, p, list(group))
     return [s for s in still if s is not None]
 
 
@@ -692,18 +648,10 @@ def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> 
                 break
 
 
-def _l1_again(
-    store: ObjectStore, copy: JournalCopy, p: PartitionId, suspects: Sequence[Suspect]
-) -> Iterator[Suspect | None]:
+def _l1_again(copy: JournalCopy, p: PartitionId, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
     if copy.state.closed(p.revision):
         return
-    try:
-        named = {l1_key(p, f): f.bytes for f in files_of(store, p, copy.state)}
-    except UnansweredObjectError as e:
-        yield from (msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e)) for s in suspects)
-        return
-    except (CorruptObjectError, ObjectNotFoundError):
-        return  # its index is the finding
+    named = {l1_key(p, f): f.bytes for f in copy.state.topic(p.revision).files(p.partition)}
     for s in suspects:
         if s.kind != Kind.L1_ORPHAN:
             if s.key in named and (s.kind != Kind.L1_SIZE or named[s.key] == s.expected):
@@ -713,15 +661,11 @@ def _l1_again(
 
 
 def _is_orphan(state: JournalState, key: L1Key) -> bool:
-    """Return whether nothing has named the object, and the journal has not dropped it, alone or with an index object.
+    """Return whether the journal has not dropped an object that it does not name.
 
     What it has dropped is vacuum's work. If it was stamped before a log was set back, a lost entry may have named it.
     """
-    p = key.id
-    topic = state.topics.get(p.revision)
-    live = [] if topic is None else topic.index_of(p.partition)["name"].tolist()
-    trees = state.indexes_over(p.revision, p.partition, key.base, key.last)["name"].tolist()
-    dropped = name_bytes(key.name) in state.names(p.revision) or any(name not in live for name in trees)
+    dropped = name_bytes(key.name) in state.dropped_of(key.revision)["name"].tolist()
     return key.epoch >= state.kept_below and not dropped
 
 

@@ -22,7 +22,7 @@ from l0gc.errors import ClusterMismatchError, SafetyError, UsageError
 from l0gc.formatting import span
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin, TopicTable
-from l0gc.streamlog.journal.rows import NAME, Rows, name_low, sums
+from l0gc.streamlog.journal.rows import NAME, Rows, name_low, name_sum
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS
 
 PENDING_MS: Final = 3_600_000
@@ -44,7 +44,7 @@ class SnapshotNote(msgspec.Struct, frozen=True):
         offsets: the last entry of each journal's log that is in it.
         time_ms: when, by the store's clock.
         pin: what keeps its objects.
-        files: how many L1 objects it names, and in `names` the sum of their names as an INDEX row has it.
+        files: how many L1 objects it names, and in `names` the sum of the low halves of their names.
     """
 
     cluster_id: str
@@ -199,6 +199,6 @@ def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
     order = np.argsort(rows["epoch"], kind="stable")
     held = np.zeros(len(rows), np.bool_)
     held[order[: note.files]] = True
-    if note.files > len(rows) or sums(rows[held])[2] != note.names:
+    if note.files > len(rows) or name_sum(rows[held]) != note.names:
         return None
     return held

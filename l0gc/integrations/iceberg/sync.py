@@ -51,9 +51,8 @@ from l0gc.integrations.iceberg.commit import (
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
-from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows, distinct, in_order, is_hole, sums
-from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import l1_key, read_index
+from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows, in_order, is_hole, name_sum
+from l0gc.streamlog.journal.topic import l1_file, l1_key
 from l0gc.streamlog.level_one.parquet import read_footer, schema_number
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.tables import TableSynced, TableSyncResult
@@ -217,7 +216,7 @@ class _Sync:
         if note is not None:
             plan.check_not_ahead(note, offsets, self._table)
         objects = np.flatnonzero(~is_hole(rows))
-        files, _, names = sums(rows[objects])
+        files, names = len(objects), name_sum(rows[objects])
         due = note is None or (note.files, note.names, note.pin) != (files, names, pin)
         ended = self._ended(due=due)
         result = TableSynced(self._table.topic, self._table.table, self._current(), files=files)
@@ -340,6 +339,4 @@ def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, int]]:
         with handle.replica.lock:
             known, offsets[run.journal] = topic_copy(handle, topic), handle.replica.offset
         found.append(known.l1)
-        older = [(topic.id(p), known.index_of(p)) for p in distinct(known.index["partition"]).tolist()]
-        found += cluster.parallel.map(lambda of: read_index(cluster.store, *of), older)
     return in_order(np.concatenate(found)), offsets

@@ -178,7 +178,7 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         revision: the epoch of its creation. What a journal drops from then on stays, see `pinned_from`.
         offset: of its entry in this log.
         level_one: it lets M move.
-        topic: the revision of the only topic whose dropped L1 and index objects stay, and for whose partitions `watermark`
+        topic: the revision of the only topic whose dropped L1 objects stay, and for whose partitions `watermark`
             is computed; or ALL_TOPICS.
         watermark: M does not pass it; NO_WATERMARK until the pin has taken effect, and M does not move until then.
         ends: the offset of the last entry of each journal in use when the pin took effect; None until then.

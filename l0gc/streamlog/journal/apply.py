@@ -27,7 +27,7 @@ from l0gc.streamlog.journal.entries import (
     SetBack,
     decode_journal_entry,
 )
-from l0gc.streamlog.journal.rows import INDEX_TREE, L1_OBJECT, dropped_rows
+from l0gc.streamlog.journal.rows import dropped_rows
 from l0gc.streamlog.journal.state import JournalState, purged_rows
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -123,6 +123,5 @@ def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
         topic = state.topics.pop(revision, None)
         if topic is not None:
             epoch = max(e.epoch, state.max_applied_epoch)
-            for kind, rows in ((L1_OBJECT, topic.l1), (INDEX_TREE, topic.index)):
-                state.dropped = np.concatenate([state.dropped, dropped_rows(revision, kind, rows, time_ms, epoch)])
+            state.dropped = np.concatenate([state.dropped, dropped_rows(revision, topic.l1, time_ms, epoch)])
     state.closed_revisions = np.union1d(state.closed_revisions, np.array(revisions, np.int64))

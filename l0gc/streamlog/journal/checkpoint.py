@@ -17,16 +17,13 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
 from l0gc.storage.entry import StoredEntry
 from l0gc.streamlog.journal.apply import apply
-from l0gc.streamlog.journal.edits import Lists, gaps
 from l0gc.streamlog.journal.entries import decode_journal_entry
 from l0gc.streamlog.journal.producers import Int62, ProducerState
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     DROPPED,
     EXTENT,
-    INDEX_ROW,
-    INDEX_TREE,
-    L1_OBJECT,
     L1_ROW,
     MAX_OFFSET,
     NUMBER,
@@ -34,10 +31,12 @@ from l0gc.streamlog.journal.rows import (
     Rows,
     ascending,
     check_rows,
-    continues,
     pack,
+    pack_columns,
     places,
+    ranges_of,
     unpack,
+    unpack_columns,
 )
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
@@ -64,7 +63,6 @@ class _Topic(msgspec.Struct, array_like=True):
     blocks: bytes
     extents: bytes
     l1: bytes
-    index: bytes
     misfits: Int62 = 0
 
 
@@ -87,7 +85,6 @@ class _Checkpoint(msgspec.Struct, array_like=True):
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Checkpoint)
-_PACKED: Final = ("closed_revisions", "dropped")
 
 
 class JournalMachine:
@@ -106,7 +103,7 @@ class JournalMachine:
     def encode(self, state: JournalState) -> bytes:
         columns = {name: getattr(state, name) for name in _Checkpoint.__struct_fields__ if name != "journal"}
         columns["topics"] = [_encode_topic(t) for t in state.topics.values()]
-        columns |= {name: pack(columns[name]) for name in _PACKED}
+        columns |= {"closed_revisions": pack(state.closed_revisions), "dropped": pack_columns(state.dropped)}
         return msgspec.msgpack.encode(_Checkpoint(self._journal, **columns))
 
     def decode(self, body: bytes, source: str) -> JournalState:
@@ -126,7 +123,7 @@ class JournalMachine:
                 raise UsageError(f"its L1 fence is at {c.l1_fence}")
             if c.set_backs < 0 or not is_epoch(c.kept_below) or c.kept_below > c.l1_fence:
                 raise UsageError(f"it was set back {c.set_backs} times, and keeps what is stamped below {c.kept_below}")
-            dropped = unpack(c.dropped, DROPPED)
+            dropped = unpack_columns(c.dropped, DROPPED)
             _check_dropped(dropped)
         except (*UNDECODABLE, UsageError, ValueError) as e:
             raise CorruptObjectError(f"{source} is not a checkpoint of journal {self._journal}: {e}") from e
@@ -145,8 +142,7 @@ def _encode_topic(t: TopicState) -> _Topic:
         [_Object(o.key, o.epoch, o.log_offset, o.time_ms, o.start, len(o.blocks), len(o.extents)) for o in t.objects],
         b"".join(pack(o.blocks) for o in t.objects),
         b"".join(pack(o.extents) for o in t.objects),
-        pack(t.l1),
-        pack(t.index),
+        pack_columns(t.l1),
         t.misfits,
     )
 
@@ -166,43 +162,35 @@ def _decode_topic(t: _Topic) -> TopicState:
         or (following > MAX_OFFSET).any()
     ):
         raise UsageError(f"the offsets of revision {t.revision} cannot be")
-    l1, index = unpack(t.l1, L1_ROW), unpack(t.index, INDEX_ROW)
+    l1 = unpack_columns(t.l1, L1_ROW)
     check_rows(l1)
-    check_rows(index)
-    if not continues(l1) or not continues(index):
-        raise UsageError(f"the L1 rows of revision {t.revision} leave a gap, or overlap")
-    _check_lists(t.revision, partitions, reconciled, log_start, Lists(index, l1))
+    _check_l1(t.revision, partitions, reconciled, log_start, l1)
     if not 0 <= t.misfits <= int((reconciled + 1).sum()):
         raise UsageError(f"revision {t.revision} has {t.misfits} records that do not fit its value schema")
     objects = _decode_objects(t, partitions, following)
-    topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, l1, index)
+    topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, RowList(l1))
     topic.misfits = t.misfits
     _check_no_gap(t, topic)
     return topic
 
 
-def _check_lists(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, lists: Lists) -> None:
-    """Check that a partition's list holds every record from its log start to the last reconciled one, and ends there.
+def _check_l1(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, l1: Rows) -> None:
+    """Check that a partition's L1 rows hold every record from its log start to the last reconciled one, and end there.
 
     Readers would take missing records for deleted, and vacuum would take unlisted objects for garbage.
     """
-    firsts = np.full(len(partitions), MAX_OFFSET + 1)
-    known = True
-    for rows in lists:
-        known = known and bool(np.isin(rows["partition"], partitions).all())
-        if known:
-            np.minimum.at(firsts, np.searchsorted(partitions, rows["partition"]), rows["base"])
-    # A partition of which nothing that is in L1 is kept has an empty list.
-    fits = np.where(reconciled < log_start, firsts > MAX_OFFSET, firsts <= log_start)
-    if known and fits.all() and not len(gaps(lists, partitions, None, reconciled)):
-        return
-    raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it says are in L1")
+    ranges = ranges_of(l1)
+    at, there = places(partitions, ranges["partition"])
+    kept = reconciled >= log_start  # of the other partitions, nothing that is in L1 is left
+    whole = there.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
+    if not whole or (ranges["base"] > log_start[at]).any() or (ranges["last"] != reconciled[at]).any():
+        raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it says are in L1")
 
 
 def _check_dropped(dropped: Rows) -> None:
     """Raise `UsageError` for rows that no entry can have dropped."""
-    wrong = (dropped["kind"] < L1_OBJECT) | (dropped["kind"] > INDEX_TREE) | (dropped["last"] < dropped["base"])
-    for column in ("partition", "base", "bytes", "rows", "row_bytes", "revision", "epoch", "dropped_epoch"):
+    wrong = dropped["last"] < dropped["base"]
+    for column in ("partition", "base", "bytes", "revision", "epoch", "dropped_epoch"):
         wrong |= dropped[column] < 0
     for column in ("revision", "epoch", "dropped_epoch"):
         wrong |= dropped[column] > MAX_EPOCH

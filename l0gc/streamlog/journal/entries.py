@@ -14,7 +14,6 @@ from l0gc.epoch import is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.streamlog.journal.producers import Int62, ProducerBatch
 from l0gc.streamlog.journal.rows import (
-    INDEX_ROW,
     L1_ROW,
     MAX_OFFSET,
     MISFITS,
@@ -88,15 +87,13 @@ Kind = Literal["reconcile", "merge", "expire", "give-up"]
 class Change(NamedTuple):
     """The changes of an edit in a topic's partitions, as rows by partition and offset; `partitions` are the changed ones.
 
-    `added` and `removed` are L1 objects, `indexes` and `removed_indexes` index objects; `starts` are new log start
-    offsets; `misfits` counts the added records that do not fit the topic's value schema.
+    `added` and `removed` are L1 objects; `starts` are new log start offsets; `misfits` counts the added records that do
+    not fit the topic's value schema.
     """
 
     partitions: Rows
     added: Rows
     removed: Rows
-    indexes: Rows
-    removed_indexes: Rows
     starts: Rows
     misfits: Rows
 
@@ -107,7 +104,6 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     Attributes:
         revision, topic_id: the topic's incarnation, as in `ObjectExtents`.
         added, removed: rows of `L1_ROW`.
-        indexes, removed_indexes: rows of `INDEX_ROW`.
         starts: rows of `START`.
         misfits: rows of `MISFITS`, one for each partition that has some.
     """
@@ -116,8 +112,6 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     topic_id: str
     added: bytes = b""
     removed: bytes = b""
-    indexes: bytes = b""
-    removed_indexes: bytes = b""
     starts: bytes = b""
     misfits: bytes = b""
 
@@ -130,7 +124,7 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def change(self) -> Change:
         """Return the rows. Raises `UsageError` if they are malformed."""
         columns = [unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items()]
-        for rows in columns[:4]:
+        for rows in columns[:2]:
             check_rows(rows)
         return Change(distinct(np.concatenate([rows["partition"] for rows in columns])), *columns)
 
@@ -144,8 +138,6 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
 _COLUMNS: Final = {
     "added": L1_ROW,
     "removed": L1_ROW,
-    "indexes": INDEX_ROW,
-    "removed_indexes": INDEX_ROW,
     "starts": START,
     "misfits": MISFITS,
 }
@@ -155,9 +147,8 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """Changes the L1 objects of partitions, or the offsets at which they begin; everything that it names is durable.
 
     *reconcile*: what is added holds records that were in L0. *merge*: what is added holds exactly the records of what is
-    removed. *expire*: partitions begin at `starts`; what is removed lies wholly below that, as does what leaves unnamed.
+    removed. *expire*: partitions begin at `starts`; what lies wholly below that leaves, unnamed.
     *give up*: what is added is a hole of each partition, an L1 object without rows for records that were in L0 and are lost.
-    In each, `indexes` take the place of `removed_indexes`, and of the oldest L1 rows in the state.
 
     It is parsed, and checked as far as possible without a state, when it is decoded or built: see `edits.fits`.
 
@@ -184,7 +175,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     def drops(self) -> bool:
         """Return whether the edit removes objects from a partition's list."""
         changes = [t.change for t in self.topics]
-        return any(len(c.removed) or len(c.removed_indexes) or len(c.starts) for c in changes)
+        return any(len(c.removed) or len(c.starts) for c in changes)
 
     def without(self, refused: Container[tuple[int, int]]) -> Edit | None:
         """Return the edit without some partitions, given as (revision, partition); None if nothing is left."""
@@ -222,10 +213,10 @@ def _check_change(kind: Kind, c: Change) -> None:
     """Raise `UsageError` if a topic of an edit does not match the edit's kind."""
     records = {RECONCILE: c.added, GIVE_UP: c.added, MERGE: c.removed, EXPIRE: c.starts}[kind]
     if not len(records) or len(distinct(records["partition"])) != len(c.partitions):
-        raise UsageError(f"{kind} names no records, or an index object of a partition of which it names none")
+        raise UsageError(f"{kind} names no records of a partition that it changes")
     if (
         (len(c.added) > 0) is (kind == EXPIRE)
-        or (len(c.removed) and kind in (RECONCILE, GIVE_UP))
+        or (len(c.removed) and kind != MERGE)
         or (len(c.starts) and kind != EXPIRE)
         or (len(c.misfits) and kind != RECONCILE)
     ):
@@ -254,12 +245,10 @@ def _check_change(kind: Kind, c: Change) -> None:
                 raise UsageError("the partitions with a new log start offset are not in order")
             if (starts < 0).any() or (starts > MAX_OFFSET).any():
                 raise UsageError("a log start offset is impossible")
-            if (c.removed["last"] >= starts[np.searchsorted(c.partitions, c.removed["partition"])]).any():
-                raise UsageError("it removes an L1 object that is not wholly below the log start offset")
 
 
 class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """Forbids entries from now on to list an L1 or index object that is stamped below `epoch`."""
+    """Forbids entries from now on to list an L1 object that is stamped below `epoch`."""
 
     epoch: Int62
 

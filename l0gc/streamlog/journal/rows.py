@@ -40,53 +40,22 @@ L1_ROW: Final = np.dtype(
 times at which they landed; `epoch` is that of the run that wrote it, `name` its UUID. `hole` is 1 if these records were
 given up: the object has no rows, and its footer contains the reason.
 """
-INDEX_ROW: Final = np.dtype(
-    [
-        ("partition", "<i4"),
-        ("base", "<i8"),
-        ("last", "<i8"),
-        ("rows", "<i4"),
-        ("bytes", "<i8"),
-        ("names", "<u8"),
-        ("holes", "<i4"),
-        ("lost", "<i8"),
-        ("head_bytes", "<i8"),
-        ("head_timestamp", "<i8"),
-        ("size", "<i4"),
-        ("epoch", "<i8"),
-        ("name", "V16"),
-    ]
-)
-"""An index object, which lists `rows` L1 objects with the records `base` to `last`. `bytes` and `names` are sums over
-those objects, see `sums`; `holes` counts the holes among them, and `lost` their records. `head_bytes` and
-`head_timestamp` are those of the oldest object. `size`, `epoch` and `name` are its own.
-"""
 DROPPED: Final = np.dtype(
     [
         ("revision", "<i8"),
-        ("kind", "<i4"),
         ("partition", "<i4"),
         ("base", "<i8"),
         ("last", "<i8"),
         ("bytes", "<i8"),
         ("epoch", "<i8"),
         ("name", "V16"),
-        ("rows", "<i8"),
-        ("row_bytes", "<i8"),
-        ("names", "<u8"),
         ("dropped_ms", "<i8"),
         ("dropped_epoch", "<i8"),
     ]
 )
-"""An object of a kind below that no partition lists any more. `bytes` are its own; `rows`, `row_bytes` and `names`
-describe what an index object lists. It was dropped at `dropped_ms` of the log's time, when the newest epoch was
-`dropped_epoch`.
+"""An L1 object that no partition lists any more. It was dropped at `dropped_ms` of the log's time, when the newest epoch
+was `dropped_epoch`.
 """
-L1_OBJECT: Final = 0
-INDEX_OBJECT: Final = 1
-"""It is deleted alone: another index object lists its objects, or they were dropped separately."""
-INDEX_TREE: Final = 2
-"""It is deleted after all the L1 objects that it lists."""
 START: Final = np.dtype([("partition", "<i4"), ("offset", "<i8")])
 """Where a partition begins."""
 MISFITS: Final = np.dtype([("partition", "<i4"), ("records", "<i8")])
@@ -95,7 +64,6 @@ NUMBER: Final = np.dtype("<i4")
 OFFSET: Final = np.dtype("<i8")
 NAME: Final = np.dtype("V16")
 NO_L1_ROWS: Final = np.empty(0, L1_ROW)
-NO_INDEX_ROWS: Final = np.empty(0, INDEX_ROW)
 NO_DROPPED: Final = np.empty(0, DROPPED)
 NO_MISFITS: Final = np.empty(0, MISFITS)
 
@@ -103,17 +71,11 @@ MAX_OFFSET: Final = 2**62
 """The largest offset, size or epoch that is stored, so that adding one never overflows."""
 _LIMITS: Final = {
     "hole": (0, 1),
-    "rows": (1, MAX_OFFSET),
-    "holes": (0, MAX_OFFSET),
-    "lost": (0, MAX_OFFSET),
-    "size": (0, MAX_OFFSET),
     "bytes": (0, MAX_OFFSET),
-    "head_bytes": (0, MAX_OFFSET),
     "epoch": (0, MAX_EPOCH),
     "max_timestamp": (-MAX_OFFSET, MAX_OFFSET),
-    "head_timestamp": (-MAX_OFFSET, MAX_OFFSET),
 }
-"""The bounds of the numbers of L1 and index objects."""
+"""The bounds of the numbers of L1 objects."""
 
 
 def pack(rows: Rows) -> bytes:
@@ -170,8 +132,18 @@ def name_text(name: Any) -> str:
 
 
 def name_low(names: Rows) -> Rows:
-    """Return the low halves of UUIDs as numbers. Their sum identifies the objects in an index object, in any order."""
+    """Return the low halves of UUIDs as numbers."""
     return np.ascontiguousarray(names).view("<u8").reshape(-1, 2)[:, 1]
+
+
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+"""Combines a partition with a name, since objects of two partitions may have the same name."""
+
+
+def identities(rows: Rows) -> Rows:
+    """Return a number for the partition and the name of each row."""
+    found: Rows = name_low(rows["name"]) + rows["partition"].astype(np.uint64) * _SPREAD
+    return found
 
 
 def is_hole(rows: Rows) -> Rows:
@@ -184,29 +156,34 @@ def lost_records(rows: Rows) -> int:
     return int((rows["last"] + 1 - rows["base"])[is_hole(rows)].sum())
 
 
-def sums(rows: Rows) -> tuple[int, int, int]:
-    """Return the number of rows of `L1_ROW`, their bytes, and the sum of their names' low halves modulo 2^64."""
-    return len(rows), int(rows["bytes"].sum()), int(name_low(rows["name"]).sum(dtype=np.uint64))
+def name_sum(rows: Rows) -> int:
+    """Return the sum of the names' low halves modulo 2^64, which identifies a set of objects."""
+    return int(name_low(rows["name"]).sum(dtype=np.uint64))
 
 
 def in_order(rows: Rows) -> Rows:
-    """Return rows of L1 or index objects by partition and offset."""
+    """Return rows of L1 objects by partition and offset."""
     ordered: Rows = rows[np.lexsort((rows["base"], rows["partition"]))]
     return ordered
 
 
-def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
-    """Return, for each (partition, offset), the last of `rows` that begins at or before it.
+def ranks(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
+    """Return, for each (partition, offset), the last of `rows` at or before it; -1 if all of them come later.
 
-    `rows` are ordered by partition and offset. -1 if the partition has no such row.
+    `rows` are ordered by partition and offset.
     """
     which = np.r_[np.zeros(len(rows), np.int8), np.ones(len(partitions), np.int8)]
-    both = np.r_[rows["partition"], partitions]
-    order = np.lexsort((which, np.r_[rows["base"], offsets], both))
+    order = np.lexsort((which, np.r_[rows["base"], offsets], np.r_[rows["partition"], partitions]))
     before = np.cumsum(which[order] == 0) - 1
     wanted = which[order] == 1
     at = np.empty(len(partitions), np.int64)
     at[order[wanted] - len(rows)] = before[wanted]
+    return at
+
+
+def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
+    """Return the same, but -1 also if that row belongs to another partition."""
+    at = ranks(rows, partitions, offsets)
     if len(rows):
         at[rows["partition"][at] != partitions] = -1
     return at
@@ -239,16 +216,16 @@ def continues(rows: Rows) -> bool:
 
 
 def check_rows(rows: Rows) -> None:
-    """Raise `UsageError` for rows of `L1_ROW` or `INDEX_ROW` that are invalid, overlap, or are not in order."""
+    """Raise `UsageError` for rows of `L1_ROW` that are invalid, overlap, or are not in order."""
     partition, base, last = rows["partition"], rows["base"], rows["last"]
     if (partition < 0).any() or (base < 0).any() or (last < base).any() or (last > MAX_OFFSET).any():
-        raise UsageError("an L1 or index object has a partition or an offset that cannot be")
+        raise UsageError("an L1 object has a partition or an offset that cannot be")
     follows = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] > last[:-1]))
     if not follows.all():
-        raise UsageError("L1 or index objects overlap, or are not in order")
+        raise UsageError("L1 objects overlap, or are not in order")
     for column, (least, most) in _LIMITS.items():
-        if column in (rows.dtype.names or ()) and ((rows[column] < least) | (rows[column] > most)).any():
-            raise UsageError(f"an L1 or index object has a number that cannot be ({column})")
+        if ((rows[column] < least) | (rows[column] > most)).any():
+            raise UsageError(f"an L1 object has a number that cannot be ({column})")
 
 
 def ranges_of(files: Rows) -> Rows:
@@ -264,25 +241,75 @@ def ranges_of(files: Rows) -> Rows:
     return ranges
 
 
-def dropped_rows(revision: int, kind: int, rows: Rows, time_ms: int, epoch: int) -> Rows:
-    """Return rows of `L1_ROW` or `INDEX_ROW` as rows of `DROPPED`."""
-    dropped = np.zeros(len(rows), DROPPED)
-    for column in ("partition", "base", "last", "epoch", "name"):
+def dropped_rows(revision: int, rows: Rows, time_ms: int, epoch: int) -> Rows:
+    """Return rows of `L1_ROW` as rows of `DROPPED`."""
+    dropped = np.empty(len(rows), DROPPED)
+    for column in ("partition", "base", "last", "bytes", "epoch", "name"):
         dropped[column] = rows[column]
-    dropped["revision"], dropped["kind"] = revision, kind
-    dropped["dropped_ms"], dropped["dropped_epoch"] = time_ms, epoch
-    if kind == L1_OBJECT:
-        dropped["bytes"] = rows["bytes"]
-    else:
-        dropped["bytes"], dropped["rows"], dropped["row_bytes"] = rows["size"], rows["rows"], rows["bytes"]
-        dropped["names"] = rows["names"]
+    dropped["revision"], dropped["dropped_ms"], dropped["dropped_epoch"] = revision, time_ms, epoch
     return dropped
 
 
-def index_rows(dropped: Rows) -> Rows:
-    """Return rows of `DROPPED` for index objects as rows of `INDEX_ROW`, with the fields needed to read one."""
-    rows = np.zeros(len(dropped), INDEX_ROW)
-    for column in ("partition", "base", "last", "rows", "names", "epoch", "name"):
-        rows[column] = dropped[column]
-    rows["bytes"], rows["size"] = dropped["row_bytes"], dropped["bytes"]
+# -- the compact form ---------------------------------------------------------------------------------------------------
+
+
+def pack_columns(rows: Rows) -> bytes:
+    """Return rows that have a base and a last offset as columns of small numbers, which compress to a third.
+
+    Each number is stored as the difference from what the row before suggests, each byte of it in a plane of its own.
+    """
+    before = np.r_[np.int64(-1), rows["last"][:-1]][: len(rows)]
+    parts = [len(rows).to_bytes(8, "little")]
+    for name in rows.dtype.names or ():
+        column = rows[name]
+        if column.dtype.kind == "V":
+            parts.append(column.tobytes())
+            continue
+        column = column.astype(np.int64)
+        guess = before + 1 if name == "base" else rows["base"] if name == "last" else np.r_[0, column[:-1]][: len(rows)]
+        apart = column - guess
+        planes = ((apart << 1) ^ (apart >> 63)).view(np.uint8).reshape(-1, 8).T
+        used = 8 - next((n for n, plane in enumerate(planes[::-1]) if plane.any()), 8)
+        parts += [bytes([used]), planes[:used].tobytes()]
+    return b"".join(parts)
+
+
+def unpack_columns(body: bytes, kind: np.dtype[Any]) -> Rows:
+    """Return the rows that `pack_columns` packed. Raises `UsageError` if the bytes cannot be such rows."""
+    count = int.from_bytes(body[:8], "little")
+    if count > len(body):
+        raise UsageError(f"{len(body)} bytes are not {count} rows")
+    at, rows, apart = 8, np.empty(count, kind), {}
+    for name in kind.names or ():
+        width, of_planes = kind[name].itemsize, kind[name].kind != "V"
+        if of_planes:
+            width = body[at] if at < len(body) else 9
+            at += 1
+        if width > 8 * of_planes + 16 * (not of_planes) or at + width * count > len(body):
+            raise UsageError(f"{len(body)} bytes are not {count} rows")
+        found = np.frombuffer(body, np.uint8, width * count, at)
+        at += width * count
+        if not of_planes:
+            rows[name] = found.view(kind[name])
+            continue
+        whole = np.zeros((count, 8), np.uint8)
+        whole[:, :width] = found.reshape(width, count).T
+        folded: Rows = whole.view(np.uint64).reshape(-1)
+        apart[name] = (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(np.int64)
+    if at != len(body):
+        raise UsageError(f"{len(body)} bytes are more than {count} rows")
+    records = apart["last"]
+    apart["base"] = apart["base"] + np.r_[0, records[:-1] + 1][:count]
+    for name, numbers in apart.items():
+        if name != "last":
+            rows[name] = _fitting(np.cumsum(numbers), kind[name])
+    rows["last"] = rows["base"] + records
     return rows
+
+
+def _fitting(numbers: Rows, kind: np.dtype[Any]) -> Rows:
+    """Return numbers as a narrower type. Raises `UsageError` if one does not fit."""
+    narrow = numbers.astype(kind)
+    if (narrow != numbers).any():
+        raise UsageError("a number is too large for its column")
+    return narrow

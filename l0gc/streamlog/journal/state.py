@@ -24,15 +24,7 @@ from l0gc.epoch import prev
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.entries import Purged
 from l0gc.streamlog.journal.producers import ProducerState
-from l0gc.streamlog.journal.rows import (
-    INDEX_TREE,
-    NAME,
-    NO_DROPPED,
-    Rows,
-    index_rows,
-    name_low,
-    unpack,
-)
+from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, Rows, places, unpack
 from l0gc.streamlog.journal.topic import TopicState
 
 
@@ -53,7 +45,7 @@ class JournalState:
     Attributes:
         topics: those that are not closed, by revision.
         closed_revisions: those of the closed ones, ascending.
-        l1_fence: no L1 or index object that is stamped below it is named any more.
+        l1_fence: no L1 object that is stamped below it is named any more.
         dropped: objects that are not named any more and not purged, as rows of `DROPPED`, in the order of the log.
         set_backs: how often the log was set back to an older copy and accepted as it was.
         kept_below: what is stamped below it may have been named by what was lost then, and is never an orphan.
@@ -133,31 +125,19 @@ class JournalState:
         time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
         return np.logical_and(time <= time_ms, at <= epoch)
 
-    def names(self, revision: int) -> set[bytes]:
-        """Return the names of all L1 and index objects that the state has of a topic, listed or dropped.
-
-        Objects inside index objects are not included: see `indexes_over`.
-        """
-        topic = self.topic(revision)
-        return {bytes(name) for rows in (self.dropped_of(revision), topic.l1, topic.index) for name in rows["name"]}
-
-    def indexes_over(self, revision: int, partition: int, base: int, last: int) -> Rows:
-        """Return the index objects that may list L1 objects of these records, as rows of `INDEX_ROW`.
-
-        Includes index objects that were dropped together with everything that they list.
-        """
-        trees = self.dropped_of(revision)
-        trees = trees[(trees["kind"] == INDEX_TREE) & (trees["partition"] == partition)]
-        rows = np.concatenate([index_rows(trees), self.topic(revision).index_of(partition)])
-        found: Rows = rows[(rows["base"] <= last) & (rows["last"] >= base)]
-        return found
+    def has_named(self, revision: int, rows: Rows) -> Rows:
+        """Return which L1 objects, given as rows of `L1_ROW` of the topic, the state lists or has dropped."""
+        found = np.isin(_sortable(rows["name"]), _sortable(self.dropped_of(revision)["name"]))
+        topic = self.topics.get(revision)
+        return found if topic is None else found | topic.l1_list.has(rows)
 
 
 def purged_rows(state: JournalState, e: Purged) -> Rows:
     """Return which of the dropped objects the entry purges. Raises `UsageError` if its names cannot be read."""
-    names = unpack(e.names, NAME)
-    found = np.isin(name_low(state.dropped["name"]), name_low(names))
-    gone = {bytes(n) for n in names}
-    for at in np.flatnonzero(found):
-        found[at] = bytes(state.dropped["name"][at]) in gone
-    return found
+    names = np.sort(_sortable(unpack(e.names, NAME)))
+    return places(names, _sortable(state.dropped["name"]))[1]
+
+
+def _sortable(names: Rows) -> Rows:
+    """Return UUIDs in a form that numpy sorts. All have the same length, so trailing zeros make no difference."""
+    return np.ascontiguousarray(names).view("S16")

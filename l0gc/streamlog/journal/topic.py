@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from l0gc.formatting import Outcome
+from l0gc.keys import PartitionId, level_one
 from l0gc.streamlog.journal.entries import ObjectExtents
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
-    NO_INDEX_ROWS,
-    NO_L1_ROWS,
     NUMBER,
     Rows,
     distinct,
     is_hole,
     lost_records,
     name_text,
-    of_partition,
     places,
     unpack,
 )
@@ -79,6 +79,29 @@ class L1File:
     epoch: int
     name: str
     is_hole: bool = False
+
+
+def l1_key(p: PartitionId, file: L1File) -> str:
+    return level_one(p, file.epoch, file.base_offset, file.last_offset, file.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Hole(Outcome):
+    """The records of a partition that were given up, from `first_offset` to `last_offset`; `key` is the L1 object's."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    key: str
+
+    @classmethod
+    def of(cls, p: PartitionId, file: L1File) -> Hole:
+        return cls(p.topic, p.partition, file.base_offset, file.last_offset, l1_key(p, file))
+
+    @property
+    def records(self) -> int:
+        return self.last_offset + 1 - self.first_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +184,7 @@ class TopicState:
     reconciled: Rows = field(default_factory=_NO_OFFSETS.copy)
     log_start: Rows = field(default_factory=_NO_OFFSETS.copy)
     objects: list[UnreconciledObject] = field(default_factory=list)
-    l1: Rows = field(default_factory=NO_L1_ROWS.copy)
-    index: Rows = field(default_factory=NO_INDEX_ROWS.copy)
+    l1_list: RowList = field(default_factory=RowList)
     misfits: int = 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -188,10 +210,10 @@ class TopicState:
             len(self.partitions),
             int((self.next_offsets - self.log_start).sum()),
             int((self.next_offsets - 1 - self.reconciled).sum()),
-            len(self.l1) + int(self.index["rows"].sum(dtype=np.int64)),
-            int(self.l1["bytes"].sum()) + int(self.index["bytes"].sum()),
-            int(is_hole(self.l1).sum()) + int(self.index["holes"].sum(dtype=np.int64)),
-            lost_records(self.l1) + int(self.index["lost"].sum()),
+            len(self.l1),
+            int(self.l1["bytes"].sum()),
+            int(is_hole(self.l1).sum()),
+            lost_records(self.l1),
             self.misfits,
         )
 
@@ -211,17 +233,20 @@ class TopicState:
         keys = (e.key for e in self.extents(partition) if e.base_offset <= offset <= e.last_offset)
         return next((f"l0gc give-up --object {key}" for key in keys), "")
 
-    def files(self, partition: int) -> list[L1File]:
-        """Return the newest L1 objects of a partition, in order of offset; older ones are in its index objects."""
-        return [l1_file(row) for row in self.l1_of(partition)]
+    @property
+    def l1(self) -> Rows:
+        """Return the L1 objects of all partitions, as rows of `L1_ROW` by partition and offset."""
+        return self.l1_list.rows
 
-    def l1_of(self, partition: int) -> Rows:
-        """Return the same as rows of `L1_ROW`."""
-        return of_partition(self.l1, partition)
+    def l1_of(self, partition: int, start: int = 0) -> Rows:
+        """Return the L1 objects of a partition with records from `start` on, as rows of `L1_ROW` in order of offset."""
+        rows = self.l1_list.of(partition)
+        found: Rows = rows[int(np.searchsorted(rows["last"], start)) :]
+        return found
 
-    def index_of(self, partition: int) -> Rows:
-        """Return the index objects of a partition, as rows of `INDEX_ROW` in order of offset."""
-        return of_partition(self.index, partition)
+    def files(self, partition: int, start: int = 0) -> list[L1File]:
+        """Return the same as objects."""
+        return [l1_file(row) for row in self.l1_of(partition, start)]
 
     def lowest_epochs(self, first: int, count: int, ceiling: int) -> Rows:
         """Return, for `count` partitions from `first` on, the lowest epoch of an unreconciled extent, at most `ceiling`."""

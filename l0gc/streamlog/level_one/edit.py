@@ -8,22 +8,17 @@ vacuum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 import numpy as np
 
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, ProtocolError, UsageError
-from l0gc.keys import PartitionId
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import Edit, EditedTopic, Kind
 from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.index import UNREADABLE
-
-T = TypeVar("T")
 
 
 class Editor:
@@ -31,12 +26,10 @@ class Editor:
 
     Attributes:
         errors: those of the kind's result. What goes wrong with the journal ends its part of the run and no other.
-        unreadable: objects that could not be read, with their partitions, which are left as they are.
     """
 
     def __init__(self, handle: JournalHandle, topics: Mapping[int, Topic], errors: list[str]) -> None:
         self.handle, self.topics, self.errors = handle, topics, errors
-        self.unreadable: list[tuple[PartitionId, L0gcError]] = []
 
     @contextmanager
     def alone(self, *also: type[L0gcError]) -> Iterator[None]:
@@ -52,14 +45,6 @@ class Editor:
     def states(self) -> dict[int, TopicState]:
         """Return copies of what the journal has of the topics now, by revision."""
         return {known.revision: known for known in self.handle.topics(self.topics.values())}
-
-    def attempt(self, p: PartitionId, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns; None if an object of the partition cannot be read, which is recorded."""
-        try:
-            return read()
-        except UNREADABLE as e:
-            self.unreadable.append((p, e))
-            return None
 
     def land(
         self, kind: Kind, epoch: int, changes: Iterable[tuple[int, Mapping[str, Rows]]], *, dry_run: bool = False

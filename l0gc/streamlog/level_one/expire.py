@@ -6,7 +6,7 @@ partition's others are still as large as the retention. Records that are not in 
 never deletes them, and they do not count. A manual deletion may go further, up to the next offset.
 
 What makes it safe: where a partition may begin is decided where the entry lands. Nothing is removed from the bucket here:
-dropped objects stay until vacuum deletes them. A partition whose list of L1 objects has changed by then is read again.
+dropped objects stay until vacuum deletes them.
 """
 
 from __future__ import annotations
@@ -15,42 +15,23 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from l0gc.errors import L0gcError, ObjectNotFoundError, StoreError
+from l0gc.errors import StoreError
 from l0gc.formatting import Outcome
-from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import UNLIMITED, ControllerState, Retention, Topic, by_journal
 from l0gc.streamlog.journal.entries import EXPIRE
-from l0gc.streamlog.journal.rows import (
-    INDEX_TREE,
-    L1_OBJECT,
-    MAX_OFFSET,
-    NO_L1_ROWS,
-    NUMBER,
-    OFFSET,
-    START,
-    Rows,
-    places,
-)
+from l0gc.streamlog.journal.rows import MAX_OFFSET, NUMBER, OFFSET, START, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.index import IndexChange, cut_index, joined, read_index
 from l0gc.watermark.publication import refuse_if_set_back
 
-_TRIES: Final = 4
-"""How many times a partition is read again because its L1 objects were merged or spilled."""
-
-Listed = Callable[[int, Rows], Rows | None]
-"""Reads what index objects of a partition list, given their rows; returns None if one cannot be read, so that the
-partition is skipped.
-"""
-NewStarts = Callable[[Topic, TopicState, Listed], tuple[Rows, Rows]]
+NewStarts = Callable[[Topic, TopicState], tuple[Rows, Rows]]
 """Decides which partitions of a topic get a new start, and where."""
 
 
@@ -94,39 +75,14 @@ class ExpireResult(Outcome):
 # -- where partitions are to begin ----------------------------------------------------------------------------------------
 
 
-def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int, listed: Listed) -> tuple[Rows, Rows]:
-    """Return the partitions in which retention deletes something, and their new starts.
+def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int) -> tuple[Rows, Rows]:
+    """Return the partitions in which retention deletes something, and their new starts (pure).
 
-    It is pure but for `listed`, which is called only for partitions whose oldest L1 object is inside an index object and
-    is to be removed. `now_ms` is by the store's clock.
+    `now_ms` is by the store's clock.
     """
-    if (retention.ms == UNLIMITED and retention.bytes == UNLIMITED) or not len(topic.partitions):
+    if retention.ms == UNLIMITED and retention.bytes == UNLIMITED:
         return np.empty(0, NUMBER), np.empty(0, OFFSET)
-    index = topic.index
-    heads = np.flatnonzero(np.r_[True, index["partition"][1:] != index["partition"][:-1]][: len(index)])
-    sizes = np.zeros(len(topic.partitions), np.int64)
-    for some in (topic.l1, index):
-        np.add.at(sizes, np.searchsorted(topic.partitions, some["partition"]), some["bytes"])
-    rows = [topic.l1[~np.isin(topic.l1["partition"], index["partition"][heads])]]
-    for head in index[heads]:
-        partition = int(head["partition"])
-        size = int(sizes[np.searchsorted(topic.partitions, partition)])
-        if _leaves(int(head["head_timestamp"]), size - int(head["head_bytes"]), retention, now_ms):
-            older = listed(partition, topic.index_of(partition))
-            if older is None:
-                continue
-            both = np.concatenate([older, topic.l1_of(partition)])
-            rows.append(both[both["last"] >= topic.view(partition).log_start_offset])
-    partitions, starts = _prefixes(np.concatenate(rows), retention, now_ms)
-    order = np.argsort(partitions, kind="stable")
-    return partitions[order].astype(NUMBER), starts[order]
-
-
-def _leaves(newest_ms: int, without: int, retention: Retention, now_ms: int) -> bool:
-    """Return whether the oldest L1 object is removed, without which the partition has this many bytes."""
-    return (retention.ms != UNLIMITED and now_ms - newest_ms > retention.ms) or (
-        retention.bytes != UNLIMITED and without >= retention.bytes
-    )
+    return _prefixes(topic.l1, retention, now_ms)
 
 
 def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows]:
@@ -179,8 +135,8 @@ def _expire(
     now_ms = cluster.controller.store_time.settle(as_of_ms)
     work = {t.revision: (t, state.retention(t)) for t in topics if state.retention(t) != Retention()}
 
-    def wanted(t: Topic, known: TopicState, listed: Listed) -> tuple[Rows, Rows]:
-        return starts_by_retention(known, work[t.revision][1], now_ms, listed)
+    def wanted(t: Topic, known: TopicState) -> tuple[Rows, Rows]:
+        return starts_by_retention(known, work[t.revision][1], now_ms)
 
     return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
 
@@ -228,7 +184,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> l
 def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
     """Move log start offsets in every journal that has some of the topics.
 
-    A failure in one journal affects only that journal, and an unreadable index object affects only its partition.
+    A failure in one journal affects only that journal.
     """
     result = ExpireResult(dry_run=dry_run)
 
@@ -244,13 +200,6 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
     return result
 
 
-def left_out(p: PartitionId, error: L0gcError) -> str:
-    return (
-        f"partition {p}: {error}; its records stay until that object is restored from a version or a backup, or they are "
-        "given up (docs/operate-lost.md)"
-    )
-
-
 class _Expiry(Editor):
     """The new starts in one journal."""
 
@@ -262,58 +211,22 @@ class _Expiry(Editor):
         super().__init__(cluster.journal(journal), {t.revision: t for t in topics}, self.result.errors)
 
     def run(self) -> None:
-        """Move the starts; a partition that has changed by the time its edit lands is read again."""
-        for _ in range(_TRIES):
-            self.result.lost = 0
-            self.unreadable.clear()
-            epoch = self._cluster.controller.epoch()
-            states = self.states()
-            changes = {
-                r: change for r, known in states.items() if len((change := self._change(known, epoch))["starts"])
-            }
-            landed = self.land(EXPIRE, epoch, changes.items(), dry_run=self._dry_run)
-            for revision, change in changes.items():
-                self._count(states[revision], change["starts"], landed.has(revision, change["starts"]["partition"]))
-            for kind, objects, size in ((L1_OBJECT, None, "bytes"), (INDEX_TREE, "rows", "row_bytes")):
-                gone = landed.dropped[landed.dropped["kind"] == kind]
-                self.result.l1_objects += len(gone) if objects is None else int(gone[objects].sum())
-                self.result.bytes += int(gone[size].sum())
-            # An index object that is gone may have been replaced, and vacuumed, since the state was read.
-            gone_index = any(isinstance(e, ObjectNotFoundError) for _, e in self.unreadable)
-            if self._dry_run or not (self.result.lost or gone_index):
-                break
-        self.result.errors += [left_out(p, e) for p, e in sorted(self.unreadable, key=lambda item: item[0].path)]
+        """Move the starts."""
+        states = self.states()
+        starts = {revision: found for revision, known in states.items() if len(found := self._starts(known))}
+        changes = ((revision, {"starts": rows}) for revision, rows in starts.items())
+        landed = self.land(EXPIRE, self._cluster.controller.epoch(), changes, dry_run=self._dry_run)
+        for revision, rows in starts.items():
+            self._count(states[revision], rows, landed.has(revision, rows["partition"]))
+        self.result.l1_objects += len(landed.dropped)
+        self.result.bytes += int(landed.dropped["bytes"].sum())
 
-    def _change(self, known: TopicState, epoch: int) -> dict[str, Rows]:
-        """Return the columns of the change that moves the starts of a topic's partitions.
-
-        It cuts index objects, and names the L1 objects that these no longer list. It omits a partition with an object
-        that cannot be read.
-        """
-        topic = self.topics[known.revision]
-        store, runtime = self._cluster.store, self._cluster.runtime
-
-        def listed(partition: int, index: Rows) -> Rows | None:
-            p = topic.id(partition)
-            return self.attempt(p, lambda: read_index(store, p, index))
-
-        partitions, starts = self._wanted(topic, known, listed)
-        if not len(partitions):
-            return {"starts": np.empty(0, START)}
-        at, there = places(partitions, known.index["partition"])
-        rows = known.index[there & (known.index["base"] < starts[at]) & (known.index["last"] >= starts[at])]
-
-        def cut(row: Rows) -> tuple[IndexChange, Rows] | None:
-            p, index = topic.id(int(row["partition"])), np.array([row])
-            begin = int(starts[np.searchsorted(partitions, row["partition"])])
-            return self.attempt(p, lambda: cut_index(store, p, index, begin, epoch, runtime, dry_run=self._dry_run))
-
-        done = [found for found in self._cluster.parallel.map(cut, list(rows)) if found is not None]
-        readable = ~np.isin(partitions, [p.partition for p, _ in self.unreadable if p.revision == topic.revision])
-        new = np.empty(int(readable.sum()), START)
-        new["partition"], new["offset"] = partitions[readable], starts[readable]
-        removed = np.concatenate([NO_L1_ROWS, *(gone for _, gone in done)])
-        return {"removed": removed, "starts": new, **joined(change for change, _ in done)._asdict()}
+    def _starts(self, known: TopicState) -> Rows:
+        """Return the new starts of a topic's partitions, as rows of `START`."""
+        partitions, starts = self._wanted(self.topics[known.revision], known)
+        new = np.empty(len(partitions), START)
+        new["partition"], new["offset"] = partitions, starts
+        return new
 
     def _count(self, before: TopicState, starts: Rows, moved: Rows) -> None:
         """Count the partitions that now begin at `starts`, and those that begin before."""

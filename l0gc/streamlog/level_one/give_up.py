@@ -41,9 +41,8 @@ from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.entries import GIVE_UP
 from l0gc.streamlog.journal.handle import LandedEdit
 from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, places
-from l0gc.streamlog.journal.topic import Extent, TopicState, l1_file
+from l0gc.streamlog.journal.topic import Extent, Hole, TopicState, l1_file
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.index import Hole
 from l0gc.streamlog.level_one.parquet import (
     GIVEN_UP_METADATA,
     KEY_METADATA,

@@ -7,8 +7,7 @@ readers that replayed the journal earlier, until vacuum deletes them.
 
 A worker does its share of a journal in rounds, each with a fresh stamp of the cluster epoch, so that a long run never
 falls below the L1 fence. The journal skips what has changed by the offset where the entry lands. Its state is read once
-more before anything is appended. So a merge that has lost writes no useless index object, and a missing object that it
-replaced does not count as damage.
+more before that, so that a missing object that another merge replaced does not count as damage.
 """
 
 from __future__ import annotations
@@ -18,19 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import numpy as np
-
 from l0gc.formatting import Outcome, count
-from l0gc.keys import PartitionId
 from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.entries import MERGE
-from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows
-from l0gc.streamlog.journal.topic import TopicState
+from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.index import read_index, replace_in_index
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule, merges_of
 from l0gc.streamlog.level_one.plan import Window, few_at_once, judged, windows_of, writers_of
 from l0gc.watermark.publication import refuse_if_set_back
@@ -66,7 +60,7 @@ class MergeResult(Outcome):
             size of the replaced objects. `partitions`: the number of partitions.
         lost: Merges that were given up, because another merge, an expiry or the deletion of the topic had changed the
             objects. Not an error. No journal names the written objects; [vacuum](#l0gc-vacuum) removes them.
-        errors: What was left as it is, and why: journals that cannot be read, L1 and index objects that are missing or
+        errors: What was left as it is, and why: journals that cannot be read, L1 objects that are missing or
             damaged, each with its partition. With any, exit code 3.
         engine: `local` or `spark`. Without anything to merge it is `local`: Spark is not started.
         engine_reason: Why that engine was used.
@@ -201,15 +195,13 @@ class _ShareMerge(Editor):
             else:
                 self._merge_all()
         self._result.partitions = len(self._partitions)
-        left = [f"partition {p}: {e}; its L1 objects stay as they are" for p, e in self.unreadable]
-        self.errors[:] = [*left, *self.errors]
         return self._result
 
     def is_due(self) -> bool:
         found = False
         with self.alone():
             found = any(True for _ in self._merges())
-        return found or bool(self.unreadable or self.errors)
+        return found or bool(self.errors)
 
     def _merge_all(self) -> None:
         # With Arrow, which asking whether a merge is due does without.
@@ -232,57 +224,30 @@ class _ShareMerge(Editor):
 
     def _merges(self) -> Iterator[MergeGroup]:
         for revision, topic in self.states().items():
-            mine, read = functools.partial(self._share.has, revision), functools.partial(self._listed, revision)
-            yield from merges_of(topic, self._share.rules[revision], mine, read)
-
-    def _listed(self, revision: int, partition: int, index: Rows) -> Rows:
-        """Return what index objects of a partition list; nothing if one cannot be read."""
-        p = self.topics[revision].id(partition)
-        rows = self.attempt(p, lambda: read_index(self._cluster.store, p, index))
-        return NO_L1_ROWS if rows is None else rows
+            mine = functools.partial(self._share.has, revision)
+            yield from merges_of(topic, self._share.rules[revision], mine)
 
     # -- the commit of a round ----------------------------------------------------------------------------------------
 
     def _commit(self, epoch: int, written: Sequence[RewriteResult]) -> None:
         """Commit the objects that are durable and checked. Report the others, unless they need no merge any more."""
         states = self.states()
-        by_partition: dict[tuple[int, int], list[RewriteResult]] = {}
+        merges: list[RewriteResult] = []
         for r in written:
-            by_partition.setdefault((r.merge.revision, r.merge.partition), []).append(r)
-        merges: dict[tuple[int, int], list[RewriteResult]] = {}
-        changes: list[tuple[int, dict[str, Rows]]] = []
-        for (revision, partition), of_partition in sorted(by_partition.items()):
-            p, topic = self.topics[revision].id(partition), states.get(revision)
-            found = self.attempt(p, functools.partial(self._change, p, topic, epoch, of_partition))
-            if found is not None:
-                merges[revision, partition] = found[0]
-                changes.append((revision, found[1]))
+            m = r.merge
+            topic = states.get(m.revision)
+            if topic is None or not topic.l1_list.has(m.sources).all():
+                self._result.lost += 1
+            elif r.error is not None:
+                p = self.topics[m.revision].id(m.partition)
+                self.errors.append(f"partition {p}: {r.error}; its L1 objects stay as they are")
+            else:
+                merges.append(r)
+        merges.sort(key=lambda r: (r.merge.revision, r.merge.partition, int(r.row["base"][0])))
+        changes = ((r.merge.revision, {"added": r.row, "removed": r.merge.sources}) for r in merges)
         refused = self.land(MERGE, epoch, changes).refused
-        for place, done in merges.items():
-            if place in refused:
-                self._result.lost += len(done)
-                continue
-            for r in done:
+        for r in merges:
+            if (r.merge.revision, r.merge.partition) in refused:
+                self._result.lost += 1
+            else:
                 self._count(r.merge, int(r.row["bytes"][0]))
-
-    def _change(
-        self, p: PartitionId, topic: TopicState | None, epoch: int, written: Sequence[RewriteResult]
-    ) -> tuple[list[RewriteResult], dict[str, Rows]] | None:
-        """Return the merges of a partition to commit, and the columns of the change; None if there are none."""
-        left = [] if topic is None else [r for r in written if self._is_named(p, topic, r.merge)]
-        self._result.lost += len(written) - len(left)
-        self.unreadable += [(p, r.error) for r in left if r.error is not None]
-        done = [r for r in left if r.error is None]
-        if topic is None or not done:
-            return None
-        replaced = np.concatenate([r.merge.sources for r in done])
-        files = np.concatenate([r.row for r in done])
-        c = self._cluster
-        indexes = replace_in_index(c.store, p, topic, replaced, files, epoch, c.runtime)
-        return done, {"added": files, "removed": replaced, **indexes._asdict()}
-
-    def _is_named(self, p: PartitionId, topic: TopicState, m: MergeGroup) -> bool:
-        index = topic.index_of(p.partition)
-        listed = (index["last"] >= m.sources["base"][0]) & (index["base"] <= m.sources["last"][-1])
-        named = [topic.l1_of(p.partition)["name"], read_index(self._cluster.store, p, index[listed])["name"]]
-        return bool(np.isin(m.sources["name"], np.concatenate(named)).all())

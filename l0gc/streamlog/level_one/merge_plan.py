@@ -92,10 +92,6 @@ class MergeGroup:
         return int(self.sources["bytes"].sum())
 
 
-ReadIndex = Callable[[int, Rows], Rows]
-"""The rows of `L1_ROW` that index objects (rows of `INDEX_ROW`) of a partition list."""
-
-
 def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[int, int]]:
     """Return the spans of a partition's consecutive objects, of these sizes, to join: each from its first to before its
     end. `grows`: whether a reconcile adds objects at the end.
@@ -146,61 +142,35 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator
 # -- what is due in a topic -----------------------------------------------------------------------------------------------
 
 
-def merges_of(
-    topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows], read: ReadIndex
-) -> Iterator[MergeGroup]:
-    """Yield what to merge in the `wanted` partitions of a topic, by partition and offset. `read` is called for index
-    objects that must list something to merge.
-    """
+def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]) -> Iterator[MergeGroup]:
+    """Yield what to merge in the `wanted` partitions of a topic, by partition and offset."""
     partitions = candidates(topic, rule)
     for partition in partitions[wanted(partitions)].tolist():
-        for index, grows in _crowded_stretches(topic.index_of(partition), rule):
-            rows = read(partition, index)
-            kept = rows[rows["last"] >= topic.view(partition).log_start_offset]
-            yield from _merges(topic.revision, partition, kept, rule, grows=grows)
-        yield from _merges(topic.revision, partition, topic.l1_of(partition), rule, grows=True)
+        yield from _merges(topic.revision, partition, topic.l1_of(partition), rule)
 
 
-def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule, *, grows: bool) -> Iterator[MergeGroup]:
+def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGroup]:
     # Stretches of time, and what lies between holes, which no object spans (hazard 35).
     hole = is_hole(rows)
     number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
     for part in np.split(rows, np.flatnonzero((number[1:] != number[:-1]) | hole[1:] | hole[:-1]) + 1):
         if not len(part) or is_hole(part[:1]).any():
             continue
-        newest = grows and bool(part["last"][-1] == rows["last"][-1])
+        newest = bool(part["last"][-1] == rows["last"][-1])
         for first, end in spans(part["bytes"].tolist(), rule, grows=newest):
             yield MergeGroup(revision, partition, part[first:end])
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
-    """Return the partitions that may have something to merge: a quick check of columns, before a slow one of each."""
-    partitions = distinct(topic.l1["partition"])
-    at = np.searchsorted(partitions, topic.l1["partition"])
-    undersized = (topic.l1["bytes"] < rule.enough_bytes) & ~is_hole(topic.l1)
-    small = np.bincount(at, undersized, len(partitions))
-    all_ = np.bincount(at, minlength=len(partitions))
-    found = partitions[(small > OBJECTS) | ((small > 1) & ((small < all_) | bool(rule.window_ms)))]
-    return distinct(np.concatenate([found, topic.index["partition"][_crowded(topic.index, rule)]]))
-
-
-def _crowded_stretches(index: Rows, rule: MergeRule) -> Iterator[tuple[Rows, bool]]:
-    """Yield a partition's crowded index objects, consecutive ones together, and whether they are its last.
-
-    Their objects are merged separately: a run does not continue from them into the state.
+    """Return the partitions that may have something to merge: those with a run of more objects than may be left alone. A
+    quick check of columns, before a slow one of each.
     """
-    crowded = np.flatnonzero(_crowded(index, rule))
-    for part in np.split(crowded, np.flatnonzero(np.diff(crowded) > 1) + 1) if len(crowded) else []:
-        yield index[part], int(part[-1]) == len(index) - 1
-
-
-def _crowded(index: Rows, rule: MergeRule) -> Rows:
-    """Return which index objects list so many objects for their bytes that some must be merged, in any order.
-
-    If nothing is to be merged, there is one undersized object before each full one, and at the end as many as `spans`
-    allows. Stretches of time are ignored: under a retention, objects do not grow old enough to fill many.
-    """
-    full = index["bytes"] // rule.enough_bytes
-    alone = np.log(np.maximum(index["bytes"], 1)) / np.log(rule.fan_in)
-    crowded: Rows = index["rows"] > 2 * full + np.maximum(OBJECTS, alone)
-    return crowded
+    rows = topic.l1
+    small = (rows["bytes"] < rule.enough_bytes) & ~is_hole(rows)
+    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
+    ends = rows["partition"][1:] != rows["partition"][:-1]
+    apart = ends | ~small[1:] | ~small[:-1] | (number[1:] != number[:-1])
+    firsts = np.flatnonzero(np.r_[True, apart][: len(rows)])
+    lengths = np.diff(np.r_[firsts, len(rows)])
+    grows = np.r_[ends, True][firsts + lengths - 1] if len(rows) else small
+    return distinct(rows["partition"][firsts[lengths > np.where(grows, OBJECTS, 1)]])

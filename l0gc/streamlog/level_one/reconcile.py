@@ -7,10 +7,9 @@ stages (`Lift`), chained in this process, so a round is never in memory as a who
 A task may run twice, or a run may die. So L1 objects have random names and count only once a journal names them, records
 that were sent twice are written once, and a commit that landed before is recognised.
 
-A commit happens only when everything that it names is durable, and it deletes nothing. It may run again, because Spark
 repeats its task or a reply was lost, with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a
-partition's objects. So if the journal names one of them, has dropped it or lists it in an index object, the entry landed,
-and all of them count. Once vacuum has deleted all of them, nothing proves that, and the partition counts as lost.
+partition's objects. So if the journal names one of them or has dropped it, the entry landed, and all of them count. Once
+vacuum has deleted all of them, nothing proves that, and the partition counts as lost.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc.epoch import MAX_EPOCH
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError
+from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome, count
-from l0gc.keys import PartitionId
 from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import RECONCILE
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import NO_MISFITS, Rows, distinct, in_order, of_partition
+from l0gc.streamlog.journal.rows import NO_MISFITS, Rows, distinct, in_order
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.index import STATE_ROWS, UNREADABLE, joined, read_index, spill
 from l0gc.streamlog.level_one.plan import (
     ROUND_BYTES,
     Fault,
@@ -300,7 +297,7 @@ class Commit(Editor):
     """Commits one round, with its epoch, in one journal, of which it took `window`."""
 
     def __init__(self, cluster: Handles, window: Window, epoch: int) -> None:
-        self._cluster, self._epoch, self._result = cluster, epoch, ReconcileResult()
+        self._epoch, self._result = epoch, ReconcileResult()
         super().__init__(cluster.journal(window.journal), window.topics, self._result.errors)
 
     def run(
@@ -320,10 +317,7 @@ class Commit(Editor):
             ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
             self.handle.catch_up()
             counts = {r: np.sort(misfits.get(r, NO_MISFITS), order="partition") for r in ordered}
-            changes = [
-                (revision, {"added": rows, "misfits": counts[revision], **self._spilled(revision, rows)})
-                for revision, rows in ordered.items()
-            ]
+            changes = [(r, {"added": rows, "misfits": counts[r]}) for r, rows in ordered.items()]
             landed = self.land(RECONCILE, self._epoch, changes)
             for revision, rows in ordered.items():
                 refused = {p: why for (r, p), why in landed.refused.items() if r == revision}
@@ -333,36 +327,13 @@ class Commit(Editor):
             self._report(left)
         return self._result
 
-    # -- index objects ------------------------------------------------------------------------------------------------
-
-    def _spilled(self, revision: int, rows: Rows) -> dict[str, Rows]:
-        """Return the changes to index objects, for partitions that would have too many rows in the state."""
-        with self.handle.replica.lock:
-            due = list(self._full(revision, rows))
-        c = self._cluster
-        return joined(c.parallel.map(lambda d: spill(c.store, *d, self._epoch, c.runtime), due))._asdict()
-
-    def _full(self, revision: int, rows: Rows) -> Iterator[tuple[PartitionId, Rows, Rows]]:
-        """Yield each such partition, with its old and new rows in the state, and its index objects."""
-        topic = self.handle.state.topics.get(revision)
-        if topic is None:
-            return
-        partitions, firsts, counts = np.unique(rows["partition"], return_index=True, return_counts=True)
-        begins = np.searchsorted(topic.l1["partition"], partitions)
-        ends = np.searchsorted(topic.l1["partition"], partitions, "right")
-        full = ends - begins + counts > STATE_ROWS
-        full &= is_unreconciled(topic, partitions, rows["base"][firsts])  # else it will be refused
-        for at in np.flatnonzero(full).tolist():
-            partition = int(partitions[at])
-            both = [topic.l1[begins[at] : ends[at]], rows[firsts[at] : firsts[at] + counts[at]]]
-            yield self.topics[revision].id(partition), np.concatenate(both), topic.index_of(partition)
-
     # -- what became of it --------------------------------------------------------------------------------------------
 
     def _count(self, revision: int, rows: Rows, misfits: Rows, refused: Mapping[int, str]) -> None:
         """Add up what landed, now or at an earlier try, and report what still waits because vacuum has fenced it off."""
         mine = rows[np.isin(rows["partition"], list(refused))]
-        landed, unknown = self._landed(revision, mine) if len(mine) else (set(), set())
+        with self.handle.replica.lock:  # one object proves that an earlier try landed
+            landed = set(mine["partition"][self.handle.state.has_named(revision, mine)].tolist())
         counted = rows[~np.isin(rows["partition"], list(refused.keys() - landed))]
         if len(counted):
             self._result.count_in({revision: distinct(counted["partition"])})
@@ -370,7 +341,7 @@ class Commit(Editor):
         self._result.l1_objects += len(counted)
         self._result.bytes += int(counted["bytes"].sum())
         self._result.misfits += int(misfits["records"][np.isin(misfits["partition"], counted["partition"])].sum())
-        rest = mine[~np.isin(mine["partition"], list(landed | unknown))]
+        rest = mine[~np.isin(mine["partition"], list(landed))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
         with self.handle.replica.lock:
             state = self.handle.state
@@ -381,47 +352,6 @@ class Commit(Editor):
         self._result.lost += int((~waits).sum())
         whys = dict.fromkeys(refused[p] for p in partitions[waits].tolist())
         self.errors += [f"journal {self.handle.journal}: {why}" for why in whys]
-
-    def _landed(self, revision: int, rows: Rows) -> tuple[set[int], set[int]]:
-        """Return which refused partitions an earlier try moved, and for which that is unknown. One object proves it: the
-        state names it or has dropped it, or an index object lists it.
-        """
-        with self.handle.replica.lock:
-            state, names = self.handle.state, self.handle.state.names(revision)
-            live = state.topic(revision).index
-            old = {p: of_partition(rows, p) for p in distinct(rows["partition"]).tolist()}
-            span = ((p, int(mine["base"][0]), int(mine["last"][-1])) for p, mine in old.items())
-            over = {p: state.indexes_over(revision, p, base, last) for p, base, last in span}
-        landed: set[int] = set()
-        damage: dict[int, L0gcError] = {}
-        for partition, mine in old.items():
-            wanted, p = {bytes(name) for name in mine["name"]}, self.topics[revision].id(partition)
-            if wanted & names:
-                landed.add(partition)
-                continue
-            for index in over[partition]:
-                try:
-                    listed = read_index(self._cluster.store, p, index.reshape(1))["name"]
-                except UNREADABLE as e:
-                    if not isinstance(e, ObjectNotFoundError) or bytes(index["name"]) in map(bytes, live["name"]):
-                        damage[partition] = e  # else vacuum has deleted it, after all that it lists
-                else:
-                    if any(bytes(name) in wanted for name in listed):
-                        landed.add(partition)
-                        break
-        damage = {partition: e for partition, e in damage.items() if partition not in landed}
-        if not damage:
-            return landed, set()
-        with self.handle.replica.lock:
-            now = self.handle.catch_up().topic(revision).index
-        if live.tobytes() != now.tobytes():  # it may be gone because of that
-            more, unknown = self._landed(revision, rows[np.isin(rows["partition"], list(damage))])
-            return landed | more, unknown
-        self.errors += [
-            f"whether this run's L1 objects of {self.topics[revision].id(partition)} count is not known: {e}"
-            for partition, e in sorted(damage.items())
-        ]
-        return landed, set(damage)
 
     def _report(self, faults: Iterable[Fault]) -> None:
         """Add what could not be lifted to the errors: each cause once, with its partitions."""

@@ -30,8 +30,7 @@ from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, headers_of
 from l0gc.streamlog.journal.rows import L1_ROW, NO_L1_ROWS, Rows
-from l0gc.streamlog.journal.topic import L1File, l1_file
-from l0gc.streamlog.level_one.index import l1_key
+from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
 from l0gc.streamlog.level_one.merge_plan import MergeGroup
 from l0gc.streamlog.level_one.parquet import (
     L1_COLUMNS,

@@ -52,7 +52,7 @@ from l0gc.inspect.report.page import (
     trend_chart,
 )
 from l0gc.inspect.verify.findings import Finding, VerifyResult
-from l0gc.streamlog.level_one.index import Hole
+from l0gc.streamlog.journal.topic import Hole
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import UNRECONCILED, Holder
 from tests.inspect.report.support import DAY_MS, run_entry, scan_rows, summary, totals, unit

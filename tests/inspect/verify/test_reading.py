@@ -15,7 +15,6 @@ from l0gc.inspect.verify.findings import JournalCopy, Kind
 from l0gc.inspect.verify.reading import (
     block_faults,
     controller_faults,
-    indexed_rows,
     l1_fault,
     read_copy,
     size_of,
@@ -27,9 +26,8 @@ from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.rows import name_text
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.index import files_of, index_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import Call, MemoryStore, another_process, store_of
@@ -38,12 +36,10 @@ from tests.support.verify import (
     events_of,
     handle_of,
     l1_of,
-    lift,
     loaded_cluster,
     object_of,
     put,
     state_of,
-    topic_of,
 )
 
 # -- logs ----------------------------------------------------------------------------------------------------------------
@@ -69,7 +65,7 @@ def test_a_state_that_no_checkpoint_may_hold_is_a_fault_of_the_log(monkeypatch: 
     def losing(machine: JournalMachine, state: JournalState, entry: StoredEntry) -> None:
         apply(machine, state, entry)
         for topic in state.topics.values():
-            topic.l1 = topic.l1[1:]
+            topic.l1_list = RowList(topic.l1[1:])
 
     monkeypatch.setattr(JournalMachine, "apply", losing)
     ((kind, text),) = copy_of(cluster).faults
@@ -245,34 +241,6 @@ def test_an_object_is_found_by_its_own_key_also_where_the_listing_lacks_it() -> 
     store.order = lambda keys: []  # type: ignore[method-assign]
     assert size_of(store, "a/bc") == 5
     assert size_of(store, "a/b") is None
-
-
-def test_older_rows_are_read_and_an_index_object_that_is_gone_or_damaged_is_reported() -> None:
-    cluster = loaded_cluster()
-    put(cluster, {0: 70})
-    lift(cluster, per_file=1)
-    topic = events_of(cluster)
-    index, p = topic.index_of(0), topic_of(cluster).id(0)
-    rows = indexed_rows(cluster.store, p, index, 0)
-    assert not isinstance(rows, str)
-    files = list(files_of(cluster.store, p, state_of(cluster)))
-    assert len(rows) + len(topic.files(0)) == len(files)
-    assert next(f.bytes for f in files) == rows["bytes"][0]
-    key = index_key(p, index[0])
-    body = store_of(cluster).objects[key].body
-    for damaged in (body[:-1], b"", body[:30] + bytes([body[30] ^ 1]) + body[31:]):
-        cluster.store.put(key, damaged)
-        assert name_text(index["name"][0]) in str(indexed_rows(cluster.store, p, index, 0))
-    cluster.store.delete([key])
-    assert "does not exist" in str(indexed_rows(cluster.store, p, index, 0))
-
-
-def test_an_index_that_begins_above_the_log_start_offset_is_reported() -> None:
-    cluster = loaded_cluster()
-    put(cluster, {1: 70})
-    lift(cluster, per_file=1)
-    index, p = events_of(cluster).index_of(1), topic_of(cluster).id(1)
-    assert "begins at record 0, above" in str(indexed_rows(cluster.store, p, index, -1))
 
 
 # -- contents ------------------------------------------------------------------------------------------------------------

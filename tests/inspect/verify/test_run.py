@@ -19,10 +19,9 @@ from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.landing import put_l0
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.level_one.index import index_key
 from l0gc.watermark.publication import PublishedWatermark
 from tests.support.memory_store import Call, another_process, memory_cluster, publish_m, store_of
-from tests.support.verify import events_of, handle_of, l1_of, lift, loaded_cluster, object_of, put, state_of, topic_of
+from tests.support.verify import handle_of, l1_of, lift, loaded_cluster, object_of, put, state_of, topic_of
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 SECOND = "second"
@@ -44,7 +43,7 @@ def pickled(work: Any) -> Any:
 
 
 def two_topics() -> Handles:
-    """Two topics, in two journals and in one, with L0 and L1 objects and an index object."""
+    """Two topics, in two journals and in one, with L0 and L1 objects."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=5, journals=3)
     for name, journals, records in (("events", 2, {0: 70, 3: 4}), (SECOND, 1, {0: 3, 1: 4})):
@@ -78,7 +77,7 @@ def test_a_healthy_bucket_is_counted() -> None:
     result = verified(cluster, deep=True)
     checked = result.checked
     assert (result.total, result.counts, result.findings) == (0, {}, [])
-    assert (checked.journals, checked.partitions, checked.extents, checked.index_objects) == (3, 8, 12, 1)
+    assert (checked.journals, checked.partitions, checked.extents) == (3, 8, 12)
     assert (checked.l0_objects, checked.l1_objects) == (2 + 6 + 1, 76)
     data = {k: len(o.body) for k, o in store_of(cluster).objects.items() if k.startswith((L0_DATA, L1_DATA))}
     needed = {object_of(cluster, i, name).key for name in ("events", SECOND) for i in range(3)}
@@ -322,7 +321,7 @@ def test_a_missing_object_is_reported_with_what_is_lost() -> None:
     ]
 
 
-# -- L1 objects that no journal names, and index objects -------------------------------------------------------------------
+# -- L1 objects that no journal names ---------------------------------------------------------------------------------------
 
 
 def orphan(cluster: Handles, base: int = 10, last: int = 19) -> Suspect:
@@ -363,19 +362,6 @@ def test_while_a_journal_may_have_lost_entries_nothing_is_an_orphan() -> None:
     remove(cluster, f"{JOURNAL}log/{at:020}")
     gap = Suspect(Kind.LOG_GAP, 0, key=JOURNAL)
     assert [kind for kind, _ in found(cluster, orphan(cluster), gap)] == [Kind.LOG_GAP]
-
-
-def test_an_index_object_is_a_finding_while_the_journal_names_it() -> None:
-    cluster = loaded_cluster()
-    put(cluster, {0: 70})
-    lift(cluster, per_file=1)
-    p, index = topic_of(cluster).id(0), events_of(cluster).index_of(0)[0]
-    s = Suspect(Kind.INDEX_UNREADABLE, 0, p.topic, p.revision, 0, index_key(p, index))
-    assert found(cluster, s) == []
-    remove(cluster, s.key)
-    assert [kind for kind, _ in found(cluster, s, of_l1(cluster, Kind.L1_MISSING))] == [Kind.INDEX_UNREADABLE]
-    another_process(cluster).controller.delete_topic("events")
-    assert found(cluster, s) == []
 
 
 # -- the journal by itself -------------------------------------------------------------------------------------------------

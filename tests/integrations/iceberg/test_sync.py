@@ -185,7 +185,7 @@ def test_syncs_in_one_epoch_name_each_object_once(cluster: Handles) -> None:
 def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cluster: Handles) -> None:
     (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
     assert commit.name_in(f"{url}{path}", url, "t")
-    for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_one/index/{path[15:60]}"):
+    for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_zero/data/{path[15:60]}"):
         with pytest.raises(SafetyError, match="another program wrote it"):
             commit.name_in(other, url, "t")
 

@@ -34,7 +34,7 @@ from tests.support.ingest import l0_objects
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import another_process, store_of, topic_in_memory
 from tests.support.merge import merge
-from tests.support.reconcile import named, put, reconcile, spill_early
+from tests.support.reconcile import named, put, reconcile
 from tests.support.spark_source import batch_reader, data_source, on, read, rows_of, table
 
 
@@ -180,24 +180,6 @@ def test_an_l1_object_with_other_offsets_than_the_journal_says_is_not_believed()
     cluster.journal(topic.journals[0]).state.topics[topic.revision].l1["bytes"][0] = len(body)
     with pytest.raises(CorruptObjectError, match="does not hold the records 0 to 4"):
         read(cluster, topic="events")
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_l1_objects_that_only_index_objects_list_are_read_too(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 4, 2)
-    cluster = topic_in_memory(2)
-    for n in range(12):
-        put(cluster, "events", {p: values(p, 3 * n, 3 * n + 3) for p in range(2)})
-        reconcile(cluster)
-    keys = [k for k in store_of(cluster).objects if k.startswith("level_one/index/")]
-    assert keys
-    if gone:
-        store_of(cluster).delete(keys)
-        with pytest.raises(CorruptObjectError, match=r"level_one/index/.* does not exist, though"):
-            read(cluster, topic="events")
-    else:
-        assert sorted(read(cluster, topic="events")) == expected(2, 0, 36)
-        assert sorted(read(cluster, topic="events", startingOffsets='{"events":{"0":7,"1":7}}')) == expected(2, 7, 36)
 
 
 def _named(cluster: Handles) -> set[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import l0gc.storage.objectstore
-import l0gc.streamlog.level_one.edit
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
-from l0gc.collect.garbage import DROPPED_INDEX, DROPPED_L1, DroppedBatch
 from l0gc.errors import StoreError
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
@@ -49,36 +47,10 @@ def held_ends_journal(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_
     """The batches of a unit go in their order, up to one of which something is left."""
     for unit in self._source.units():
         for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
-            before = self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed
+            before = self._remover.tally.failed
             self._remove(unit, batch)
-            if self._remover_of(DROPPED_L1).tally.failed + self._remover_of(DROPPED_INDEX).tally.failed > before:
+            if self._remover.tally.failed > before:
                 break
-
-
-@instead(
-    46,
-    "l0gc/streamlog/garbage.py::JournalGarbage.dropped",
-    "a dropped index object that cannot be read ends the vacuum of its journal",
-    f"{_GARBAGE}::test_a_damaged_index_object_of_a_deleted_topic_keeps_what_it_lists_and_nothing_else",
-)
-def damaged_ends_journal(self: JournalGarbage, unit: int, before_ms: int, epoch: int) -> Iterator[DroppedBatch]:
-    """A journal with a dropped index object that cannot be read counts as one that cannot be read."""
-    known = len(self._damaged)
-    yield from _dropped(self, unit, before_ms, epoch)
-    if len(self._damaged) > known:
-        self._broken[unit] = self._damaged[-1]
-
-
-@mutant(
-    46,
-    "l0gc/streamlog/level_one/edit.py::Editor.attempt",
-    "an index object that cannot be read ends the expiry of its journal",
-    f"{_EXPIRE}::test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone",
-    f"{_EXPIRE}::test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_partition_alone",
-    simulated=False,
-)
-def index_ends_expiry() -> AbstractContextManager[Any]:
-    return mock.patch.object(l0gc.streamlog.level_one.edit, "UNREADABLE", ())
 
 
 @mutant(

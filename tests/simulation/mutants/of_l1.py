@@ -1,31 +1,23 @@
-"""Mutants of the life of L1: commits and merges, the fence, the vacuum, index objects."""
+"""Mutants of the life of L1: commits and merges, the fence, the vacuum."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
-
-import numpy as np
 
 import l0gc.streamlog.garbage
 import l0gc.streamlog.journal.edits
-import l0gc.streamlog.level_one.index
 from l0gc.collect.dropped_l1 import DroppedRemoval
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError
-from l0gc.keys import PartitionId
-from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
-from l0gc.streamlog.journal.rows import Rows, name_bytes, of_partition
+from l0gc.streamlog.journal.rows import Rows, of_partition
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import l1_file
-from l0gc.streamlog.level_one.index import IndexChange, files_of, index_key, l1_key
+from l0gc.streamlog.journal.topic import l1_file, l1_key
 from l0gc.streamlog.level_one.reconcile import Commit
-from tests.simulation.mutants.tools import everywhere, instead, method, mutant
+from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
 _VACUUM = "tests/collect/test_vacuum.py"
@@ -33,10 +25,8 @@ _GARBAGE = "tests/streamlog/test_garbage.py"
 _AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
 _EDITS = "l0gc.streamlog.journal.edits"
-_INDEX = "l0gc.streamlog.level_one.index"
 _count = Commit._count
 _fits = l0gc.streamlog.journal.edits.fits
-_spill = l0gc.streamlog.level_one.index.spill
 _raise_fence = JournalGarbage.fence
 _BETWEEN_S = 60.0
 _removal = DroppedRemoval.run
@@ -118,30 +108,6 @@ def no_grace(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: in
     _removal(self, now_ms, 0, 1 << 50)
 
 
-@mutant(
-    26,
-    "l0gc/streamlog/garbage_look.py::JournalLook",
-    "an L1 object that an index object lists counts as an orphan",
-    f"{_GARBAGE}::test_what_index_objects_list_is_needed",
-)
-def index_not_asked() -> AbstractContextManager[Any]:
-    """What only index objects list counts as named by nobody."""
-    return method(JournalLook, "_listed_by", lambda self, p, index, names: np.zeros(len(names), bool))
-
-
-@instead(
-    26, "l0gc/streamlog/level_one/index.py::spill", "an index object is removed when another one is to take its place"
-)
-def replaced_index_removed(
-    store: ObjectStore, p: PartitionId, rows: Rows, index: Rows, epoch: int, runtime: Any
-) -> IndexChange:
-    """Whoever writes an index object anew removes the one whose place it takes."""
-    change = _spill(store, p, rows, index, epoch, runtime)
-    if len(change.removed_indexes):
-        store.delete([index_key(p, row) for row in change.removed_indexes])
-    return change
-
-
 @instead(
     28,
     "l0gc/streamlog/level_one/reconcile.py::Commit",
@@ -152,25 +118,14 @@ def replaced_index_removed(
     place="l0gc/streamlog/level_one/reconcile.py::Commit._count",
 )
 def losers_removed(self: Commit, revision: int, rows: Rows, misfits: Rows, refused: Mapping[int, str]) -> None:
-    """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or lists all."""
+    """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or dropped all."""
     with self.handle.replica.lock:
-        state = self.handle.state
-        names = state.names(revision)
+        known = rows[self.handle.state.has_named(revision, rows)]
     keys: list[str] = []
     for partition in sorted(p for p, why in refused.items() if "fenced off" not in why):
-        p, mine = (
-            self.topics[revision].id(partition),
-            [l1_file(row) for row in of_partition(rows, partition)],
-        )
-        if names.issuperset(name_bytes(f.name) for f in mine):
-            continue
-        if state.topic(revision).view(partition).last_reconciled_offset >= mine[-1].last_offset:
-            with suppress(CorruptObjectError, ObjectNotFoundError):
-                if {f.name for f in mine} <= {
-                    f.name for f in files_of(self._cluster.store, p, state, mine[0].base_offset)
-                }:
-                    continue
-        keys += [l1_key(p, f) for f in mine]
+        mine = of_partition(rows, partition)
+        if len(of_partition(known, partition)) < len(mine):
+            keys += [l1_key(self.topics[revision].id(partition), f) for f in map(l1_file, mine)]
     if keys:
-        self._cluster.store.delete(keys)
+        self.handle.replica.log.store.delete(keys)
     _count(self, revision, rows, misfits, refused)

@@ -16,7 +16,6 @@ SAMPLE = (
     "bound-follows-max",
     "bound-forgets-data",
     "fence-alone",
-    "index-not-asked",
     "refused-too-late",
 )
 """What `make test` hunts: nearly every seed finds them."""

@@ -21,7 +21,6 @@ from tests.support.journal import (
     edit,
     extents_of,
     give_up,
-    index_row,
     key_of,
     l1_row,
     l1_rows,
@@ -121,27 +120,6 @@ def test_no_other_edit_adds_a_hole_and_no_merge_takes_its_place() -> None:
         edit(RECONCILE, 0, added=l1_rows(l1_row(0, 20, 29, hole=1)))
     with pytest.raises(UsageError, match="given up"):
         edit(GIVE_UP, 0, added=l1_rows(l1_row(0, 20, 29)))
-
-
-def test_an_index_object_may_list_a_hole() -> None:
-    j = landed()
-    j.apply(give_up({0: (10, 19)}))
-    index = index_row(topic_of(j).l1_of(0), name=99)
-    j.apply(edit(RECONCILE, 0, added=reconciled(j.state, {0: 29}).topics[0].change.added, indexes=index))
-    assert spans(j) == [(20, 29, False)]
-    totals = topic_of(j).totals()
-    assert (totals.holes, totals.lost_records) == (1, 10)
-    assert MACHINE.encode(MACHINE.decode(MACHINE.encode(j.state), "x")) == MACHINE.encode(j.state)
-
-
-def test_an_index_object_that_miscounts_holes_is_refused() -> None:
-    j = landed()
-    j.apply(give_up({0: (10, 19)}))
-    added = reconciled(j.state, {0: 29}).topics[0].change.added
-    for column in ("holes", "lost"):
-        index = index_row(topic_of(j).l1_of(0), name=99)
-        index[column] += 1
-        assert fits(j.state, edit(RECONCILE, 0, added=added, indexes=index))
 
 
 @pytest.mark.parametrize("start", [12, 20, 25, 40])

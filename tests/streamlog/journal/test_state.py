@@ -37,7 +37,7 @@ from l0gc.streamlog.journal.entries import (
     ObjectExtents,
     Objects,
 )
-from l0gc.streamlog.journal.rows import EXTENT, INDEX_ROW, L1_ROW, MISFITS, NUMBER, pack, unpack
+from l0gc.streamlog.journal.rows import EXTENT, L1_ROW, MISFITS, NUMBER, pack, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.journal import (
     REVISION,
@@ -560,7 +560,6 @@ def corruptions() -> list[tuple[str, Any]]:
         ("extent rows", lambda t: edit(t, 8, b"\xff" * len(t[8]))),
         ("an extent's partition", stray),
         ("l1", lambda t: edit(t, 9, b"x" * L1_ROW.itemsize)),
-        ("index", lambda t: edit(t, 10, b"x" * INDEX_ROW.itemsize)),
         ("no blocks", lambda t: edit(t, 7, b"")),
         ("object sizes", lambda t: edit(t[6][0], 5, 99)),
     ]

@@ -22,12 +22,9 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.edits import (
     ANOTHER_TOPIC,
     BELOW,
-    GAP,
     GONE,
-    INDEX_MOVED_ON,
     MOVED_ON,
     NAMED_TWICE,
-    NOT_ALL,
     fits,
 )
 from l0gc.streamlog.journal.entries import (
@@ -43,10 +40,8 @@ from l0gc.streamlog.journal.entries import (
     Purged,
     SetBack,
 )
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import (
-    INDEX_OBJECT,
-    INDEX_TREE,
-    L1_OBJECT,
     L1_ROW,
     NAME,
     OFFSET,
@@ -66,7 +61,6 @@ from tests.support.journal import (
     edit,
     extents_of,
     gc_epoch_of,
-    index_row,
     key_of,
     l1_row,
     l1_rows,
@@ -77,10 +71,6 @@ from tests.support.journal import (
 
 MACHINE = JournalMachine(0)
 EPOCH = 7
-
-
-def index_of(rows: Rows, *, name: int, epoch: int = EPOCH) -> Rows:
-    return index_row(rows, name=name, epoch=epoch)
 
 
 def lifted(partitions: int = 2, objects: int = 4, records: int = 10, *, spare: int = 0) -> Journal:
@@ -131,10 +121,10 @@ def test_a_merge_puts_one_object_in_the_place_of_several() -> None:
     j.apply(merged(j, 1, 2), time_ms=5000)
     assert spans(topic_of(j).l1_of(0)) == [(0, 9), (10, 29), (30, 39)]
     assert spans(topic_of(j).l1_of(1)) == [(0, 9), (10, 19), (20, 29), (30, 39)]
-    columns = ["kind", "revision", "partition", "base", "last", "bytes", "epoch", "dropped_ms", "dropped_epoch"]
+    columns = ["revision", "partition", "base", "last", "bytes", "epoch", "dropped_ms", "dropped_epoch"]
     assert j.state.dropped[columns].tolist() == [
-        (L1_OBJECT, REVISION, 0, 10, 19, 100, EPOCH, 5000, EPOCH),
-        (L1_OBJECT, REVISION, 0, 20, 29, 100, EPOCH, 5000, EPOCH),
+        (REVISION, 0, 10, 19, 100, EPOCH, 5000, EPOCH),
+        (REVISION, 0, 20, 29, 100, EPOCH, 5000, EPOCH),
     ]
     assert {bytes(n) for n in j.state.dropped["name"]} == {name_bytes(name_of(n)) for n in (19, 29)}
     assert j.state.topic(REVISION).view(0).last_reconciled_offset == 39
@@ -215,102 +205,6 @@ def test_a_merged_object_has_a_name_that_nothing_had_before() -> None:
     assert why(j, merged(j, 1, 2, name=19)) == {0: NAMED_TWICE}  # one that was dropped
 
 
-# -- index objects --------------------------------------------------------------------------------------------------------
-
-
-def spilled(j: Journal, upto: int, *, name: int = 500, change: Mapping[str, Rows] | None = None) -> Edit:
-    """The commit of one more object of partition 0, together with an index object of the first `upto` L1 objects."""
-    j.land(extents_of(EPOCH, {0: 10}, key=key_of(EPOCH, 900 + name)))
-    last = j.state.topic(REVISION).view(0).next_offset - 1
-    commit = reconciled(j.state, {0: last}, epoch=EPOCH)
-    columns = change or {"indexes": index_of(topic_of(j).l1_of(0)[:upto], name=name)}
-    return edit(RECONCILE, EPOCH, added=commit.topics[0].change.added, **columns)
-
-
-def test_older_l1_rows_leave_the_state_for_an_index_object_and_still_count() -> None:
-    j = lifted()
-    j.apply(spilled(j, 3))
-    assert spans(topic_of(j).index) == [(0, 29)]
-    assert spans(topic_of(j).l1_of(0)) == [(30, 39), (40, 49)]
-    assert spans(topic_of(j).l1_of(1)) == [(0, 9), (10, 19), (20, 29), (30, 39)]
-    assert (j.state.topic(REVISION).totals().l1_objects, j.state.topic(REVISION).totals().l1_bytes) == (9, 900)
-    assert len(j.state.dropped) == 0
-
-
-def test_an_index_object_that_takes_the_place_of_another_one_drops_it() -> None:
-    j = lifted()
-    rows = topic_of(j).l1_of(0)
-    j.apply(spilled(j, 3))
-    old = topic_of(j).index
-    j.apply(spilled(j, 0, name=501, change={"indexes": index_of(rows, name=501), "removed_indexes": old}))
-    assert spans(topic_of(j).index) == [(0, 39)]
-    assert spans(topic_of(j).l1_of(0)) == [(40, 49), (50, 59)]
-    assert j.state.dropped[["kind", "base", "last", "bytes", "rows", "row_bytes"]].tolist() == [
-        (INDEX_OBJECT, 0, 29, 99, 3, 300)
-    ]
-
-
-@pytest.mark.parametrize("wrong", ["rows", "bytes", "names", "last", "base"])
-def test_an_index_object_that_does_not_list_what_leaves_the_state_is_refused(wrong: str) -> None:
-    """Hazard 24: a merge between the writing of an index object and its commit."""
-    j = lifted()
-    index = index_of(topic_of(j).l1_of(0)[:3], name=500)
-    index[wrong] += 1
-    commit = spilled(j, 0, change={"indexes": index})
-    assert why(j, commit)[0] in {NOT_ALL, GAP}
-
-
-def test_a_merge_between_an_index_object_and_its_commit_refuses_the_commit() -> None:
-    j = lifted()
-    commit = spilled(j, 3)
-    j.apply(merged(j, 1, 2))
-    assert why(j, commit) == {0: NOT_ALL}
-    j = lifted()
-    commit = spilled(j, 3)
-    j.apply(merged(j, 2, 3))  # across the end of the index object
-    assert why(j, commit)[0] in {NOT_ALL, GAP}
-
-
-def test_a_merge_within_an_index_object_replaces_it_and_drops_what_it_listed() -> None:
-    j = lifted()
-    rows = topic_of(j).l1_of(0).copy()
-    j.apply(spilled(j, 3))
-    file = l1_rows(l1_row(0, 0, 19, epoch=8, name=1000, size=150))
-    new = index_of(np.concatenate([file, rows[2:3]]), name=501, epoch=8)
-    entry = edit(MERGE, 8, removed=rows[:2], added=file, indexes=new, removed_indexes=topic_of(j).index)
-    j.apply(entry)
-    assert spans(topic_of(j).index) == [(0, 29)]
-    assert topic_of(j).index["rows"].tolist() == [2]
-    assert j.state.topic(REVISION).totals().l1_bytes == 850
-    assert j.state.dropped[["kind", "base", "last", "dropped_epoch"]].tolist() == [
-        (L1_OBJECT, 0, 9, 8), (L1_OBJECT, 10, 19, 8), (INDEX_OBJECT, 0, 29, 8),
-    ]  # fmt: skip
-    assert why(j, entry) == {0: INDEX_MOVED_ON}
-
-
-def test_a_merge_across_the_end_of_an_index_object_stays_in_the_state() -> None:
-    j = lifted()
-    rows = topic_of(j).l1_of(0).copy()
-    j.apply(spilled(j, 3))
-    file = l1_rows(l1_row(0, 20, 39, epoch=EPOCH, name=1000))
-    new = index_of(rows[:2], name=501)
-    entry = edit(MERGE, EPOCH, removed=rows[2:4], added=file, indexes=new, removed_indexes=topic_of(j).index)
-    j.apply(entry)
-    assert spans(topic_of(j).index) == [(0, 19)]
-    assert spans(topic_of(j).l1_of(0)) == [(20, 39), (40, 49)]
-
-
-def test_what_an_index_object_lists_is_not_replaced_without_it() -> None:
-    j = lifted()
-    rows = topic_of(j).l1_of(0).copy()
-    j.apply(spilled(j, 3))
-    file = l1_rows(l1_row(0, 0, 19, epoch=EPOCH, name=1000))
-    assert why(j, edit(MERGE, EPOCH, removed=rows[:2], added=file)) == {0: MOVED_ON}
-    kept = index_of(rows[:3], name=501)  # it still lists what is dropped
-    index = {"indexes": kept, "removed_indexes": topic_of(j).index}
-    assert 0 in why(j, edit(MERGE, EPOCH, removed=rows[:2], added=file, **index))
-
-
 # -- expiry ---------------------------------------------------------------------------------------------------------------
 
 
@@ -375,42 +269,6 @@ def test_after_a_start_among_unreconciled_records_the_next_range_continues() -> 
     assert spans(topic_of(j).l1) == [(30, 34)]
 
 
-def test_index_objects_wholly_below_go_with_all_that_they_list_and_one_that_is_cut_may_be_replaced() -> None:
-    j = lifted()
-    rows = topic_of(j).l1_of(0).copy()
-    j.apply(spilled(j, 2))
-    j.apply(spilled(j, 2, name=501))
-    assert spans(topic_of(j).index) == [(0, 19), (20, 39)]
-    j.apply(expired({0: 15}))
-    assert spans(topic_of(j).index) == [(0, 19), (20, 39)]  # nobody has replaced it
-    new = index_of(rows[3:4], name=502)
-    cut = expired({0: 32}, indexes=new, removed_indexes=topic_of(j).index[1:], removed=rows[2:3])
-    j.apply(cut)
-    assert spans(topic_of(j).index) == [(30, 39)]
-    assert j.state.dropped[["kind", "base", "last", "rows", "row_bytes"]].tolist() == [
-        (L1_OBJECT, 20, 29, 0, 0), (INDEX_OBJECT, 20, 39, 2, 200), (INDEX_TREE, 0, 19, 2, 200),
-    ]  # fmt: skip
-    assert spans(j.state.indexes_over(REVISION, 0, 3, 7)) == [(0, 19)]  # an object in a dropped tree is known, too
-    assert spans(j.state.indexes_over(REVISION, 0, 30, 39)) == [(30, 39)]
-
-
-@pytest.mark.parametrize("wrong", ["drops more", "drops less", "lists other objects"])
-def test_a_cut_index_object_loses_exactly_what_is_below(wrong: str) -> None:
-    j = lifted()
-    rows = topic_of(j).l1_of(0).copy()
-    j.apply(spilled(j, 4))
-    old = topic_of(j).index
-    new, dropped = index_of(rows[2:], name=502), rows[:2]
-    if wrong == "drops more":
-        new = index_of(rows[3:], name=502)
-    elif wrong == "drops less":
-        dropped = rows[:1]
-    else:
-        new["names"] += 1
-    entry = expired({0: 20}, indexes=new, removed_indexes=old, removed=dropped)
-    assert why(j, entry)[0] in {NOT_ALL, GAP, MOVED_ON}
-
-
 def test_an_expiry_that_cannot_be_meant_is_refused_as_a_whole() -> None:
     j = lifted()
     rows = topic_of(j).l1_of(0)
@@ -418,8 +276,7 @@ def test_an_expiry_that_cannot_be_meant_is_refused_as_a_whole() -> None:
         ({0: -1}, {}),
         ({-1: 5}, {}),
         ({}, {}),
-        ({0: 5}, {"removed": rows[:1]}),  # not wholly below
-        ({0: 30}, {"removed": topic_of(j).l1_of(1)[:1]}),  # of another partition
+        ({0: 30}, {"removed": rows[:1]}),  # what leaves is not named
         ({0: 30}, {"added": rows[:1]}),
     ]
     for starts, more in wrong:
@@ -464,20 +321,11 @@ def test_an_older_log_is_accepted_once_for_each_time_at_a_fresh_epoch_below_whic
     assert j.state.set_backs == 4
 
 
-@pytest.mark.parametrize("which", ["file", "index"])
-def test_what_is_stamped_below_the_fence_is_never_named(which: str) -> None:
+def test_what_is_stamped_below_the_fence_is_never_named() -> None:
     """Hazard 25: vacuum deletes what is stamped below the fence and not named after it."""
-    stamps = {"file": EPOCH, "index": EPOCH} | {which: EPOCH - 1}
-    j = lifted()
-    index = index_of(topic_of(j).l1_of(0)[:2], name=500, epoch=stamps["index"])
-    commit = spilled(j, 0, change={"indexes": index})
-    files = commit.topics[0].change.added.copy()
-    files["epoch"] = stamps["file"]
-    commit = edit(RECONCILE, EPOCH, added=files, indexes=index)
-    merge = merged(j, 0, 1, epoch=stamps["file"])
-    expiry = expired({0: 15}, indexes=index)
+    j = lifted(spare=1)
     j.apply(FenceL1(EPOCH))
-    for entry in (commit, merge if which == "file" else expiry):
+    for entry in (reconciled(j.state, {0: 49}, epoch=EPOCH - 1), merged(j, 0, 1, epoch=EPOCH - 1)):
         with pytest.raises(CorruptObjectError, match="fenced off all below 7; nothing of it counts: run it again"):
             j.apply(entry)
 
@@ -485,15 +333,14 @@ def test_what_is_stamped_below_the_fence_is_never_named(which: str) -> None:
 def test_the_rows_of_a_closed_topic_are_dropped_and_it_stays_closed_when_they_are_gone() -> None:
     """Hazard 6."""
     j = lifted()
-    j.apply(spilled(j, 3))
+    rows = topic_of(j).l1
     j.apply(merged(j, 0, 1))
     j.apply(Closed([ClosedTopic(REVISION, TOPIC_ID)]), time_ms=90)
     assert j.state.topics == {}
-    assert sorted(j.state.dropped[["kind", "partition", "base", "last"]].tolist()) == sorted(
-        [(INDEX_TREE, 0, 0, 29), (L1_OBJECT, 0, 30, 39), (L1_OBJECT, 0, 40, 49), (L1_OBJECT, 0, 30, 49)]
-        + [(L1_OBJECT, 1, base, base + 9) for base in (0, 10, 20, 30)]
+    assert sorted(j.state.dropped[["partition", "base", "last"]].tolist()) == sorted(
+        [(0, 0, 19), *((p, base, base + 9) for p in (0, 1) for base in (0, 10, 20, 30))]
     )
-    assert j.state.names(REVISION) == {bytes(n) for n in j.state.dropped["name"]}
+    assert j.state.has_named(REVISION, rows).all()
     j.apply(Purged(pack(np.unique(j.state.dropped["name"]))))
     assert not j.state.has_dropped(REVISION)
     assert len(j.state.dropped) == 0
@@ -530,7 +377,6 @@ def test_a_purge_forgets_what_it_names_and_nothing_else() -> None:
 
 def test_a_checkpoint_holds_all_of_it() -> None:
     j = lifted(spare=1)
-    j.apply(spilled(j, 3))
     j.apply(merged(j, 0, 1))
     j.apply(expired({1: 15}))
     j.apply(FenceL1(EPOCH))
@@ -540,7 +386,7 @@ def test_a_checkpoint_holds_all_of_it() -> None:
     assert MACHINE.encode(copy) == MACHINE.encode(j.state)
     assert (copy.l1_fence, copy.closed(99), len(copy.dropped)) == (EPOCH + 9, True, 3)
     assert (copy.set_backs, copy.kept_below) == (2, EPOCH + 9)
-    assert copy.topics[REVISION].index.tolist() == topic_of(j).index.tolist()
+    assert copy.topics[REVISION].l1.tolist() == topic_of(j).l1.tolist()
 
 
 @pytest.mark.parametrize(
@@ -560,7 +406,7 @@ def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refuse
     topic = topic_of(j)
     rows, log_start, done = topic.l1, topic.log_start, topic.reconciled
 
-    def refused(**wrong: Rows) -> None:
+    def refused(**wrong: Any) -> None:
         saved = {name: getattr(topic, name) for name in wrong}
         for name, value in wrong.items():
             setattr(topic, name, value)
@@ -572,11 +418,11 @@ def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refuse
         ):
             MACHINE.decode(body, "the checkpoint")
 
-    refused(l1=rows[:0])  # 40 records are reconciled
-    refused(l1=rows[rows["partition"] == 0])
-    refused(l1=rows[rows["base"] > 0])  # partition 0 begins at record 0
-    refused(l1=rows[rows["last"] < 39])  # and has 40 records in L1
-    refused(l1=np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))]))
+    refused(l1_list=RowList(rows[:0]))  # 40 records are reconciled
+    refused(l1_list=RowList(rows[rows["partition"] == 0]))
+    refused(l1_list=RowList(rows[rows["base"] > 0]))  # partition 0 begins at record 0
+    refused(l1_list=RowList(rows[rows["last"] < 39]))  # and has 40 records in L1
+    refused(l1_list=RowList(np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))])))
     refused(log_start=np.array([0, 9], OFFSET))  # the list of partition 1 begins at record 10
     refused(log_start=np.array([0, 45], OFFSET))  # all of what is in L1 is deleted, and listed
     MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
@@ -588,36 +434,31 @@ def in_l1(*ranges: tuple[int, int, int]) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("files", "log_start", "index"),
+    ("files", "log_start"),
     [
-        (in_l1((0, 5, 9)), 0, None),
-        (in_l1((0, 0, 4), (0, 6, 9)), 0, None),
-        (in_l1((0, 0, 4), (0, 4, 9)), 0, None),
-        (in_l1((0, 0, 4), (0, 0, 4), (0, 5, 9)), 0, None),
-        (in_l1((0, 0, 4)), 0, None),
-        (in_l1((0, 0, 4), (0, 5, 12)), 0, None),
-        (in_l1(), 0, None),
-        (in_l1((0, 0, 9), (3, 0, 9)), 0, None),  # a partition without offsets
-        (in_l1((0, 8, 9)), 0, in_l1((0, 0, 6))),  # it does not continue what the index object lists
-        (in_l1((0, 3, 9)), 2, None),  # record 2 is not deleted
+        (in_l1((0, 5, 9)), 0),
+        (in_l1((0, 0, 4), (0, 6, 9)), 0),
+        (in_l1((0, 0, 4), (0, 4, 9)), 0),
+        (in_l1((0, 0, 4), (0, 0, 4), (0, 5, 9)), 0),
+        (in_l1((0, 0, 4)), 0),
+        (in_l1((0, 0, 4), (0, 5, 12)), 0),
+        (in_l1(), 0),
+        (in_l1((0, 0, 9), (3, 0, 9)), 0),  # a partition without offsets
+        (in_l1((0, 3, 9)), 2),  # record 2 is not deleted
     ],
 )
-def test_a_checkpoint_whose_l1_objects_leave_a_gap_or_overlap_is_refused(
-    files: Rows, log_start: int, index: Rows | None
-) -> None:
-    def checkpoint(files: Rows, log_start: int, index: Rows | None) -> bytes:
+def test_a_checkpoint_whose_l1_objects_leave_a_gap_or_overlap_is_refused(files: Rows, log_start: int) -> None:
+    def checkpoint(files: Rows, log_start: int) -> bytes:
         j = Journal()
         j.land(extents_of(4, {0: 10, 2: 10}, key=key_of(4)))
         j.reconcile({0: 9, 2: 9})
-        topic_of(j).l1 = in_order(np.concatenate([files, in_l1((2, 0, 9))]))
+        topic_of(j).l1_list = RowList(in_order(np.concatenate([files, in_l1((2, 0, 9))])))
         topic_of(j).log_start[0] = log_start
-        if index is not None:
-            topic_of(j).index = index_row(index, name=77)
         return MACHINE.encode(j.state)
 
     with pytest.raises(CorruptObjectError, match="L1"):
-        MACHINE.decode(checkpoint(files, log_start, index), "the checkpoint")
-    for right in ((in_l1((0, 0, 9)), 0, None), (in_l1((0, 7, 9)), 0, in_l1((0, 0, 6))), (in_l1((0, 3, 9)), 3, None)):
+        MACHINE.decode(checkpoint(files, log_start), "the checkpoint")
+    for right in ((in_l1((0, 0, 9)), 0), (in_l1((0, 3, 9)), 3)):
         MACHINE.decode(checkpoint(*right), "the checkpoint")
 
 
@@ -630,19 +471,13 @@ def test_a_checkpoint_after_everything_was_deleted_has_no_l1_objects_and_is_read
     assert copy.topic(REVISION).view(0).log_start_offset == 45
 
 
-def test_a_merge_of_objects_wholly_below_the_log_start_is_refused() -> None:
-    j = lifted(1, 6)
-    rows = topic_of(j).l1_of(0)[:4].copy()
-    j.apply(spilled(j, 4))
-    j.apply(expired({0: 25}))  # and its index object is not cut
-    assert spans(topic_of(j).index_of(0)) == [(0, 39)]
-    for some, refused in ((rows[:2], True), (rows[1:3], False)):
-        left = [r for r in rows if r["base"] not in some["base"]]
-        file = l1_row(0, int(some["base"][0]), int(some["last"][-1]), epoch=EPOCH, name=1000)
-        listed = in_order(np.concatenate([np.array(left, rows.dtype), l1_rows(file)]))
-        index = {"indexes": index_of(listed, name=2000), "removed_indexes": topic_of(j).index_of(0)}
-        entry = edit(MERGE, EPOCH, removed=some, added=l1_rows(file), **index)
-        assert why(j, entry) == ({0: BELOW} if refused else {})
+def test_a_merged_object_wholly_below_the_log_start_is_refused() -> None:
+    j = lifted(1, 3)
+    j.apply(expired({0: 5}))
+    rows = topic_of(j).l1_of(0)[:2]
+    for middle, refused in ((4, True), (5, False)):
+        files = l1_rows(l1_row(0, 0, middle, epoch=EPOCH, name=1000), l1_row(0, middle + 1, 19, epoch=EPOCH, name=1001))
+        assert why(j, edit(MERGE, EPOCH, removed=rows, added=files)) == ({0: BELOW} if refused else {})
 
 
 # -- any history ----------------------------------------------------------------------------------------------------------
@@ -663,8 +498,7 @@ class Books:
             if topic is None:
                 continue
             found = [(int(r["base"]), int(r["last"]), bytes(r["name"])) for r in topic.l1_of(partition)]
-            older = sum(int(r["rows"]) for r in topic.index_of(partition))
-            assert found == rows[older:]
+            assert found == rows
             named |= {bytes(name) for _, _, name in rows}
             view = state.topic(REVISION).view(partition)
             assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(rows))
@@ -672,7 +506,7 @@ class Books:
                 assert rows[-1][1] == view.last_reconciled_offset
             elif view.log_start_offset <= view.last_reconciled_offset:
                 raise AssertionError("the list of L1 objects lacks records that are kept")
-        in_state = {bytes(r["name"]) for r in state.dropped if r["kind"] == L1_OBJECT}
+        in_state = {bytes(r["name"]) for r in state.dropped}
         assert not in_state & named
         assert not in_state & self.purged
         assert len(np.unique(state.dropped["name"])) == len(state.dropped)
@@ -698,34 +532,22 @@ def test_a_history_drops_nothing_twice_and_lowers_no_bound(
             last = extents[rng.randrange(len(extents))].last_offset
             files = reconciled(j.state, {p: last}, epoch=epoch).topics[0].change.added.copy()
             files["name"][0] = uuid.UUID(int=next(number)).bytes
-            rows = topic.l1_of(p)  # type: ignore[union-attr]
-            changes = {"added": files}
-            if len(rows) > 3:
-                moved = rows[: rng.randrange(1, len(rows))]
-                changes["indexes"] = index_of(moved, name=next(number), epoch=epoch)
-            j.apply(edit(RECONCILE, epoch, **changes))
+            j.apply(edit(RECONCILE, epoch, added=files))
             books.lists[p].append((int(files["base"][0]), last, bytes(files["name"][0])))
         elif kind == 2 and topic is not None and len(topic.l1_of(p)) > 1:
             first = rng.randrange(len(topic.l1_of(p)) - 1)
             last = rng.randrange(first + 1, len(topic.l1_of(p)))
             entry = merged(j, first, last, partition=p, name=next(number), epoch=epoch)
-            older = int(topic.index_of(p)["rows"].sum())
-            gone = books.lists[p][older + first : older + last + 1]
+            gone = books.lists[p][first : last + 1]
             name = bytes(entry.topics[0].change.added["name"][0])
             j.apply(entry)
-            books.lists[p][older + first : older + last + 1] = [(gone[0][0], gone[-1][1], name)]
+            books.lists[p][first : last + 1] = [(gone[0][0], gone[-1][1], name)]
             books.dropped |= {n for _, _, n in gone}
             assert fits(j.state, entry)  # never a second time
         elif kind == 3 and view.next_offset > view.log_start_offset:
             start = rng.randrange(view.log_start_offset + 1, view.next_offset + 1)
-            cut = topic.index_of(p)[  # type: ignore[union-attr]
-                (topic.index_of(p)["base"] < start) & (topic.index_of(p)["last"] >= start)  # type: ignore[union-attr]
-            ]
             j.apply(expired({p: start}))
-            floor = (
-                int(cut["base"][0]) if len(cut) else start
-            )  # what a cut index object lists stays, as nobody replaced it
-            books.lists[p] = [f for f in books.lists[p] if f[1] >= (floor if len(cut) else start)]
+            books.lists[p] = [f for f in books.lists[p] if f[1] >= start]
             assert j.state.topic(REVISION).view(p).log_start_offset == start
         elif kind == 4 and len(j.state.dropped):
             names = j.state.dropped["name"][: rng.randrange(1, 4)]

@@ -12,9 +12,8 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal import handle as journal_handle
 from l0gc.streamlog.journal.entries import Edit, decode_journal_entry
-from l0gc.streamlog.level_one import reconcile as commits
 from l0gc.streamlog.level_one.plan import Fault
-from l0gc.streamlog.level_one.reconcile import Commit, ReconcileResult
+from l0gc.streamlog.level_one.reconcile import ReconcileResult
 from l0gc.streamlog.level_one.write import WrittenL1
 from tests.support.memory_store import (
     Call,
@@ -24,7 +23,7 @@ from tests.support.memory_store import (
     store_of,
     topic_in_memory,
 )
-from tests.support.reconcile import Begun, begin, files, lifted, named, put, reconcile, spill_early, unreconciled
+from tests.support.reconcile import Begun, begin, lifted, named, put, reconcile, unreconciled
 from tests.support.vacuum import vacuum_later
 
 JOURNAL = "l0gc/journal/0000/"
@@ -168,7 +167,7 @@ def test_files_that_leave_a_gap_commit_nothing_and_stay_for_an_examination() -> 
     torn = np.concatenate([wrong[:1], rows])
     (committed,) = Begun(a, begun.round, WrittenL1({topic: torn})).commit()
     assert sums([committed]) == (0, 0, 0)
-    assert "L1 or index objects overlap, or are not in order" in committed.errors[0]
+    assert "L1 objects overlap, or are not in order" in committed.errors[0]
     assert [unreconciled(a, "events", p) for p in range(2)] == [10, 10]
 
 
@@ -250,33 +249,6 @@ def test_a_commit_that_is_done_again_finds_its_own_objects_and_counts_them() -> 
     assert len(entries(b)) == 1
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_also_where_they_have_gone_into_an_index_object_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
-    spill_early(monkeypatch, 2, 1)
-    a, b = two_processes()
-    begun = begin(a)
-    begun.commit()
-    for n in range(4):
-        put(b, "events", {0: [b"%d" % n], 1: [b"%d" % n]})
-        reconcile(b)
-    indexes = [k for k in store_of(a).objects if k.startswith("level_one/index/")]
-    assert indexes
-    if damaged:
-        for key in indexes:
-            store_of(a).objects[key].body = b"?"
-    (committed,) = begun.commit()
-    assert begun.keys <= l1_objects(a)
-    if damaged:
-        assert sums([committed]) == (0, 0, 0)
-        assert committed.errors[0].startswith(
-            "whether this run's L1 objects of events/0 count is not known: level_one/index/"
-        )
-    else:
-        assert sums([committed]) == (20, 2, 0)
-
-
 def test_of_a_topic_that_was_deleted_since_the_commit_its_objects_stay_named() -> None:
     a, b = two_processes()
     begun = begin(a)
@@ -318,60 +290,3 @@ def test_a_commit_of_unknown_outcome_removes_nothing_and_the_other_journals_go_o
     assert sums([second]) == (10, 1, 0)
     assert named(b, "events") == l1_objects(b) == begun.keys
     assert [unreconciled(b, "events", p) for p in range(2)] == [0, 0]
-
-
-# -- index objects --------------------------------------------------------------------------------------------------------
-
-
-def test_an_index_object_is_durable_before_the_entry_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 3, 1)
-    a, _ = two_processes()
-    order: list[str] = []
-
-    def watch(call: Call) -> None:
-        if call.when == "after" and call.kind.startswith("put"):
-            order.append(call.key.split("/")[1])
-
-    reconcile(a)
-    for expected in (["data", "journal"], ["data", "journal"], ["data", "index", "journal"]):
-        put(a, "events", {0: [b"x"]})
-        order.clear()
-        store_of(a).fault = watch
-        reconcile(a)
-        store_of(a).fault = lambda call: None
-        assert order == expected
-    assert len(files(a, "events", 0)) == 4
-
-
-def test_a_partition_that_will_be_refused_writes_no_index_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = two_processes()
-    begun = begin(a)
-    reconcile(b)
-    spill_early(monkeypatch, 1, 1)
-    before = set(store_of(a).objects)
-    assert sums(begun.commit()) == (0, 0, 2)
-    assert set(store_of(a).objects) <= before
-
-
-def test_an_index_object_of_a_refused_partition_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal decides where the entry lands; the index object stays, unnamed, for vacuum (hazard 26)."""
-    a, b = two_processes()
-    reconcile(a)
-    put(a, "events", records(4, "s"))
-    begun = begin(a)
-    spill_early(monkeypatch, 1, 1)
-
-    class Overtaken(Commit):
-        def _spilled(self, revision, rows):  # type: ignore[no-untyped-def]
-            found = super()._spilled(revision, rows)
-            monkeypatch.setattr(commits, "STATE_ROWS", 64)
-            reconcile(b)
-            return found
-
-    take = begun.round.takes[0]
-    commit = Overtaken(a, take, begun.round.epoch)
-    committed = commit.run({1: begun.written.files[0, 1]})
-    assert sums([committed]) == (0, 0, 2)
-    assert a.journal(0).state.topics[1].index.tolist() == []
-    assert len([k for k in store_of(a).objects if k.startswith("level_one/index/")]) == 2
-    assert [lifted(a, "events", p) for p in range(2)] == [records(20)[p] + records(4, "s")[p] for p in range(2)]

@@ -11,15 +11,14 @@ import pytest
 
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.level_one import index, write
 from l0gc.streamlog.level_one import merge as merges
-from l0gc.streamlog.level_one import reconcile as commits
+from l0gc.streamlog.level_one import write
 from l0gc.streamlog.level_one.merge_plan import MergeRule, merges_of
 from l0gc.streamlog.level_one.write import L1Writer
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.merge import merge
-from tests.support.reconcile import Begun, begin, put, reconcile, spill_early
+from tests.support.reconcile import Begun, begin, put, reconcile
 from tests.support.vacuum import tick, vacuum_later
 
 OBJECTS = 100
@@ -57,10 +56,6 @@ class Scene:
         for n in range(times):
             put(self.b, TOPIC, {p: [b"later %d" % n] for p in range(2)})
             reconcile(self.b)
-
-    def state_rows(self, rows: int) -> None:
-        """So many L1 rows of a partition stay in the state, at most."""
-        spill_early(self.monkeypatch, rows, rows // 2)
 
     def merge_some(self) -> None:
         """The oldest objects of partition 0 become one; the others stay."""
@@ -137,45 +132,6 @@ def all_expired(s: Scene) -> None:
     s.expire(OBJECTS)
 
 
-def some_spilled(s: Scene) -> None:
-    s.state_rows(90)
-    s.lift()
-
-
-def all_spilled(s: Scene) -> None:
-    s.state_rows(2)
-    s.lift(3)
-
-
-def spilled_and_some_expired(s: Scene) -> None:
-    all_spilled(s)
-    s.expire(4)
-
-
-def spilled_some_purged(s: Scene) -> None:
-    all_spilled(s)
-    s.expire(4)
-    s.vacuum()
-
-
-def spilled_and_written_anew(s: Scene) -> None:
-    all_spilled(s)
-    s.lift(3)
-    s.vacuum()
-
-
-def spilled_and_some_merged(s: Scene) -> None:
-    all_spilled(s)
-    s.merge_some()
-    s.vacuum()
-
-
-def spilled_and_closed(s: Scene) -> None:
-    """What only an index object lists is dropped with it."""
-    all_spilled(s)
-    delete_topic(s.b, TOPIC)
-
-
 def closed(s: Scene) -> None:
     delete_topic(s.b, TOPIC)
 
@@ -196,15 +152,6 @@ IN_THE_STATE = [
     some_expired, some_expired_and_purged, all_but_one_purged, some_purged_and_some_dropped, some_merged,
     some_merged_and_purged, some_merged_some_expired, all_merged, all_expired, closed, closed_and_created_again, fenced_off,
 ]  # fmt: skip
-LISTED = [
-    some_spilled, all_spilled, spilled_and_some_expired, spilled_some_purged, spilled_and_written_anew,
-    spilled_and_some_merged, spilled_and_closed,
-]  # fmt: skip
-CASES = [
-    *(pytest.param(f, 1_000, id=f"{f.__name__} in the state") for f in IN_THE_STATE),
-    *(pytest.param(f, 64, id=f"{f.__name__} in an index object") for f in IN_THE_STATE),
-    *(pytest.param(f, 1_000, id=f.__name__) for f in LISTED),
-]
 """What may come in between, so that something still shows that the commit has landed."""
 
 
@@ -224,12 +171,7 @@ def closed_and_purged(s: Scene) -> None:
     s.vacuum()
 
 
-def spilled_closed_and_purged(s: Scene) -> None:
-    spilled_and_closed(s)
-    s.vacuum()
-
-
-FORGOTTEN = [all_expired_and_purged, all_merged_and_purged, closed_and_purged, spilled_closed_and_purged]
+FORGOTTEN = [all_expired_and_purged, all_merged_and_purged, closed_and_purged]
 """What may come in between, so that nothing shows it any more."""
 
 
@@ -246,13 +188,12 @@ def again(s: Scene, process: Handles) -> tuple[tuple[int, int, int], list[str]]:
     return (committed.records, committed.l1_objects, committed.lost), committed.errors
 
 
-@pytest.mark.parametrize(("between", "state_rows"), CASES)
+@pytest.mark.parametrize("between", IN_THE_STATE, ids=lambda f: f.__name__)
 def test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more(
-    monkeypatch: pytest.MonkeyPatch, between: In, state_rows: int
+    monkeypatch: pytest.MonkeyPatch, between: In
 ) -> None:
     """Hazard 28."""
     s = Scene(monkeypatch)
-    s.state_rows(state_rows)
     (first,) = s.begun.commit()
     assert (first.records, first.l1_objects, first.lost, first.errors) == (2 * OBJECTS, 2 * OBJECTS, 0, [])
     between(s)
@@ -305,24 +246,3 @@ def test_one_that_lost_to_another_run_and_is_fenced_off_since_is_lost_and_no_err
     reconcile(s.b)
     s.vacuum()
     assert again(s, s.a) == ((0, 0, 2), [])
-
-
-def test_an_index_object_that_vacuum_takes_while_a_commit_looks_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process slept, so its state of the journal is some epochs old."""
-    s = Scene(monkeypatch)
-    s.begun.commit()
-    all_spilled(s)
-    real = index.read_index
-    slept: list[bool] = []
-
-    def sleeps(*arguments: Any) -> Any:
-        if not slept:
-            slept.append(True)
-            s.lift(3)
-            s.vacuum()
-        return real(*arguments)
-
-    monkeypatch.setattr(commits, "read_index", sleeps)
-    (committed,) = s.begun.commit()
-    assert slept
-    assert (committed.records, committed.lost, committed.errors) == (2 * OBJECTS, 0, [])

@@ -5,30 +5,26 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import AccessDeniedError, NotFoundError, PartialFailureError, SafetyError, StoreError
-from l0gc.operations import Read
+from l0gc.errors import NotFoundError, SafetyError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.state import Retention, Topic
-from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.journal.rows import INDEX_OBJECT, INDEX_TREE, L1_OBJECT, NO_INDEX_ROWS, Rows
+from l0gc.streamlog.controller.state import Retention
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one import index as level_one_index
 from l0gc.streamlog.level_one.expire import NewStart, expire, starts_by_retention
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.ingest import upload, write
 from tests.support.journal import l1_row, l1_rows
 from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_cluster, store_of, topic_in_memory
-from tests.support.reconcile import files, put, reconcile, spill_early
+from tests.support.reconcile import files, put, reconcile
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 NOW = 1_000_000
@@ -44,14 +40,11 @@ def topic_state(*partitions: tuple[int, Sequence[tuple[int, int]]], log_start: i
     numbers = np.array([p for p, _ in partitions], np.int32)
     ends = np.array([10 * len(objects) for _, objects in partitions], np.int64)
     starts = np.full(len(partitions), log_start, np.int64)
-    return TopicState(3, "id", numbers, ends.copy(), ends - 1, starts, [], l1_rows(*rows))
+    return TopicState(3, "id", numbers, ends.copy(), ends - 1, starts, [], RowList(l1_rows(*rows)))
 
 
 def starts(topic: TopicState, ms: int = -1, size: int = -1) -> dict[int, int]:
-    def nothing(partition: int, index: Rows) -> Rows:
-        raise AssertionError("nothing is to be read")
-
-    found = starts_by_retention(topic, Retention(ms, size), NOW, nothing)
+    found = starts_by_retention(topic, Retention(ms, size), NOW)
     return dict(zip(*(column.tolist() for column in found), strict=True))
 
 
@@ -120,29 +113,6 @@ def test_of_any_partitions_what_kafka_would_delete_leaves(
     assert starts(topic, ms, size) == {p: s for p, s in expected.items() if s}
 
 
-def test_an_index_object_is_read_only_if_its_oldest_object_leaves() -> None:
-    index = np.zeros(1, NO_INDEX_ROWS.dtype)
-    index["last"], index["rows"], index["bytes"], index["head_bytes"], index["head_timestamp"] = 19, 2, 20, 10, NOW - 50
-    topic = topic_state((0, [(10, 50), (10, 40), (10, 30), (10, 5)]))
-    older, topic.l1, topic.index = topic.l1[:2], topic.l1[2:], index
-    requested = []
-
-    def listed(partition: int, index: Rows) -> Rows:
-        requested.append(partition)
-        return older
-
-    def found(ms: int, size: int) -> Any:
-        return [c.tolist() for c in starts_by_retention(topic, Retention(ms, size), NOW, listed)]
-
-    assert found(50, -1) == found(-1, 31) == [[], []]
-    assert requested == []
-    assert found(40, -1) == found(-1, 30) == [[0], [10]]
-    assert found(20, -1) == found(-1, 10) == [[0], [30]]
-    assert requested == [0, 0, 0, 0]
-    topic.log_start[:] = 15  # the oldest one is deleted already, and only listed still
-    assert found(45, -1) == [[], []]
-
-
 def test_many_partitions_cost_a_few_columns() -> None:
     n = 100_000
     rows = np.zeros(2 * n, l1_rows(l1_row(0, 0, 0)).dtype)
@@ -150,8 +120,8 @@ def test_many_partitions_cost_a_few_columns() -> None:
     rows["base"], rows["last"] = np.tile([0, 10], n), np.tile([9, 19], n)
     rows["max_timestamp"] = np.tile([NOW - 50, NOW], n)
     ends = np.full(n, 20, np.int64)
-    topic = TopicState(3, "id", np.arange(n, dtype=np.int32), ends, ends - 1, ends * 0, [], rows)
-    partitions, begins = starts_by_retention(topic, Retention(10), NOW, lambda p, i: rows)
+    topic = TopicState(3, "id", np.arange(n, dtype=np.int32), ends, ends - 1, ends * 0, [], RowList(rows))
+    partitions, begins = starts_by_retention(topic, Retention(10), NOW)
     assert (partitions == np.arange(n)).all()
     assert (begins == 10).all()
 
@@ -189,8 +159,7 @@ def test_retention_deletes_nothing_that_is_not_in_l1_and_does_not_count_it() -> 
     assert values(cluster, topic, 0) == list(range(10, 30))
 
 
-def test_a_dry_run_says_what_the_run_does_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 2, 1)
+def test_a_dry_run_says_what_the_run_does_and_does_nothing() -> None:
     cluster, topic = cluster_with(6)
     retain(cluster, ms=int(3.5 * 3_600_000))
     assert isinstance(cluster.store, MemoryStore)
@@ -203,11 +172,9 @@ def test_a_dry_run_says_what_the_run_does_and_does_nothing(monkeypatch: pytest.M
     assert expire(cluster, dry_run=True).partitions == 0
     assert values(cluster, topic, 0) == list(range(30, 60))
     assert [f.base_offset for f in files(cluster, "events", 0)] == [30, 40, 50]
-    kinds = cluster.journal(0).state.dropped["kind"].tolist()
-    assert sorted(set(kinds)) == [L1_OBJECT, INDEX_OBJECT]
     retain(cluster, ms=0)
     assert expire(cluster).records == 60
-    assert INDEX_TREE in cluster.journal(0).state.dropped["kind"]
+    assert len(cluster.journal(0).state.dropped) == 12
     assert values(cluster, topic, 0) == []
 
 
@@ -222,72 +189,6 @@ def test_what_fails_for_one_journal_is_reported_and_the_others_are_done() -> Non
     assert result.problem is not None
     assert f"journal {topic.journals[1]}: " in str(result.problem)
     assert log_starts(cluster, topic) == [20, 0]
-
-
-def cluster_with_indexes(
-    monkeypatch: pytest.MonkeyPatch, objects: int = 6
-) -> tuple[Handles, Topic, dict[int, list[str]]]:
-    """Two partitions, each with index objects; and their keys."""
-    spill_early(monkeypatch, 2, 1)
-    cluster, topic = cluster_with(objects)
-    known = cluster.journal(0).state.topics[topic.revision]
-    keys = {p: [level_one_index.index_key(topic.id(p), row) for row in known.index_of(p)] for p in (0, 1)}
-    return cluster, topic, keys
-
-
-@pytest.mark.parametrize("hours", [3.5, 0])
-@pytest.mark.parametrize("how", ["damaged", "lost", "withheld"])
-def test_an_index_object_that_cannot_be_read_keeps_its_own_partition_alone(
-    hours: float, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hazard 40: of another partition, and of another topic in the same journal, everything leaves that is to leave."""
-    cluster, topic, keys = cluster_with_indexes(monkeypatch)
-    other, _ = cluster.controller.create_topic("later", 16)
-    put(cluster, "later", {0: [b"0:0"] * 10})
-    reconcile(cluster)
-    cluster.runtime.clock.sleep(3600)
-    cluster.controller.alter_defaults(RetentionSettings(ms=int(hours * 3_600_000)))
-    assert isinstance(cluster.store, MemoryStore)
-    store, bad = cluster.store, keys[0][0]
-    whole = store.objects[bad]
-    if how == "damaged":
-        store.put(bad, b"damaged")
-    elif how == "lost":
-        del store.objects[bad]
-    elif how == "withheld":
-        store.fault = failing(AccessDeniedError(f"{bad} was archived"), "get", bad)
-    planned = expire(cluster, dry_run=True)
-    result = expire(cluster)
-    store.fault = lambda call: None
-    assert (planned.records, planned.errors) == (result.records, result.errors)
-    left = 60 if hours == 0 else 40
-    assert log_starts(cluster, topic) == [0, left]
-    assert result.records == left + (0 if hours else 10)
-    assert log_starts(cluster, other)[0] == (0 if hours else 10)
-    (error,) = result.errors
-    assert error.startswith("partition events/0: ")
-    assert bad in error
-    assert isinstance(result.problem, PartialFailureError)
-    store.objects[bad] = whole
-    assert (expire(cluster).records, log_starts(cluster, topic)) == (left, [left, left])
-
-
-def test_an_index_object_that_a_deletion_cuts_and_nobody_can_read_keeps_its_own_partition_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Hazard 40."""
-    cluster, topic, keys = cluster_with_indexes(monkeypatch)
-    cluster.store.put(keys[1][0], b"damaged")
-    result = delete_records(cluster, "events", before_offset=15)
-    assert log_starts(cluster, topic) == [15, 0]
-    assert (result.records, [e.split(":")[0] for e in result.errors]) == (15, ["partition events/1"])
-    first = next(read_topic(cluster, topic, Read(partition=0))).timestamp_ms
-    result = delete_records(cluster, "events", before_time_ms=first + 3_600_000)
-    assert log_starts(cluster, topic) == [20, 0]
-    assert (result.records, [e.split(":")[0] for e in result.errors]) == (5, ["partition events/1"])
-    last = int(cluster.journal(0).state.topics[topic.revision].index_of(1)["last"][-1])
-    given_up = delete_records(cluster, "events", 1, before_offset=last + 1)
-    assert (given_up.errors, log_starts(cluster, topic)) == ([], [20, last + 1])
 
 
 def test_a_topic_that_does_not_exist_is_named() -> None:

@@ -32,7 +32,7 @@ from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic, describe_topic
 from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
 from tests.support.merge import merge
-from tests.support.reconcile import begin, files, put, reconcile, spill_early, unreconciled
+from tests.support.reconcile import begin, files, put, reconcile, unreconciled
 from tests.support.vacuum import vacuum_later
 
 RECORDS = 3
@@ -261,9 +261,7 @@ def test_a_reader_leaves_out_a_hole_at_the_end(caplog: pytest.LogCaptureFixture)
 # -- what else meets a hole -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state_rows", [64, 2])
-def test_merge_retention_and_vacuum_pass_a_hole(state_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, state_rows, 1)
+def test_merge_retention_and_vacuum_pass_a_hole() -> None:
     cluster, keys = uploaded(8, 1)
     cluster.store.delete([keys[3]])
     reconcile_run(cluster, round_bytes=1)
@@ -284,8 +282,7 @@ def test_merge_retention_and_vacuum_pass_a_hole(state_rows: int, monkeypatch: py
     assert not [k for k in store_of(cluster).objects if k.startswith("level_one/data")]
 
 
-def test_a_topic_with_holes_is_deleted_with_all_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill_early(monkeypatch, 1, 1)
+def test_a_topic_with_holes_is_deleted_with_all_that_it_has() -> None:
     cluster, keys = uploaded(6, 1)
     cluster.store.delete([keys[1]])
     reconcile_run(cluster, round_bytes=1)

@@ -19,10 +19,9 @@ from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import Edit
 from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
-from l0gc.streamlog.journal.topic import L1File, l1_file
+from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
 from l0gc.streamlog.level_one import merge as runs
 from l0gc.streamlog.level_one import parquet, rewrite, write
-from l0gc.streamlog.level_one.index import index_key, l1_key
 from l0gc.streamlog.level_one.merge import MergeResult, merge_due
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
@@ -42,7 +41,7 @@ from tests.support.memory_store import (
     topic_in_memory,
 )
 from tests.support.merge import PARTITIONS, a_cluster, content, counts, dropped, fill, merge, name_of, stored
-from tests.support.reconcile import files, named, partition_of, put, reconcile, spill_early
+from tests.support.reconcile import files, named, partition_of, put, reconcile
 
 DATA = "level_one/data/"
 
@@ -252,53 +251,6 @@ def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pyt
     assert content(a) == before
 
 
-# -- older rows -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state names few L1 objects of a partition; index objects list the others."""
-    spill_early(monkeypatch, 8, 4)
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_what_index_objects_list_is_merged_too() -> None:
-    a = filled(20, journals=1, partitions=1)
-    before = content(a)
-    topic = a.controller.snapshot().topic("events")
-    [before_merge] = a.journal(0).catch_up().topics[topic.revision].index_of(0)
-    assert before_merge["rows"] > 8
-    assert merge_due(a)
-    result = ok(merge(another_process(a)))
-    assert (result.objects_before, result.objects_after, result.partitions) == (20, 2, 1)
-    assert counts(a)[0] == 2
-    assert content(another_process(a)) == before
-    after = a.journal(0).catch_up().topics[topic.revision].index_of(0)
-    assert after["rows"].tolist() == [1]
-    assert name_of(index_key(topic.id(0), before_merge)) in dropped(a)
-    assert not merge_due(a)
-    assert not merge(a).objects_before
-    fill(a, 3, first=20, partitions=1)
-    assert ok(merge(a)).objects_before == 4
-    assert [r["value"] for r in content(a)[0]][3::3] == [b"0:%d" % n for n in range(1, 23)]
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_a_damaged_index_object_is_reported_and_all_else_is_merged() -> None:
-    a = filled(20, journals=1, partitions=2)
-    topic = a.controller.snapshot().topic("events")
-    [listed] = a.journal(0).catch_up().topics[topic.revision].index_of(0)
-    key = index_key(topic.id(0), listed)
-    store_of(a).objects[key].body = b"?"
-    result = merge(a)
-    [error] = result.errors
-    assert error.startswith("partition events/0: ")
-    assert key in error
-    assert len(files(a, "events", 1)) == 2
-    assert len(a.journal(0).state.topics[topic.revision].l1_of(0)) == 1
-    assert str(result.problem).startswith("not everything could be merged: partition events/0: ")
-
-
 # -- others at work -------------------------------------------------------------------------------------------------------
 
 
@@ -324,16 +276,6 @@ def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_reports_no_damag
     store_of(a).fault = once(lambda: merge_and_remove(a), "get", DATA)
     loser = ok(merge(a))
     assert (loser.objects_before, loser.lost) == (0, 4)
-    assert content(a) == before
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_a_merge_in_the_index_that_is_overtaken_has_lost() -> None:
-    a = filled(20, journals=1, partitions=1)
-    before = content(a)
-    store_of(a).fault = once(lambda: ok(merge(another_process(a))), "put", DATA)
-    loser = ok(merge(a))
-    assert (loser.objects_before, loser.lost) == (0, 2)
     assert content(a) == before
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.state import Retention
-from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, NO_L1_ROWS, Rows, sums
+from l0gc.streamlog.journal.row_list import RowList
+from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, MergeGroup, MergeRule, merges_of, spans
+from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, MergeGroup, MergeRule, candidates, merges_of, spans
 
 RULE = MergeRule(target_bytes=1000)
 """Objects of 500 bytes are left alone."""
@@ -157,13 +158,13 @@ def test_large_reconciles_are_not_rewritten() -> None:
 
 
 def test_only_objects_of_the_same_quarter_of_a_retention_are_merged() -> None:
-    listed = Listed(([], [10] * 9))
+    listed = Listed([10] * 9)
     listed.topic.l1["max_timestamp"] = [0, 99, 100, 150, 199, 1000, 1001, 1002, 1003]
     rule = RULE.within(Retention(ms=400))
     assert [m.sources["max_timestamp"].tolist() for m in listed.merges(rule)] == [
         [0, 99], [100, 150, 199], [1000, 1001, 1002, 1003],
     ]  # fmt: skip
-    listed.topic.l1 = listed.topic.l1[[0, 2, 5, 6, 7]]
+    listed.topic.l1_list = RowList(listed.topic.l1[[0, 2, 5, 6, 7]])
     assert listed.merges(rule) == []
 
 
@@ -183,7 +184,7 @@ def test_what_is_kept_by_a_retention_is_at_most_about_a_quarter_more() -> None:
     for now in range(0, 100 * 3600, times):
         objects = [o for o in objects if now - o[1] <= 3600]
         objects.append((now, now, 1000))
-        listed = Listed(([], [size for _, _, size in objects]))
+        listed = Listed([size for _, _, size in objects])
         listed.topic.l1["max_timestamp"] = [last for _, last, _ in objects]
         for m in reversed(listed.merges(rule)):
             first, end = int(m.sources["base"][0]) // 10, int(m.sources["last"][-1]) // 10 + 1
@@ -206,31 +207,14 @@ def rows_of(partition: int, sizes: Sequence[int], first: int = 0) -> Rows:
 
 
 class Listed:
-    """A topic's state, with some rows of its partitions in index objects."""
+    """A topic's state, given the sizes of the objects of each partition."""
 
-    def __init__(self, *partitions: tuple[list[list[int]], list[int]]) -> None:
-        self.objects: dict[bytes, Rows] = {}
-        self.read_of: list[int] = []
-        index, newest = [], []
-        for partition, (listed, sizes) in enumerate(partitions):
-            first = 0
-            for number, of_index in enumerate(listed):
-                rows = rows_of(partition, of_index, first)
-                name = bytes([partition, number, *bytes(14)])
-                self.objects[name] = rows
-                span = partition, rows["base"][0], rows["last"][-1]
-                index.append((*span, *sums(rows), 0, 0, 0, 0, 0, 0, np.void(name)))
-                first += len(of_index)
-            newest.append(rows_of(partition, sizes, first))
-        self.topic = TopicState(7, "t", l1=np.concatenate(newest), index=np.array(index, INDEX_ROW))
-
-    def read(self, partition: int, index: Rows) -> Rows:
-        self.read_of.append(partition)
-        found = [self.objects[bytes(row["name"])] for row in index]
-        return np.concatenate(found) if found else NO_L1_ROWS
+    def __init__(self, *partitions: Sequence[int]) -> None:
+        rows = [rows_of(partition, sizes) for partition, sizes in enumerate(partitions)]
+        self.topic = TopicState(7, "t", l1_list=RowList(np.concatenate(rows)))
 
     def merges(self, rule: MergeRule = RULE) -> list[MergeGroup]:
-        return list(merges_of(self.topic, rule, lambda p: np.ones(len(p), bool), self.read))
+        return list(merges_of(self.topic, rule, lambda p: np.ones(len(p), bool)))
 
     def spans(self) -> list[tuple[int, int, int]]:
         """The partition of each merge, and which of its objects, by number."""
@@ -238,35 +222,32 @@ class Listed:
 
 
 def test_each_partition_is_merged_by_itself() -> None:
-    listed = Listed(([], [10] * 4), ([], [10] * 3), ([], [500, 10]), ([], [10, 10, 600, 9]), ([], []))
+    listed = Listed([10] * 4, [10] * 3, [500, 10], [10, 10, 600, 9], [])
     assert listed.spans() == [(0, 0, 4), (3, 0, 2)]
     first = listed.merges()[0]
     assert (first.revision, first.records, first.bytes) == (7, 40, 40)
-    assert Listed(([], [10] * 3), ([], [500, 10, 10])).merges() == []
+    assert Listed([10] * 3, [500, 10, 10]).merges() == []
 
 
 def test_only_the_partitions_that_are_wanted_are_planned() -> None:
-    listed = Listed(*[([[1] * 50], [10] * 4)] * 3)
-    merges = list(merges_of(listed.topic, RULE, lambda p: p == 1, listed.read))
+    merges = list(merges_of(Listed(*[[10] * 4] * 3).topic, RULE, lambda p: p == 1))
     assert {m.partition for m in merges} == {1}
-    assert listed.read_of == [1]
 
 
-def test_what_index_objects_list_is_merged_too_and_only_crowded_ones_are_read() -> None:
-    tiny, full = [1] * 100, [600] * 50
-    listed = Listed(([tiny, full, tiny], [10, 10]), ([full], [600, 600]), ([full, full], [10] * 4))
-    assert listed.spans() == [(0, 0, 100), (0, 150, 250), (2, 100, 104)]
-    assert listed.read_of == [0, 0]
-    assert Listed(([tiny], [])).merges()
+SIZES = st.lists(st.one_of(st.integers(1, 1200), st.integers(1, 130)), max_size=40)
 
 
-SOME = st.lists(st.lists(st.one_of(st.integers(100, 1200), st.integers(100, 130)), min_size=1, max_size=60), max_size=3)
-
-
-@given(st.lists(st.tuples(SOME, st.lists(st.integers(100, 1200), max_size=8)), min_size=1, max_size=3))
-def test_index_objects_are_read_only_where_they_list_something_to_merge(
-    partitions: list[tuple[list[list[int]], list[int]]],
-) -> None:
-    listed = Listed(*partitions)
-    merged_in = {m.partition for m in listed.merges()}
-    assert merged_in.issuperset(listed.read_of)
+@given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 3))
+def test_a_partition_is_looked_at_exactly_if_a_run_may_be_too_long(partitions: list[list[int]], window: int) -> None:
+    rule = MergeRule(target_bytes=1000, window_ms=window)
+    topic = Listed(*partitions).topic
+    rows = topic.l1.copy()
+    rows["max_timestamp"] = rows["base"] // 70
+    topic.l1_list = RowList(rows)
+    found = set(candidates(topic, rule).tolist())
+    for partition in range(len(partitions)):
+        mine = topic.l1_of(partition)
+        parts = np.split(mine, np.flatnonzero(np.diff(mine["max_timestamp"] // (window or 2**62))) + 1)
+        due = any(spans(part["bytes"].tolist(), rule, grows=part is parts[-1]) for part in parts)
+        assert partition in found or not due
+        assert due or partition not in found or len(parts[-1]) > 3

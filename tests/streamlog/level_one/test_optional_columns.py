@@ -14,8 +14,8 @@ from l0gc.inspect.verify.reading import l1_fault
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, Record
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import read, rewrite, write
-from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_FILE, L1_SCHEMA, PARTITION
 from l0gc.streamlog.reader import read_topic
 from tests.support.l1_files import l1_body

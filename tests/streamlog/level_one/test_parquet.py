@@ -12,9 +12,8 @@ from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.topic import L1File
+from l0gc.streamlog.journal.topic import L1File, l1_key
 from l0gc.streamlog.level_one import parquet, read, write
-from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION
 from tests.support.l1_files import footer_size, l1_body, sealed_again
 from tests.support.memory_store import FakeClock, store_of, topic_in_memory

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.edits import fits
 from l0gc.streamlog.journal.entries import RECONCILE, Closed, ClosedTopic, Edit, EditedTopic
-from l0gc.streamlog.journal.rows import INDEX_ROW, L1_ROW, RANGE, Rows, ranges_of
-from l0gc.streamlog.level_one.index import IndexChange, joined
+from l0gc.streamlog.journal.rows import L1_ROW, RANGE, Rows, ranges_of
 from l0gc.streamlog.level_one.plan import (
     SMALL_TASK_BYTES,
     TASK_BYTES,
@@ -267,9 +266,9 @@ FILES = st.dictionaries(
 )
 
 
-@given(FILES, st.integers(1, 2000), st.sets(st.integers(0, 50)))
+@given(FILES, st.integers(1, 2000))
 def test_a_commit_is_cut_between_partitions_and_names_everything_once(
-    topics: dict[int, dict[int, list[int]]], limit: int, indexed: set[int]
+    topics: dict[int, dict[int, list[int]]], limit: int
 ) -> None:
     files: dict[int, Rows] = {}
     for revision, partitions in topics.items():
@@ -278,21 +277,11 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
             ends = list(itertools.accumulate(lengths, initial=p))
             spans += [(p, a, b - 1) for a, b in itertools.pairwise(ends)]
         files[revision] = rows(*spans)
-    indexes = {
-        revision: IndexChange(*(index_rows(sorted(indexed & set(partitions)), name) for name in (b"new", b"old")))
-        for revision, partitions in topics.items()
-    }
     found: dict[int, list[Rows]] = {}
-    of_index: dict[int, list[IndexChange]] = {}
     whole = Edit(
         RECONCILE,
         5,
-        [
-            EditedTopic.of(
-                r, f"id-{r}", added=f, indexes=indexes[r].indexes, removed_indexes=indexes[r].removed_indexes
-            )
-            for r, f in files.items()
-        ],
+        [EditedTopic.of(r, f"id-{r}", added=f) for r, f in files.items()],
     )
     for entry in whole.divided(limit):
         assert (entry.kind, entry.epoch) == (RECONCILE, 5)
@@ -302,22 +291,12 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
         for t in entry.topics:
             assert t.topic_id == f"id-{t.revision}"
             found.setdefault(t.revision, []).append(t.change.added)
-            of_index.setdefault(t.revision, []).append(IndexChange(t.change.indexes, t.change.removed_indexes))
             partitions_in += len(t.change.partitions)
-            size += len(t.added) + len(t.indexes) + len(t.removed_indexes)
+            size += len(t.added)
         assert size <= limit or partitions_in == 1
     assert {r: np.concatenate(parts).tolist() for r, parts in found.items()} == {
         r: f.tolist() for r, f in files.items()
     }
-    for revision, changes in of_index.items():
-        for column, of_topic in zip(joined(changes), indexes[revision], strict=True):
-            assert column.tolist() == of_topic.tolist()
-
-
-def index_rows(partitions: list[int], name: bytes) -> Rows:
-    """An index object of one row for each of these partitions."""
-    rows = [(p, 0, 0, 1, 1, 1, 0, 0, 1, 0, 100, 5, name.ljust(16)) for p in partitions]
-    return np.array(rows, INDEX_ROW) if rows else np.empty(0, INDEX_ROW)
 
 
 def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> None:

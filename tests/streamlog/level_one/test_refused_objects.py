@@ -27,8 +27,8 @@ from l0gc.keys import journal_log
 from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.give_up import give_up
-from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import refuse_if_set_back

@@ -13,9 +13,9 @@ from l0gc.inspect.verify.reading import l1_fault
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR, columns_of
+from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import merge as merges
 from l0gc.streamlog.level_one import merge_plan, write
-from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION, schema_number
 from l0gc.streamlog.reader import read_topic

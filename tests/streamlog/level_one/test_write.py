@@ -18,9 +18,8 @@ from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.topic import l1_file
+from l0gc.streamlog.journal.topic import l1_file, l1_key
 from l0gc.streamlog.level_one import write
-from l0gc.streamlog.level_one.index import l1_key
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1

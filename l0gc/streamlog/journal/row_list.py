@@ -1,0 +1,146 @@
+"""Keep a topic's L1 rows in order, so that an edit costs what it changes, however many rows there are (pure).
+
+The rows lie in pieces of a few thousand. A change copies only the pieces that it touches and returns another list; the two
+share the others. So a list never changes, and a state can be copied while an entry is being applied.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from l0gc.streamlog.journal.rows import (
+    NO_L1_ROWS,
+    RANGE,
+    Rows,
+    distinct,
+    identities,
+    in_order,
+    of_partition,
+    places,
+    position,
+    ranks,
+    the_same,
+)
+
+PIECE_ROWS: Final = 4096
+"""The most rows of a piece: 250 KB."""
+_SPARSE: Final = 4
+"""The pieces are cut anew when there are this many times as many as the rows need."""
+
+
+class RowList:
+    """Rows of `L1_ROW` by partition and offset."""
+
+    __slots__ = ("_firsts", "_named", "_pieces", "_whole")
+
+    def __init__(self, rows: Rows = NO_L1_ROWS) -> None:
+        self._whole: Rows | None = rows
+        pieces = _cut(rows)
+        self._set(pieces, [None] * len(pieces))
+
+    def _set(self, pieces: list[Rows], named: list[Rows | None]) -> None:
+        self._pieces, self._named = pieces, named
+        self._firsts = np.array([(p["partition"][0], p["base"][0], 0) for p in pieces], RANGE)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces))
+
+    @property
+    def rows(self) -> Rows:
+        """Return all rows."""
+        if self._whole is None:
+            whole = np.concatenate([NO_L1_ROWS, *self._pieces])
+            self._pieces = np.split(whole, np.cumsum([len(piece) for piece in self._pieces])[:-1]) if len(whole) else []
+            self._whole = whole
+        return self._whole
+
+    def of(self, partition: int) -> Rows:
+        """Return the rows of one partition."""
+        ends = self._firsts["partition"]
+        first, last = int(np.searchsorted(ends, partition)), int(np.searchsorted(ends, partition, "right"))
+        some = self._pieces[max(0, first - 1) : last]
+        return np.concatenate([NO_L1_ROWS, *(of_partition(piece, partition) for piece in some)])
+
+    def has(self, rows: Rows) -> Rows:
+        """Return which of some rows, given in order, are in the list, equal in every byte."""
+        found = np.zeros(len(rows), bool)
+        for number, mine in self._touched(rows["partition"], rows["base"]):
+            piece, some = self._pieces[number], rows[mine]
+            at = position(piece, some["partition"], some["base"])
+            equal = at >= 0
+            equal[equal] = the_same(piece[at[equal]], some[equal])
+            found[mine] = equal
+        return found
+
+    def names(self, rows: Rows) -> Rows:
+        """Return which of some rows, given in order, have the name of a row of their partition in the list."""
+        wanted, found = identities(rows), np.zeros(len(rows), bool)
+        for number, piece in enumerate(self._pieces):
+            lower = int(np.searchsorted(rows["partition"], piece["partition"][0]))
+            upper = int(np.searchsorted(rows["partition"], piece["partition"][-1], "right"))
+            if lower < upper:
+                if (known := self._named[number]) is None:
+                    self._named[number] = known = np.sort(identities(piece))
+                found[lower:upper] |= places(known, wanted[lower:upper])[1]
+        return found
+
+    def below(self, partitions: Rows, starts: Rows) -> Rows:
+        """Return the rows that end before the start of their partition. `partitions` are ascending."""
+        found = [NO_L1_ROWS]
+        lower = np.maximum(ranks(self._firsts, partitions, np.zeros(len(partitions), np.int64)), 0)
+        upper = ranks(self._firsts, partitions, starts)
+        steps = np.zeros(len(self._pieces) + 1, np.int64)
+        reached = upper >= 0
+        np.add.at(steps, lower[reached], 1)
+        np.add.at(steps, upper[reached] + 1, -1)
+        for number in np.flatnonzero(np.cumsum(steps)[:-1]).tolist():
+            piece = self._pieces[number]
+            at = np.searchsorted(partitions, piece["partition"])
+            at[at == len(partitions)] = 0
+            found.append(piece[(partitions[at] == piece["partition"]) & (piece["last"] < starts[at])])
+        return np.concatenate(found)
+
+    def changed(self, gone: Rows, added: Rows) -> RowList:
+        """Return the list without the rows `gone`, which it has, and with those `added`, which it does not have; both are
+        in order.
+        """
+        if not self._pieces:
+            return RowList(added)
+        leaving = dict(self._touched(gone["partition"], gone["base"]))
+        coming = dict(self._touched(added["partition"], added["base"]))
+        pieces: list[Rows] = []
+        named: list[Rows | None] = []
+        for number, piece in enumerate(self._pieces):
+            some = [piece]
+            if number in leaving:
+                left = gone[leaving[number]]
+                kept = np.ones(len(piece), bool)
+                kept[position(piece, left["partition"], left["base"])] = False
+                some = _cut(piece[kept])
+            if number in coming:
+                some = _cut(in_order(np.concatenate([*some, added[coming[number]]])))
+            pieces += some
+            named += [self._named[number]] if some and some[0] is piece else [None] * len(some)
+        if len(pieces) > _SPARSE * (1 + sum(map(len, pieces)) // PIECE_ROWS):
+            return RowList(np.concatenate(pieces))
+        found = RowList()
+        found._whole = None
+        found._set(pieces, named)
+        return found
+
+    def _touched(self, partitions: Rows, offsets: Rows) -> list[tuple[int, slice]]:
+        """Return the pieces in which these places are, each with the numbers of its places."""
+        if not self._pieces:
+            return []
+        at = np.maximum(ranks(self._firsts, partitions, offsets), 0)
+        numbers = distinct(at)
+        ends = np.searchsorted(at, numbers, "right")
+        return list(zip(numbers.tolist(), map(slice, np.r_[0, ends[:-1]], ends), strict=True))
+
+
+def _cut(rows: Rows) -> list[Rows]:
+    """Return rows as pieces of about the same size."""
+    count = -(-len(rows) // PIECE_ROWS)
+    return np.array_split(rows, count) if count else []
