@@ -295,7 +295,7 @@ def test_the_ranges_cover_every_partition_of_every_topic_once(partitions: int, p
 
 
 def test_every_kind_has_a_severity_and_a_next_step() -> None:
-    assert {k.severity for k in Kind} == {"loss", "danger", "waste"}
+    assert {k.severity for k in Kind} == {"loss", "danger", "waste", "unknown"}
     assert all(k.next_step for k in Kind)
 
 
