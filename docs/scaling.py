@@ -59,8 +59,8 @@ ONCE: Final = {
     "housekeep": Requests(gets=4, puts=1),
     # two reads of the controller, the published M; how the run ended
     "merge": Requests(gets=3, puts=1),
-    # two reads of the controller, M before and while it is published, the time; M, its copy, how the run ended
-    "compute-watermark": Requests(gets=6, puts=3),
+    # two reads of the controller, M before and while it is published, the time twice; M, its copy, how it ended
+    "compute-watermark": Requests(gets=7, puts=3),
     # the new one
     "scan snapshot": Requests(puts=1),
     # unfinished uploads; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it ends

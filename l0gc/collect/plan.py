@@ -123,7 +123,8 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
         raise UsageError(f"shards {first}-{last} are not within 0-{shards - 1}, which this cluster has")
     bound = plan.watermark
     if options.grace_s:
-        bound = watermark_at(published, plan.started_ms - int(1000 * options.grace_s))
+        earlier_ms, _ = cluster.between_ms()
+        bound = watermark_at(published, earlier_ms - int(1000 * options.grace_s))
     if options.up_to is not None and options.up_to > plan.watermark:
         why = f"is above M = {plan.watermark}" if plan.watermark > NO_WATERMARK else "needs an M, and none is published"
         raise SafetyError(f"--up-to {options.up_to} {why}; l0gc compute-watermark publishes the M that is possible now")

@@ -86,6 +86,10 @@ class Handles:
         """Return the store's clock now, reliable enough for what cannot be undone. See `StoreTime.settle`."""
         return self._store_time.now_ms()
 
+    def between_ms(self) -> tuple[int, int]:
+        """Return the earlier and the later date of two replies now. See `StoreTime.between_ms`."""
+        return self._store_time.between_ms()
+
     def journal(self, number: int) -> JournalHandle:
         """Return the process's handle on a journal, always the same one, so that its threads share one fence."""
         with self._lock:

@@ -182,7 +182,7 @@ def run_pipeline(
         # M with the pins as they are now. If one is created at the same time, what was read of the partitions stays good.
         pins = source.pins(watermark_of(published))
         watermark = compute(snapshot.cluster_epoch, [*units, *pins.held])
-        now_ms = cluster.now_ms()
+        _, now_ms = cluster.between_ms()  # a publication that is dated too early would end a sweep's grace early
         listing: ScanSnapshot | None = None
         counts = (-1, -1, -1)
         if histogram is not None:

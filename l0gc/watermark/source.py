@@ -85,6 +85,9 @@ class ClusterHandle(Protocol):
     def now_ms(self) -> int:
         """Return the store's clock now. Raises `SafetyError`: replies disagree, and nothing may be deleted by it."""
 
+    def between_ms(self) -> tuple[int, int]:
+        """Return the earlier and the later date of two replies now. Raises as `now_ms`."""
+
     def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
         """Return the units of the cluster's own writers as their logs are now, with what the cluster was at the last
         `identity`.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from uuid import UUID
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -13,12 +18,16 @@ from l0gc.collect.runs import started_ms
 from l0gc.collect.sweep import SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
+from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import UnfinishedUpload
+from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero
 from tests.support.l0_buckets import name_of
-from tests.support.memory_store import Call, MemoryStore, publish_m, store_of
+from tests.support.memory_store import Call, MemoryStore, another_process, publish_m, store_of, topic_in_memory
+from tests.support.verify import scan_and_publish
+from tests.support.wrong_dates import MisdatedStore
 
 
 def test_shards_that_there_are_not_are_refused() -> None:
@@ -125,6 +134,39 @@ def test_with_a_grace_only_what_an_m_of_then_allowed_goes() -> None:
     before, garbage = level_zero(cluster), expected_garbage(cluster, 1)
     result = SweepRun(cluster, Sweep(grace_s=3601)).run()
     assert (before - level_zero(cluster), result.bound) == (garbage, 1)
+
+
+@pytest.mark.parametrize("hours", [-20, -1, -0.15, 0.15, 1, 20])
+@pytest.mark.parametrize("when", ["published", "swept"])
+def test_a_reply_with_a_wrong_date_ends_no_grace_early(hours: float, when: str) -> None:
+    """Hazard 34: whichever reply is wrong, M was not published an hour ago."""
+    for wrong in range(3):
+        store = MisdatedStore(int(hours * 3_600_000))
+        cluster = topic_in_memory(store=store)
+        for _ in range(4):
+            cluster.controller.advance()
+        store.put(cluster.identity().layout.format(1, 1, str(UUID(int=1))), b"x")
+        housekeep(cluster, barrier=True)
+        replies = count()
+
+        def date(replies: Iterator[int] = replies, wrong: int = wrong, store: MisdatedStore = store) -> int:
+            return store.clock.ms + (store.ahead_ms if next(replies) == wrong else 0)
+
+        with pytest.MonkeyPatch.context() as patch, suppress(SafetyError):
+            if when == "published":
+                patch.setattr(store, "now_ms", date)
+            scan_and_publish(cluster)
+        if PUBLISHED_WATERMARK not in store.objects:
+            scan_and_publish(cluster)
+        store.clock.ms += 3_300_000
+        process = another_process(cluster)
+        process.controller.snapshot()
+        with pytest.MonkeyPatch.context() as patch, suppress(SafetyError):
+            if when == "swept":
+                patch.setattr(store, "now_ms", date)
+            assert SweepRun(process, Sweep(grace_s=3600)).run().deleted == 0
+        store.clock.ms += 3_600_000
+        assert SweepRun(another_process(cluster, 2), Sweep(grace_s=3600)).run().deleted == 1
 
 
 @pytest.mark.parametrize(("watermark", "why"), [(4, "--up-to 5 is above M = 4"), (None, "needs an M")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l0gc.errors import SafetyError
-from l0gc.storage.store_time import AHEAD_MS, BEHIND_MS, StoreTime
+from l0gc.storage.store_time import JUMP_MS, StoreTime
 from tests.support.memory_store import MemoryStore
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
@@ -18,7 +18,7 @@ def known(store: MemoryStore) -> StoreTime:
     return time
 
 
-@pytest.mark.parametrize("by_ms", [0, 1, AHEAD_MS, -1, -BEHIND_MS])
+@pytest.mark.parametrize("by_ms", [0, 1, JUMP_MS, -1, -JUMP_MS])
 def test_a_date_that_follows_the_last_one_costs_no_request(by_ms: int) -> None:
     store = MemoryStore()
     time = known(store)
@@ -26,7 +26,7 @@ def test_a_date_that_follows_the_last_one_costs_no_request(by_ms: int) -> None:
     assert not store.requests
 
 
-@pytest.mark.parametrize("by_ms", [AHEAD_MS + 1, 30 * DAY_MS, -BEHIND_MS - 1])
+@pytest.mark.parametrize("by_ms", [JUMP_MS + 1, 30 * DAY_MS, -JUMP_MS - 1])
 def test_a_date_that_jumps_is_refused_unless_another_reply_confirms_it(by_ms: int) -> None:
     store = MemoryStore()
     time = known(store)

@@ -307,6 +307,17 @@ def jumps_believed() -> AbstractContextManager[Any]:
     return method(StoreTime, "settle", lambda self, date_ms: date_ms)
 
 
+@mutant(
+    16,
+    "l0gc/storage/store_time.py::StoreTime.between_ms",
+    "when M was published, and how long ago that was, is decided by one reply's `Date`",
+    "tests/collect/test_plan.py::test_a_reply_with_a_wrong_date_ends_no_grace_early",
+    simulated=False,
+)
+def grace_by_one_reply() -> AbstractContextManager[Any]:
+    return method(StoreTime, "between_ms", lambda self: (self._store.now_ms(),) * 2)
+
+
 @instead(
     16,
     "l0gc/storage/replica.py::Replica.propose",
