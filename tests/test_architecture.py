@@ -163,7 +163,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
         ["store.discard", "store.discard", "store.delete"],
         "what it wrote; names that nobody writes, to try permissions",
     ),
-    "storage/bulk.py": (["obstore.delete"], "implements `delete_once`"),
     "storage/log.py": (["self.store.delete"], "log entries and checkpoints below the boundary"),
     "storage/probe.py": (
         ["store.delete", "store.discard", "store.delete_versions", "store.delete", "store.delete_once"],
@@ -171,7 +170,6 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     ),
     "storage/s3.py": (
         [
-            "bulk.delete",
             "self.delete",
             "self.delete_versions",
             "'delete_object'",

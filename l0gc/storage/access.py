@@ -31,6 +31,7 @@ import msgspec
 from l0gc.errors import UsageError
 from l0gc.events import event
 from l0gc.redaction import keep_secrets_of
+from l0gc.storage.answers import DELETE_BODY, NEEDS, check_answer
 from l0gc.storage.bulk import Bulk, Reach, process
 from l0gc.storage.config import StoreConfig, check_endpoint, check_word
 from l0gc.storage.refusals import (
@@ -148,6 +149,7 @@ class Access:
         return self._client(1)
 
     def _client(self, attempts: int) -> S3Client:
+        import botocore.handlers
         from botocore.config import Config
 
         with self._lock, _usable(self._config, ValueError):
@@ -172,6 +174,10 @@ class Access:
         events = client.meta.events
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
         events.register("before-call.s3.DeleteObjects", _check_by_md5)
+        # botocore parses each document once more, to find errors with status 200; `check_answer` finds them, too.
+        events.unregister("before-parse.s3.*", getattr(botocore.handlers, "_handle_200_error", None))
+        for operation in NEEDS:
+            events.register(f"before-parse.s3.{operation}", check_answer)
         events.register_last("before-call.s3", _expect_nothing)
         events.register("needs-retry.s3", partial(_send_again, attempts))
         for name, value in (("ServerSideEncryption", self._config.sse), ("SSEKMSKeyId", self._config.sse_kms_key_id)):
@@ -296,7 +302,8 @@ def _descriptions(data_path: str | None) -> Loader:
 
 
 def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
-    """Send a DeleteObjects with the checksum that every store accepts, as obstore does; some stores refuse any other."""
+    """Send a DeleteObjects with l0gc's own body, and with the checksum that every store accepts; some refuse any other."""
+    params["body"] = DELETE_BODY.get(params["body"])
     params["context"].pop("checksum", None)
     md5 = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(md5).decode()

@@ -1,29 +1,32 @@
-"""Bulk work through obstore: listings, range reads and deletes, for a fraction of the CPU that boto3 takes.
+"""Bulk work through obstore: listings, range reads and writes, for a fraction of the CPU that boto3 takes.
 
-What makes it safe: nothing is concluded from obstore's errors, which are only text. A delete that is not known to have
-fully succeeded is sent again through boto3, which reports on each key; deletes are idempotent. Only keys with a single
-representation are deleted here, so the result does not depend on how a client escapes keys.
+What makes it safe: nothing is concluded from obstore's errors, which are only text, but whether to send the request again.
+boto3 then repeats the request, and its answer decides. The end of a listing is also confirmed through boto3, and deletes are
+sent by it alone, since obstore shows neither the document that it read nor what was deleted.
 """
 
 from __future__ import annotations
 
 import os
 import string
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
-from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS
+from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS, pause_s, row_of_text
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
     from obstore.store import ClientConfig, S3Config, S3Credential
     from obstore.store import S3Store as Obstore
+
+T = TypeVar("T")
 
 COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that are closer than this are fetched as one."""
@@ -70,22 +73,6 @@ def process() -> int:
     return os.getpid()
 
 
-class FullKeys(Sequence[str]):
-    """Keys with the URL's prefix, each built on access, so that a waiting request does not hold them twice."""
-
-    def __init__(self, full_key: Callable[[str], str], keys: Sequence[str]) -> None:
-        self._full_key, self._keys = full_key, keys
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._full_key(self._keys[at])
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self._full_key, self._keys)
-
-
 class Bulk:
     """One bucket, addressed by full keys; safe for use by several threads.
 
@@ -100,9 +87,9 @@ class Bulk:
         self, config: StoreConfig, reach: Reach, credentials: Credentials, count: Callable[[str], None]
     ) -> None:
         self._config, self._reach, self._credentials, self._count = config, reach, credentials, count
-        self._patient = self._client(ATTEMPTS)
+        self._store = self._client()
 
-    def _client(self, retries: int) -> Obstore:
+    def _client(self) -> Obstore:
         import obstore  # and not a part: threads that import parts and the whole in another order lock each other out
 
         reach = self._reach
@@ -124,79 +111,97 @@ class Bulk:
                 region=reach.region,
                 credential_provider=partial(_credential, self._credentials),
                 client_options=cast("ClientConfig", options),
-                retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=DEADLINE_SECONDS)},
+                retry_config={
+                    "max_retries": 0,
+                    "retry_timeout": timedelta(seconds=DEADLINE_SECONDS),
+                },  # `_again` decides
                 config=cast("S3Config", where | encryption | _UNMOVED),
             )
         except obstore.exceptions.BaseError as e:
             raise ValueError(str(e)) from e
 
-    @cached_property
-    def _once(self) -> Obstore:
-        return self._client(0)
-
     def ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (start, length). Raises `FileNotFoundError`, and what obstore raises."""
         import obstore
 
-        self._count("get")
         starts, lengths = [s for s, _ in ranges], [n for _, n in ranges]
-        parts = obstore.get_ranges(self._patient, key, starts=starts, lengths=lengths, coalesce=COALESCE_BYTES)
-        return [bytes(p) for p in parts]
+
+        def ask() -> list[bytes]:
+            parts = obstore.get_ranges(self._store, key, starts=starts, lengths=lengths, coalesce=COALESCE_BYTES)
+            return [bytes(p) for p in parts]
+
+        return self._ask("get", ask)
 
     def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
-        """Yield the pages of a listing; keys without the URL's prefix. Raises what obstore raises."""
+        """Yield the pages of a listing; keys without the URL's prefix. Raises what obstore raises.
+
+        obstore takes any well-formed document without a key for the end of the listing: the caller has to confirm it.
+        """
         import obstore
         from arro3.core import DataType
 
         int64, cut = DataType.int64(), len(self._config.prefix)
-        asked = False
-        try:
-            stream = obstore.list(
-                self._patient, prefix, offset=start_after, chunk_size=PAGE_SIZE, return_arrow=True
-            )  # fmt: skip
-            for batch in stream:
-                self._count("list")
-                asked = True
-                page = ListedPage(
-                    [k[cut:] for k in batch.column("path").to_pylist()],
-                    list(batch.column("size").to_pylist()),
-                    [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
-                )
-                del batch  # a caller that takes the page may wait with it
-                if len(page):
-                    yield page
-        finally:
-            if not asked:
-                self._count("list")
+        last, attempt, began = start_after, 1, time.monotonic()
+        while True:
+            asked = False
+            try:
+                stream = obstore.list(self._store, prefix, offset=last, chunk_size=PAGE_SIZE, return_arrow=True)
+                for batch in stream:
+                    self._count("list")
+                    asked, attempt, began = True, 1, time.monotonic()
+                    keys = batch.column("path").to_pylist()
+                    page = ListedPage(
+                        [k[cut:] for k in keys],
+                        list(batch.column("size").to_pylist()),
+                        [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
+                    )
+                    del batch  # a caller that takes the page may wait with it
+                    if keys:
+                        last = keys[-1]
+                        yield page
+                return
+            except obstore.exceptions.BaseError as e:
+                _pause_or_raise(e, attempt, began)
+                attempt += 1
+            finally:
+                if not asked:
+                    self._count("list")
 
-    def delete(self, keys: Sequence[str]) -> bool:
-        """Delete up to `PAGE_SIZE` keys in one request, sent once; return whether all of them are certainly gone.
-
-        If not, some may be gone, and the caller has to delete them in another way. Nothing is sent if a key is ambiguous.
+    def put(self, key: str, body: bytes) -> bool:
+        """Write one object, with retries; return whether it was certainly written. Nothing is sent if the key has more
+        than one form.
         """
         import obstore
 
-        return self._send("delete", keys, lambda: obstore.delete(self._once, keys))
-
-    def put(self, key: str, body: bytes) -> bool:
-        """Write one object, with retries; return whether it was certainly written."""
-        import obstore
-
-        return self._send("put", [key], lambda: obstore.put(self._patient, key, body, use_multipart=False))
-
-    def _send(self, kind: str, keys: Sequence[str], request: Callable[[], object]) -> bool:
-        import obstore
-
-        # A key that may have another form is not sent. An expression would take 20 times as long, more than all else here.
-        text = f"/{'/'.join(keys)}/".encode(errors="replace")
+        text = f"/{key}/".encode(errors="replace")
         if text.translate(None, _PLAIN) or any(part in text for part in _ODD_PARTS):
             return False
-        self._count(kind)
         try:
-            request()
+            self._ask("put", lambda: obstore.put(self._store, key, body, use_multipart=False))
         except (obstore.exceptions.BaseError, OSError):
             return False
         return True
+
+    def _ask(self, kind: str, request: Callable[[], T]) -> T:
+        """Return what a request returns, which is sent again if the table of answers says so."""
+        import obstore
+
+        attempt, began = 1, time.monotonic()
+        while True:
+            self._count(kind)
+            try:
+                return request()
+            except obstore.exceptions.BaseError as e:
+                _pause_or_raise(e, attempt, began)
+                attempt += 1
+
+
+def _pause_or_raise(e: Exception, attempt: int, began: float) -> None:
+    """Wait before a request is sent again, or raise its error if it is not sent again."""
+    row = row_of_text(str(e))
+    if not row.again or attempt >= ATTEMPTS or time.monotonic() - began >= DEADLINE_SECONDS:
+        raise e
+    time.sleep(pause_s(attempt, slower=row.slower))
 
 
 def _credential(credentials: Credentials) -> S3Credential:

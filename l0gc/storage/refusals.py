@@ -47,6 +47,8 @@ _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
 """After these a write may have landed; 501, 505 and 507 mean that the request was not carried out."""
 NOT_S3: Final = "NotS3"
 """The code of an answer that is not the document that was asked for (`answers.py`); its message says what it is."""
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
 
 _KEPT: Final = (
@@ -274,6 +276,17 @@ ROWS: Final = (
 def row_of(answer: Answer, key: str = "") -> Row:
     """Return the row for an answer to a request about `key`; an empty key stands for the bucket."""
     return next(r for r in ROWS if r.fits(answer, key))
+
+
+def row_of_text(text: str) -> Row:
+    """Return the row for an error of obstore's, which has the store's answer in its text. It only decides whether the
+    request is sent again.
+    """
+    if status := _STATUS.search(text):
+        code = _CODE.search(text)
+        return row_of(Answer("", int(status[1]), code[1] if code else status[1]), status[1])
+    unread, unsent = "invalid list response" in text, "HTTP error" in text
+    return row_of(Answer("", 502, NOT_S3 if unread or unsent else "") if unread or unsent else Answer("", 0, ""), "k")
 
 
 def row_of_key(code: str) -> Row:

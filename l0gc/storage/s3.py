@@ -24,6 +24,7 @@ from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from xml.etree import ElementTree
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -37,9 +38,9 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
-from l0gc.redaction import without_secrets
 from l0gc.storage.access import Access
-from l0gc.storage.bulk import COALESCE_BYTES, FullKeys
+from l0gc.storage.answers import DELETE_BODY, DOCUMENT, read_deleted, request_body
+from l0gc.storage.bulk import COALESCE_BYTES
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.entry import read_limit
 from l0gc.storage.objectstore import (
@@ -61,6 +62,7 @@ from l0gc.storage.refusals import (
     ATTEMPTS,
     DENIED,
     EXPIRED,
+    NOT_S3,
     Answer,
     no_answer,
     refusal,
@@ -85,7 +87,6 @@ class S3Store:
         self.config = config
         self.requests: Counter[str] = Counter()
         self.quotes_etags = True
-        self._plain_deletes = False
         self._process = os.getpid()
         self.access = Access(config, self.count)
         """Where the bucket is, and with which credentials."""
@@ -145,7 +146,7 @@ class S3Store:
         """Look for renewed credentials, unless another thread has done so since this access was used."""
         with self._lock:
             if self.access is access:
-                self.access, self._plain_deletes = Access(self.config, self.count), False
+                self.access = Access(self.config, self.count)
 
     def _named(self) -> StoreConfig:
         """Return the config, with the server's name for messages."""
@@ -244,9 +245,7 @@ class S3Store:
             return self._ranges_plain(key, ranges)
         try:
             return access.bulk.ranges(self.full_key(key), ranges)
-        except FileNotFoundError:
-            raise ObjectNotFoundError(f"{self.full(key)} does not exist") from None
-        except obstore.exceptions.BaseError as e:
+        except (FileNotFoundError, obstore.exceptions.BaseError) as e:  # a proxy's 404 does not show that it is missing
             first = f"bytes={ranges[0][0]}-{ranges[0][0]}"
             self._ask_boto3(access, e, "get", key, "get_object", Key=self.full_key(key), Range=first)
         return self.get_ranges(key, ranges)
@@ -308,14 +307,10 @@ class S3Store:
         self.call("put", key, call)
 
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        return self._delete([*map(VersionedKey, keys)], once=False, quiet=True).failures
+        return self._delete([*map(VersionedKey, keys)], once=False).failures
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        if keys and not self._plain_deletes:
-            if (bulk := self.access.bulk) and bulk.delete(FullKeys(self.full_key, keys)):
-                return []
-            self._plain_deletes = True  # something is wrong: from now on the client that names the failing keys is used
-        return self._delete([*map(VersionedKey, keys)], once=True, quiet=True).failures
+        return self._delete([*map(VersionedKey, keys)], once=True).failures
 
     def discard(self, folder: str) -> None:
         keys = [*self.list(folder).modified_ms]
@@ -342,14 +337,13 @@ class S3Store:
                         break  # a folder marker, perhaps: obstore drops the slash at its end, boto3 does not
                     last = page.keys[-1]
                     yield page
-                else:
-                    return
             except obstore.exceptions.InvalidPathError:
                 pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
             except obstore.exceptions.BaseError as e:
                 self._ask_boto3(access, e, "list", "", "list_objects_v2", Prefix=full, MaxKeys=1)
                 yield from self.scan(prefix, last)
                 return
+        # The rest, if any: obstore takes a page of HTML for the end of a listing, and boto3's answers are checked.
         yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
 
     def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage, bool]]:
@@ -418,14 +412,14 @@ class S3Store:
         )
 
     def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
-        return self._delete(objects, once=True, quiet=False)
+        return self._delete(objects, once=True)
 
-    def _delete(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
+    def _delete(self, objects: Sequence[VersionedKey], *, once: bool) -> VersionsDeleted:
         """Delete in one request, or one by one if the store does not support that request."""
         if not objects:
             return VersionsDeleted()
         try:
-            return self._delete_many(objects, once=once, quiet=quiet)
+            return self._delete_many(objects, once=once)
         except StoreError as e:
             response = getattr(e.__cause__, "response", {})
             if type(e) not in (StoreError, RequestRefusedError) or Answer.of("", response).status not in _NOT_TAKEN:
@@ -444,29 +438,19 @@ class S3Store:
                     done.markers[o.key] = r["VersionId"]
         return done
 
-    def _delete_many(self, objects: Sequence[VersionedKey], *, once: bool, quiet: bool) -> VersionsDeleted:
-        """Delete in one request; the answer to a quiet one contains only failures."""
-        cut = len(self.config.prefix)
-        version = [{"VersionId": o.version_id} if o.version_id else {} for o in objects]
-        named = [{"Key": self.full_key(o.key), **v} for o, v in zip(objects, version, strict=True)]
-        wanted = {"Objects": named} | ({"Quiet": True} if quiet else {})
-        r = self.ask("delete", "delete_objects", objects[0].key, once=once, Delete=wanted)
-        plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
-        failures = [
-            DeleteFailure(
-                key := e.get("Key", "")[cut:],
-                e.get("Code", ""),
-                without_secrets(e.get("Message", "")),
-                "" if key in plain else e.get("VersionId", ""),  # a store may call the object as it is `null`
-            )
-            for e in r.get("Errors", [])
-        ]
-        made = {
-            key: d["DeleteMarkerVersionId"]
-            for d in r.get("Deleted", [])
-            if d.get("DeleteMarker") and "DeleteMarkerVersionId" in d and (key := d["Key"][cut:]) in plain
-        }
-        return VersionsDeleted(failures, made)
+    def _delete_many(self, objects: Sequence[VersionedKey], *, once: bool) -> VersionsDeleted:
+        """Delete in one request, whose answer names each object."""
+        ours = DELETE_BODY.set(request_body(objects, self.config.prefix))
+        try:
+            wanted = {"Objects": [{"Key": self.full_key(objects[0].key)}]}  # which botocore wants to see
+            r = self.ask("delete", "delete_objects", objects[0].key, once=once, Delete=wanted)
+        finally:
+            DELETE_BODY.reset(ours)
+        try:
+            return read_deleted(r[DOCUMENT], objects, self.config.prefix)
+        except ElementTree.ParseError as e:
+            answer = Answer("DeleteObjects", 502, NOT_S3, f"it is not XML ({e})")
+            raise refusal(answer, self._named(), objects[0].key) from e
 
     def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
         goes_on = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}

@@ -162,19 +162,6 @@ def test_a_plain_delete_reports_which_markers_it_made_and_their_removal_brings_b
     assert any_store.get("k").body == b"body"
 
 
-def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names(
-    moto_store: S3Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the sweep would not find it among what it requested."""
-    errors = [
-        {"Key": f"a/prefix/{k}", "VersionId": v, "Code": "AccessDenied", "Message": "no"}
-        for k, v in (("plain", "null"), ("versioned", "v1"))
-    ]
-    monkeypatch.setattr(moto_store.access.once, "delete_objects", lambda **arguments: {"Errors": errors})
-    failures = moto_store.delete_versions([VersionedKey("plain"), VersionedKey("versioned", "v1")]).failures
-    assert [(f.key, f.version_id) for f in failures] == [("plain", ""), ("versioned", "v1")]
-
-
 # -- sweeps ---------------------------------------------------------------------------------------------------------------
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+import l0gc.storage.answers
 import l0gc.storage.objectstore
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
 from l0gc.errors import StoreError
+from l0gc.storage.objectstore import VersionedKey, VersionsDeleted
+from l0gc.storage.refusals import NOT_S3
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.simulation.mutants.tools import everywhere, instead, mutant
@@ -20,6 +23,7 @@ _EXPIRE = "tests/streamlog/level_one/test_expire.py"
 
 _EPOCHS = 1000
 _deleted_of = ControllerState.deleted_of
+_read_deleted = l0gc.storage.answers.read_deleted
 _dropped = JournalGarbage.dropped
 _scanned = JournalGarbage.scanned
 
@@ -75,6 +79,29 @@ def refusal_ends_run() -> AbstractContextManager[Any]:
 )
 def all_refusals_alone() -> AbstractContextManager[Any]:
     return everywhere("l0gc.storage.objectstore", "if_there", lambda read, *what: None)
+
+
+@instead(
+    41,
+    "l0gc/storage/answers.py::document_fault",
+    "what is parsed need not be the document that was asked for",
+    "tests/storage/test_answers.py::test_no_other_document_is_parsed",
+    simulated=False,
+)
+def any_document_parsed(body: bytes, root: str) -> str:
+    return "it is another" if root == "Error" else ""
+
+
+@instead(
+    41,
+    "l0gc/storage/answers.py::read_deleted",
+    "a key that the answer to a delete does not name counts as deleted",
+    "tests/storage/test_answers.py::test_only_a_key_that_the_answer_names_is_deleted",
+    simulated=False,
+)
+def unnamed_is_deleted(body: bytes, objects: Sequence[VersionedKey], prefix: str) -> VersionsDeleted:
+    done = _read_deleted(body, objects, prefix)
+    return VersionsDeleted([f for f in done.failures if f.code != NOT_S3], done.markers)
 
 
 @mutant(
