@@ -23,7 +23,7 @@ from l0gc.keys import SHADOW, KeyLayout
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
 from l0gc.watermark.publication import LogCheck, PublishedWatermark, refuse_if_set_back, watermark_at, watermark_of
-from l0gc.watermark.source import ClusterHandle
+from l0gc.watermark.source import ClusterHandle, LogEnd
 
 D = TypeVar("D", bound=Deletion)
 
@@ -67,7 +67,7 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     expected: int = -1
     counted: int = -1
     paused: str = ""
-    ends: dict[str, tuple[int, int]] = {}
+    ends: dict[str, LogEnd] = {}
     known: tuple[int, int] = NOTHING_KNOWN
 
     def limited_to_share(self, total: int) -> Self:

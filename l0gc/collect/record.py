@@ -32,6 +32,7 @@ from l0gc.errors import CorruptObjectError, StoreError, UsageError
 from l0gc.keys import RUNS
 from l0gc.storage.objectstore import OFF, LocalFolder, ObjectStore
 from l0gc.storage.workers import LOCAL
+from l0gc.watermark.source import LogEnd
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
@@ -136,7 +137,7 @@ class RunSummary(Tally, kw_only=True):
     of_command: str = ""
     restored: ObjectTotals = ObjectTotals()
     older_than_ms: int = -1
-    ends: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    ends: dict[str, LogEnd] = msgspec.field(default_factory=dict)
 
 
 class RecordedObject(Deletable, frozen=True, gc=False):

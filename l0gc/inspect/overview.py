@@ -23,6 +23,7 @@ from l0gc.errors import CorruptObjectError, SetBackError
 from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.inspect.laggards import Laggards
 from l0gc.keys import KeyLayout
+from l0gc.storage.entry import Place
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Pin, Topic
 from l0gc.streamlog.epoch_source import pins_of, unknown_topic
 from l0gc.streamlog.journal.admission import EpochWindow
@@ -116,7 +117,7 @@ class Journals:
         if reading.state is None:
             raise CorruptObjectError(reading.error)
         run = JournalRun(reading.journal, partition, 1)
-        return summary_of(reading.journal, [(topic, run)], reading.state, -1).lowest[0]
+        return summary_of(reading.journal, [(topic, run)], reading.state, Place()).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
         """Return the extent that holds a partition, in the object that the holder names."""

@@ -52,9 +52,9 @@ from l0gc.streamlog.garbage import amounts_of
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, tasks_of
 from l0gc.streamlog.journal.topic import Extent
 from l0gc.streamlog.tables import due_ms
-from l0gc.watermark.publication import PublishedWatermark, lost, read_published
+from l0gc.watermark.publication import PublishedWatermark, ends_of, lost, read_published
 from l0gc.watermark.scans import ScanSnapshot, list_scans, oldest_ms, read_scan
-from l0gc.watermark.source import REPORTED, UNRECONCILED, Holder
+from l0gc.watermark.source import REPORTED, UNRECONCILED, Holder, LogEnd
 
 RUNS_SHOWN: Final = 3
 TABLE_OVERDUE_MS: Final = 86_400_000
@@ -135,7 +135,7 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
     if state.external_log:
         o.held_back_by = _holders_in_scan(o.scan, o.watermark)
     else:
-        o.logs = read_journals(cluster, state, o.watermark)
+        o.logs = read_journals(cluster, state, o.watermark, ends_of(published))
         _judge_journals(cluster, o, published)
     o.pins, o.tables = _pins(o), [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
     o.records, o.unreconciled_records, o.lost_records, o.holes, o.misfits = o.logs.records()
@@ -309,12 +309,15 @@ def _table(o: Overview, t: TopicTable) -> TableState:
 # -- the journals -------------------------------------------------------------------------------------------------------
 
 
-def read_journals(cluster: Handles, snapshot: ControllerState, published: int) -> Journals:
+def read_journals(
+    cluster: Handles, snapshot: ControllerState, published: int, noted: Mapping[str, LogEnd] = {}
+) -> Journals:
     """Read all journals of a cluster, including those without a topic: topics that the controller lost may be in any
     of them.
 
     Args:
         published: the published M, which no partition is below; -1 for none.
+        noted: where their logs ended before.
 
     Raises:
         StoreUnreachableError: the store is unreachable, so nothing can be read.
@@ -323,7 +326,7 @@ def read_journals(cluster: Handles, snapshot: ControllerState, published: int) -
     def read(task: JournalTask) -> Reading:
         return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica))
 
-    return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published)), published)
+    return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published, noted=noted)), published)
 
 
 def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark | None) -> None:

@@ -529,13 +529,13 @@ class SharedLog:
 
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
-    def write_checkpoint(self, offset: int, state: bytes, time_ms: int) -> tuple[int, bool]:
-        """Store the state after `offset`; return its weight, and whether it was certainly stored.
+    def write_checkpoint(self, offset: int, state: bytes, time_ms: int, entry_id: str = "") -> tuple[int, bool]:
+        """Store the state after the entry `entry_id` at `offset`; return its weight, and whether it was certainly stored.
 
         Another process may have stored it before; the state is the same, since `apply` is deterministic.
         """
         key = self.checkpoint_key(offset)
-        body = encode_entry(key, Entry("", time_ms, state), CHECKPOINT_LIMIT)
+        body = encode_entry(key, Entry(entry_id, time_ms, state), CHECKPOINT_LIMIT)
         try:
             self.store.put_if_absent(key, body)
         except PreconditionFailedError:

@@ -26,13 +26,15 @@ from l0gc.errors import (
     LogOvertakenError,
     ObjectNotFoundError,
     ProtocolError,
+    SetBackError,
     UsageError,
 )
 from l0gc.events import event
 from l0gc.runtime import Runtime
 from l0gc.storage.contention import WriterOrder
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import Place, StoredEntry
 from l0gc.storage.log import KEPT_CHECKPOINTS, Folder, OffsetTakenError, SharedLog
+from l0gc.storage.objectstore import if_there
 
 _log: Final = logging.getLogger(__name__)
 
@@ -96,7 +98,9 @@ class Replica(Generic[S]):
     No thread holds `lock` while it waits for other writers' appends.
     """
 
-    def __init__(self, log: SharedLog, machine: StateMachine[S], runtime: Runtime, *, as_of: int | None = None) -> None:
+    def __init__(
+        self, log: SharedLog, machine: StateMachine[S], runtime: Runtime, *, as_of: Place | None = None
+    ) -> None:
         """Open the replica. With `as_of`, it always holds the state after that entry, which a pin keeps readable."""
         self.log, self._as_of = log, as_of
         self.lock = threading.RLock()
@@ -114,6 +118,7 @@ class Replica(Generic[S]):
         self.checkpoint_offset = -1
         self.checkpoint_weight = 0
         self._charges: list[int] = []
+        self._ids = {-1: ""}
         self._behind = 0
 
     @property
@@ -133,15 +138,22 @@ class Replica(Generic[S]):
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
-            r = self.log.replay(self._as_of)
+            r = self.log.replay(None if self._as_of is None else self._as_of.offset)
             kept = r.checkpoint or StoredEntry(-1, 0, b"", 0)
             state = self._machine.initial()
             if r.checkpoint is not None:
                 state = self._machine.decode(kept.payload, self.log.checkpoint_key(kept.offset))
             self._state, self.offset, self.time_ms = state, kept.offset, kept.time_ms
+            self._ids = {kept.offset: kept.id}
             self._kept(kept.offset, kept.weight)
             self._folder = r.folder
             self._take(r.entries, r.folder.date_ms)
+            if self._as_of is not None and not self.holds(self._as_of):
+                self._whole = False
+                raise SetBackError(
+                    f"entry {self._as_of.offset} of the log {self.log.folder} is not the one that was pinned: the log was "
+                    "set back to an older copy, and has grown again; delete the pin, and create another one"
+                )
             return r.folder
 
     def catch_up(self, *, hasty: bool = False) -> S:
@@ -170,6 +182,32 @@ class Replica(Generic[S]):
             self._order.measured((self._runtime.clock.monotonic() - now) / requests)
             self._order.landed([e.writer for e in entries])
             return self._state
+
+    @property
+    def end(self) -> Place:
+        """Return the place of the last entry that the state contains."""
+        with self.lock:
+            return Place(self.offset, self._ids[self.offset])
+
+    def holds(self, place: Place) -> bool:
+        """Return whether the log, as far as it was read, has the entry that was noted at `place`: the check for all places.
+
+        False means that the log was set back to an older copy, even if it has grown past that offset since. An entry
+        that was truncated counts as the noted one: each process that truncates has checked the notes before.
+
+        Raises:
+            CorruptObjectError, StoreError: the entry cannot be read.
+        """
+        with self.lock:
+            if place.offset > self.offset:
+                return False
+            if not place.id or place.offset < 0:
+                return True
+            known = self._ids.get(place.offset)
+            if known is None:
+                entry = if_there(self.log.get, place.offset)
+                known = place.id if entry is None else entry.id
+            return known == place.id
 
     # -- changing the state -------------------------------------------------------------------------------------------
 
@@ -298,6 +336,7 @@ class Replica(Generic[S]):
     def _apply(self, entry: StoredEntry) -> None:
         self._machine.apply(self._state, entry)
         self.offset = entry.offset
+        self._ids[entry.offset] = entry.id
         self.time_ms = max(self.time_ms, entry.time_ms)
         self._charges.append(max(entry.weight, -(-CHECKPOINT_BYTES // CHECKPOINT_EVERY)))
         self._behind += self._charges[-1]
@@ -339,7 +378,8 @@ class Replica(Generic[S]):
         with self.lock:
             state = self.state
             if self.offset > self.checkpoint_offset:
-                weight, certain = self.log.write_checkpoint(self.offset, self._machine.encode(state), self.time_ms)
+                encoded = self._machine.encode(state)
+                weight, certain = self.log.write_checkpoint(self.offset, encoded, self.time_ms, self.end.id)
                 self._kept(self.offset, weight)
                 if certain:
                     self._folder.checkpoints.append(self.offset)
@@ -349,6 +389,7 @@ class Replica(Generic[S]):
         """Record that a checkpoint of `offset` exists."""
         self._charges = self._charges[len(self._charges) - (self.offset - offset) :]
         self._behind = sum(self._charges)
+        self._ids = {o: entry_id for o, entry_id in self._ids.items() if o >= offset}
         self.checkpoint_offset, self.checkpoint_weight = offset, weight
 
     def truncate(self, pinned_at: Callable[[], Collection[int]] = tuple) -> int:

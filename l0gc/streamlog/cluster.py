@@ -6,7 +6,7 @@ Nothing is decided here. This module puts the pieces together, in the same way f
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.keys import CONTROLLER_LOG, KeyLayout, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.entry import Place
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
@@ -24,8 +25,9 @@ from l0gc.storage.store_time import StoreTime
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
-from l0gc.watermark.publication import refuse_if_behind, refuse_if_not_above
-from l0gc.watermark.source import ClusterIdentity, UnitSummary
+from l0gc.streamlog.controller.value_schema import Numbers
+from l0gc.watermark.publication import refuse_if_behind, refuse_if_not_above, reserve_numbers
+from l0gc.watermark.source import CONTROLLER_UNIT, ClusterIdentity, LogEnd, UnitSummary
 
 if TYPE_CHECKING:
     from l0gc.streamlog.journal.handle import JournalHandle
@@ -61,6 +63,7 @@ class Handles:
             epoch_interval_s=self.epoch_interval_s,
             guard=lambda: refuse_if_behind(self),
             check_above=lambda epoch: refuse_if_not_above(self, epoch),
+            reserve=lambda wanted: Numbers(*reserve_numbers(self, wanted)),
         )
 
     def _log(self, folder: str) -> SharedLog:
@@ -109,21 +112,39 @@ class Handles:
             return self._new_handle(number)
         return self.journal(number)
 
-    def journal_as_of(self, number: int, offset: int) -> JournalHandle:
+    def journal_as_of(self, number: int, place: Place) -> JournalHandle:
         """Return a journal as it was after an entry, for reading only; a pin has to keep that state."""
-        return self._new_handle(number, offset)
+        return self._new_handle(number, place)
 
     def controller_as_of(self, offset: int) -> ControllerState:
         """Return the cluster's state after an entry of the controller's log; a pin must keep that state."""
-        return Replica(self._log(CONTROLLER_LOG), ControllerMachine(), self.runtime, as_of=offset).catch_up()
+        return Replica(self._log(CONTROLLER_LOG), ControllerMachine(), self.runtime, as_of=Place(offset)).catch_up()
 
-    def _new_handle(self, number: int, as_of: int | None = None) -> JournalHandle:
+    def _new_handle(self, number: int, as_of: Place | None = None) -> JournalHandle:
         from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without
 
         return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime, as_of=as_of)
 
+    def controller_unit(self, noted: Mapping[str, LogEnd]) -> UnitSummary | None:
+        """Return the controller log as of its last read; see `ClusterHandle.controller_unit`."""
+        replica = self.controller.replica
+        with replica.lock:
+            accepted, end = replica.state.jump.epoch, replica.end
+            if replica.state.external_log:
+                return None
+            before = noted.get(CONTROLLER_UNIT)
+            gone = before is not None and (
+                before[0] > accepted or (before[0] == accepted and not replica.holds(before[1]))
+            )
+        return UnitSummary(unit=CONTROLLER_UNIT, gc_epochs={}, lowest=[], end=(accepted, end), rewritten=gone)
+
     def units(
-        self, some: Collection[int] | None = None, *, keep: bool = True, topic: int = ALL_TOPICS
+        self,
+        some: Collection[int] | None = None,
+        *,
+        keep: bool = True,
+        topic: int = ALL_TOPICS,
+        noted: Mapping[str, LogEnd] = {},
     ) -> Sequence[UnitSummary]:
         """Return the journals, with the topics as of the last read of the controller's log; see `ClusterHandle.units`.
 
@@ -134,7 +155,7 @@ class Handles:
 
         with self.controller.replica.lock:
             state = self.controller.replica.state
-            everyone = [] if state.external_log else tasks_of(state, NO_WATERMARK, topic)
+            everyone = [] if state.external_log else tasks_of(state, NO_WATERMARK, topic, noted)
 
         def read(task: JournalTask) -> UnitSummary:
             if not keep and task.journal not in self._journals:

@@ -22,7 +22,7 @@ from l0gc.storage.workers import LocalWorkers, Place, Workers
 from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
-from l0gc.watermark.publication import PublishedWatermark, watermark_of
+from l0gc.watermark.publication import PublishedWatermark, ends_of, watermark_of
 from l0gc.watermark.source import CONTROLLER_REMEDY, PINNED, ClusterIdentity, Holder, PinnedUnits, UnitSummary
 
 
@@ -57,7 +57,9 @@ class JournalSource:
             EpochRegressionError: a journal holds a topic that the controller should have.
         """
         assert self._state is not None
-        readings = self._workers.map(self._read, tasks_of(self._state, watermark_of(published)))
+        readings = self._workers.map(
+            self._read, tasks_of(self._state, watermark_of(published), noted=ends_of(published))
+        )
         for summary, topics in readings:
             if unknown := unknown_topic(self._state, summary.unit, topics):
                 raise EpochRegressionError(
@@ -132,7 +134,7 @@ def journal_totals(cluster: Handles) -> JournalTotals:
         handle = cluster.journal(journal)
         with handle.replica.lock:
             known = handle.state
-            summary = summary_of(journal, runs, known, handle.replica.offset)
+            summary = summary_of(journal, runs, known, handle.replica.end)
             landed += [(t.revision, known.topic(t.revision).landed) for t, _ in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)

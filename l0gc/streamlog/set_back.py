@@ -15,7 +15,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, SetBackError, UsageError
 from l0gc.streamlog.cluster import Handles
-from l0gc.watermark.publication import PublishedWatermark, check_set_back, publish, refuse_if_behind
+from l0gc.watermark.publication import PublishedWatermark, check_set_back, ends_of, publish, refuse_if_behind
 from l0gc.watermark.source import UnitSummary
 
 
@@ -31,7 +31,7 @@ def set_back(cluster: Handles, journal: int) -> str:
 
 def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, UnitSummary, str]:
     _, published = refuse_if_behind(cluster)
-    unit = next(iter(cluster.units([journal])), None)
+    unit = next(iter(cluster.units([journal], noted=ends_of(published))), None)
     if unit is None:
         raise UsageError(
             f"journal {journal} does not exist in this cluster; l0gc topic list --json shows which journals are in use"
@@ -57,15 +57,15 @@ def accept_set_back(cluster: Handles, journal: int) -> int:
     assert unit.end is not None
     handle = cluster.journal(journal)
     key, boundary = handle.replica.log.boundary.key, handle.replica.log.boundary.read()[0]
-    if boundary > unit.end[1] + 1:
+    if boundary > unit.end[1].offset + 1:
         raise CorruptObjectError(
             f"{key} belongs to the newer log: by it, entries below {boundary} may be gone, and the last one is at offset "
-            f"{unit.end[1]}. Restore it from the copy that the log came from, or remove it, and run this again"
+            f"{unit.end[1].offset}. Restore it from the copy that the log came from, or remove it, and run this again"
         )
     epoch = cluster.controller.advance()
     times = max(end[0] for end in (unit.end, published.ends.get(unit.unit, unit.end))) + 1
     handle.accept_set_back(epoch, times)
-    ends = {unit.unit: (times, handle.replica.offset)}
+    ends = {unit.unit: (times, handle.replica.end)}
     new = msgspec.structs.replace(published, cluster_epoch=epoch, ends=ends)
     publish(cluster.store, cluster.runtime, new, pins_as_of=published.pinned)  # M stays, whatever pins hold
     return epoch

@@ -24,6 +24,7 @@ from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, hold
 from l0gc.watermark.histogram import BucketScan
 from l0gc.watermark.publication import (
     PublishedWatermark,
+    check_controller,
     check_published,
     check_set_back,
     publish,
@@ -172,6 +173,8 @@ def run_pipeline(
     epoch = source.epoch_now()
     # Refuse what a log that was not set back would not have left behind (hazard 10).
     check_published(epoch, published, source.remedy)
+    if published is not None:
+        check_controller(cluster, published)
     for unit in units:
         check_epochs(epoch, unit.highest_epoch, unit.highest_in, source.remedy)
     age_ms = source.snapshot_age_ms
@@ -190,7 +193,8 @@ def run_pipeline(
             counts = (listing.totals.eligible_objects, listing.totals.eligible_bytes, listing.totals.objects)
         if dry_run:
             break
-        ends = {u.unit: u.end for u in units if u.end is not None}
+        logs = [*units, *filter(None, [cluster.controller_unit({})])]
+        ends = {u.unit: u.end for u in logs if u.end is not None}
         new = PublishedWatermark(
             snapshot.cluster_id, watermark.watermark, epoch, now_ms, *counts, partitions=watermark.partitions, ends=ends
         )

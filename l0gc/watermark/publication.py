@@ -6,10 +6,11 @@ nothing. It carries the cluster id, so that a sweep never uses another cluster's
 cluster epoch, so that a controller log restored from a backup is detected at once, and not only when M is above it
 (hazard 10).
 
-It also records where the log of each unit (a journal) ended when it was read. A unit was set back to an older copy if its
-log now ends before that, or if it may still need an epoch that M covers. It has lost entries on which others relied when
-they deleted objects (hazard 38). Everything that deletes, commits or advances calls `refuse_if_set_back`. A log only
-grows, and what is published is read before the logs, so a log that was not set back is never refused.
+It also records where the log of each unit (a journal, and the controller log) ended when it was read. A unit was set back
+to an older copy if its log does not have that entry any more, or if it may still need an epoch that M covers. It has lost
+entries on which others relied when they deleted objects (hazard 38). Everything that deletes, commits or advances calls
+`refuse_if_set_back`. A log only grows, and what is published is read before the logs, so a log that was not set back is
+never refused.
 
 It also records the epoch of the newest pin. A computation that read the pins before that pin was created is refused,
 since its M may be above what the pin holds (hazard 36). `require_seen` raises this epoch before the pin takes effect.
@@ -46,7 +47,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.watermark.compute import check_cluster_id, check_epochs
-from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, LogEnd, UnitSummary
 
 HISTORY_STEP_MS: Final = 600_000
 """The minimum time between remembered publications."""
@@ -69,10 +70,12 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
         eligible_bytes: Their size.
         listed_objects: All objects in the listing.
         partitions: The number of partitions that M was computed from; -1 if unknown.
-        ends: For each unit by its name (`journal 3`), `[accepted, offset]`: how often its log was set back and accepted, and
-            the offset of the last entry read. Compared in this order, the pair never decreases.
+        ends: For each unit by its name (`journal 3`), `[accepted, [offset, id]]`: how often its log was set back and
+            accepted, and the place of the last entry read. The first two, compared in this order, never decrease.
         pinned: The epoch of the newest pin that holds M, -1 without one. A publisher must have read the pins at that epoch
             or later. Never decreases.
+        given: The highest number of a value schema, and the highest field id, that a topic may have got after its creation.
+            Neither decreases.
         history: Older Ms, oldest first, each as `[M, when it was first published]`; fewer of them the older they are.
             `sweep --grace` reads it.
     """
@@ -85,9 +88,10 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
     eligible_bytes: int = -1
     listed_objects: int = -1
     partitions: int = -1
-    ends: dict[str, tuple[int, int]] = {}
+    ends: dict[str, LogEnd] = {}
     pinned: int = -1
     history: list[tuple[int, int]] = []
+    given: tuple[int, int] = (0, 0)
 
 
 _PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
@@ -178,6 +182,11 @@ def watermark_of(published: PublishedWatermark | None) -> int:
     return published.watermark if published is not None else NO_WATERMARK
 
 
+def ends_of(published: PublishedWatermark | None) -> Mapping[str, LogEnd]:
+    """Return where the logs ended when M was published."""
+    return {} if published is None else published.ends
+
+
 def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
     """Return an M that was published by a time of the store's clock, or a lower one if the history is thinned out.
 
@@ -263,7 +272,23 @@ def _refuse_if_behind(
     if identity.external_log:
         identity = identity._replace(cluster_epoch=published.cluster_epoch)  # it never goes down
     check_published(identity.cluster_epoch, published)
+    check_controller(cluster, published)
     return identity, published
+
+
+def check_controller(cluster: ClusterHandle, published: PublishedWatermark) -> None:
+    """Refuse if the controller log, as of the last `identity`, does not have the entry at which M was published.
+
+    Its epoch may be high enough: a log that was set back grows past what is published.
+
+    Raises:
+        EpochRegressionError: it was set back, and no operator has advanced its epoch above what was lost since.
+    """
+    if (log := cluster.controller_unit(published.ends)) is not None and log.rewritten:
+        raise EpochRegressionError(
+            f"{log.unit} has another entry than the one at which M was published, though it has grown past it: "
+            f"{CONTROLLER_REMEDY}; see docs/operate-logs.md"
+        )
 
 
 def check_set_back(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
@@ -281,8 +306,12 @@ def check_set_back(published: PublishedWatermark | None, unit: UnitSummary, *, b
     if published is None or unit.end is None:
         return
     before = published.ends.get(unit.unit, unit.end)
-    if unit.end < before:
+    if _order(unit.end) < _order(before):
         raise SetBackError(f"{unit.unit} {_end(unit.end)}, and {_end(before)} when it was read before: {_SET_BACK}")
+    if unit.rewritten and unit.end[0] == before[0]:
+        raise SetBackError(
+            f"{unit.unit} has another entry at offset {before[1].offset} than when it was read before: {_SET_BACK}"
+        )
     needed = unit.gc_epoch
     if needed is None or needed >= published.watermark:
         return
@@ -296,8 +325,12 @@ def check_set_back(published: PublishedWatermark | None, unit: UnitSummary, *, b
         )
 
 
-def _end(end: tuple[int, int]) -> str:
-    accepted, offset = end
+def _order(end: LogEnd) -> tuple[int, int]:
+    return end[0], end[1].offset
+
+
+def _end(end: LogEnd) -> str:
+    accepted, (offset, _) = end
     ends = f"ended at offset {offset}" if offset >= 0 else "was empty"
     return f"{ends} after it was accepted {accepted} times" if accepted else ends
 
@@ -347,7 +380,8 @@ def refuse_if_set_back(
     if deletes:
         refuse_if_lost(*found)
     unread: dict[str, str] = {}
-    for unit in cluster.units(units, keep=keep) if published is not None or names else ():
+    noted = ends_of(published)
+    for unit in cluster.units(units, keep=keep, noted=noted) if published is not None or names else ():
         if unit.error:
             unread[unit.unit] = f"{unit.unit} cannot be read: {unit.error}"
         if names and unit.highest_epoch > identity.cluster_epoch:  # or that epoch began since
@@ -358,10 +392,10 @@ def refuse_if_set_back(
     return LogCheck(identity, published, unread)
 
 
-def newest_ends(*readings: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def newest_ends(*readings: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
     """Return the highest end of each unit in any of the readings."""
     return {
-        unit: max(ends[unit] for ends in readings if unit in ends)
+        unit: max((ends[unit] for ends in readings if unit in ends), key=_order)
         for unit in sorted({u for ends in readings for u in ends})
     }
 
@@ -419,7 +453,9 @@ def publish(
             )
         ends = newest_ends(current.ends, new.ends)
         history = remembered(current, new.published_at_ms)
-        return msgspec.structs.replace(new, cluster_epoch=epoch, ends=ends, pinned=current.pinned, history=history)
+        return msgspec.structs.replace(
+            new, cluster_epoch=epoch, ends=ends, pinned=current.pinned, history=history, given=current.given
+        )
 
     return _swap(store, runtime, new.cluster_id, change, accept_lost=accept_lost)
 
@@ -440,6 +476,33 @@ def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
         return msgspec.structs.replace(current, pinned=epoch, cluster_epoch=max(current.cluster_epoch, epoch))
 
     _swap(cluster.store, cluster.runtime, cluster_id, change)
+
+
+def reserve_numbers(cluster: ClusterHandle, wanted: tuple[int, int]) -> tuple[int, int]:
+    """Record that numbers up to these may have been given (`PublishedWatermark.given`); return what was given before.
+
+    A log restored from a backup has forgotten the last ones that it gave, though objects and tables have them (hazard 43).
+
+    Raises:
+        EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`; nothing was reserved.
+        StoreError: it changed during every attempt.
+    """
+    identity, published = refuse_if_behind(cluster)
+
+    def change(current: PublishedWatermark | None) -> PublishedWatermark | None:
+        before = (0, 0) if current is None else current.given
+        given = max(before[0], wanted[0]), max(before[1], wanted[1])
+        if given == before:
+            return None
+        if current is None:
+            epoch = identity.cluster_epoch
+            return PublishedWatermark(identity.cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), given=given)
+        return msgspec.structs.replace(current, given=given)
+
+    known = (0, 0) if published is None else published.given
+    if known[0] < wanted[0] or known[1] < wanted[1]:
+        _swap(cluster.store, cluster.runtime, identity.cluster_id, change)
+    return known
 
 
 def _swap(

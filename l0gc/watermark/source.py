@@ -20,6 +20,7 @@ import msgspec
 from l0gc.epoch import NO_WATERMARK
 from l0gc.keys import KeyLayout
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 
@@ -31,6 +32,13 @@ CONTROLLER_REMEDY: Final = (
     "Restore the newer controller log, or remove that object if it is not l0gc's"
 )
 """The likely cause, and what to do, if the bucket contains an epoch above that of l0gc's own controller log."""
+
+LogEnd = tuple[int, Place]
+"""Where the log of a unit ended: how often it was set back and accepted, and the place of the last entry. The number of
+acceptances and the offset, compared in this order, never decrease.
+"""
+CONTROLLER_UNIT: Final = "the controller log"
+"""The name of l0gc's own controller log as a unit without partitions. Each jump of its epoch accepts it as it is."""
 
 UNRECONCILED: Final = "unreconciled"
 IDLE: Final = "idle"
@@ -88,7 +96,12 @@ class ClusterHandle(Protocol):
     def between_ms(self) -> tuple[int, int]:
         """Return the earlier and the later date of two replies now. Raises as `now_ms`."""
 
-    def units(self, some: Collection[int] | None = None, *, keep: bool = True) -> Sequence[UnitSummary]:
+    def controller_unit(self, noted: Mapping[str, LogEnd]) -> UnitSummary | None:
+        """Return the controller log as of the last `identity`, as a unit; None if the log is external. See `units`."""
+
+    def units(
+        self, some: Collection[int] | None = None, *, keep: bool = True, noted: Mapping[str, LogEnd] = {}
+    ) -> Sequence[UnitSummary]:
         """Return the units of the cluster's own writers as their logs are now, with what the cluster was at the last
         `identity`.
 
@@ -97,6 +110,7 @@ class ClusterHandle(Protocol):
         Args:
             some: the only units to be read, by number.
             keep: whether the process keeps the states that it reads, because it will use them again.
+            noted: where their logs ended before, for `UnitSummary.rewritten`.
         """
 
 
@@ -136,7 +150,8 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
         highest_in: where it is recorded, for the message.
         error: why the unit cannot be read; `lowest` then shows where that holds M.
         damaged: whether its content is the reason, and not an error of the store.
-        end: where its log ended when it was read, see `publication.PublishedWatermark.ends`; None where that is not known.
+        end: where its log ended when it was read; None where that is not known.
+        rewritten: whether the log does not have the entry at which it ended before, see `Replica.holds`.
     """
 
     unit: str
@@ -146,7 +161,8 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
     highest_in: str = ""
     error: str = ""
     damaged: bool = False
-    end: tuple[int, int] | None = None
+    end: LogEnd | None = None
+    rewritten: bool = False
 
     @property
     def gc_epoch(self) -> int | None:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from l0gc.errors import CorruptObjectError
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import Place, StoredEntry
 from l0gc.streamlog.controller import entries as controller
 from l0gc.streamlog.journal import apply as journal
 from l0gc.streamlog.journal.entries import Objects
@@ -111,11 +111,14 @@ class Recorder:
         ]
         several = Objects([extents_of(5, {0: 2, 1: 3}, key=key_of(5, 1)), extents_of(6, {0: 4}, key=key_of(6, 2))])
         logs: list[tuple[str, list[Any]]] = [
-            ("controller", [FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, 0)])]),
+            (
+                "controller",
+                [FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, Place(0, "e"))])],
+            ),
             (
                 "controller",
                 [
-                    *(FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, 0)])),
+                    *(FOUNDED, created("t"), pin, controller.PinTookEffect("backup", 2, 0, [(0, Place(0, "e"))])),
                     controller.RenewPin("backup", 2, 60_000),
                 ],
             ),

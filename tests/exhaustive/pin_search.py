@@ -25,7 +25,7 @@ from l0gc.collect.dropped_l1 import GRACE_EPOCHS
 from l0gc.epoch import prev
 from l0gc.errors import NotFoundError, ObjectNotFoundError, PinnedSinceError, SafetyError, UsageError
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import Place, StoredEntry
 from l0gc.storage.log import Folder
 from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.streamlog import epoch_source, garbage, pins
@@ -97,7 +97,7 @@ class World(NamedTuple):
     def needs(self, topic: int = ALL_TOPICS) -> UnitSummary:
         m = prev(min([self.window, *(o.epoch for o in self.waiting(topic))]))
         return UnitSummary(
-            unit="journal 0", gc_epochs={m: 1}, lowest=[Holder("events", 0, m, IDLE, "")], end=(0, self.last)
+            unit="journal 0", gc_epochs={m: 1}, lowest=[Holder("events", 0, m, IDLE, "")], end=(0, Place(self.last))
         )
 
     @property

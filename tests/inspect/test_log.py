@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from l0gc.errors import NotFoundError, NotInitialisedError
 from l0gc.inspect.log import LogLine, Table, show_log
 from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.entries import ControllerEntry
@@ -95,7 +96,7 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     cluster.controller.alter_topic("events", RetentionSettings(ms=5))
     cluster.controller.alter_defaults(RetentionSettings(bytes=7))
     pin = cluster.controller.create_pin("backup", 3_600_000)
-    cluster.controller.pin_took_effect(pin, 0, [(0, 1)])
+    cluster.controller.pin_took_effect(pin, 0, [(0, Place(1, "e"))])
     cluster.controller.renew_pin("backup", pin.revision, 3_600_000)
     cluster.controller.delete_pin("backup")
     table = TopicTable("events", topic.revision, "lake", "l0gc.events")

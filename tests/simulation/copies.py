@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.watermark.publication import decode_published
+from l0gc.watermark.source import LogEnd
 from tests.simulation.actors import Job
 from tests.simulation.events import Work, copy_of, plant
 from tests.simulation.shadow import Shadow
@@ -200,6 +201,6 @@ class Restore:
         world.note("the newest is back")
 
 
-def ends(body: bytes) -> dict[str, tuple[int, int]]:
+def ends(body: bytes) -> dict[str, LogEnd]:
     """Where the logs of journals ended, by what is published."""
     return decode_published(body).ends

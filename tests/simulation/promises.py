@@ -38,7 +38,7 @@ class Promises:
             if key in self.kept.get(p.revision, ()):
                 raise Wrong(f"{key} was deleted, though {p} keeps it")
             for journal, as_of in p.ends or ():
-                self._check_log(p, key, journal_log(journal), as_of, objects)
+                self._check_log(p, key, journal_log(journal), as_of.offset, objects)
             self._check_log(p, key, CONTROLLER_LOG, p.offset, objects)
 
     def check_published(self, watch: Watch, m: int) -> None:

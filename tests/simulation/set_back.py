@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from l0gc.errors import L0gcError, SetBackError, UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
+from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.housekeep import housekeep
@@ -291,7 +292,7 @@ def _check_published(world: World, restore: Restore, newest: Copy) -> None:
     """It has the end of every journal, and the epoch, so that older ones can be noticed."""
     known = ends(newest.objects[PUBLISHED_WATERMARK])
     for journal in restore.journals:
-        if known.get(f"journal {journal}", (0, -1))[1] < newest.shadows[journal].offset:
+        if known.get(f"journal {journal}", (0, Place()))[1].offset < newest.shadows[journal].offset:
             raise world.violation(f"what is published does not have where journal {journal} ended")
     if newest.published_epoch < newest.controller.epoch:
         raise world.violation("what is published does not have the epoch")

@@ -23,7 +23,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, StoredEntry, decode_entry, encode_entry
+from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, Place, StoredEntry, decode_entry, encode_entry
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import PutResult
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
@@ -275,7 +275,7 @@ def test_a_replay_as_of_an_entry_takes_no_checkpoint_after_it(store: MemoryStore
     replica = filled(store, 4)
     replica.write_checkpoint()
     for as_of in range(4):
-        past = Replica(replica.log, Names(), Runtime(store.clock, random.Random(1)), as_of=as_of)
+        past = Replica(replica.log, Names(), Runtime(store.clock, random.Random(1)), as_of=Place(as_of))
         assert past.state == replica.state[: as_of + 1], as_of
 
 

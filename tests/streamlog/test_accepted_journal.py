@@ -103,7 +103,7 @@ def test_an_acceptance_is_one_entry_and_lowers_nothing(place: Place) -> None:
     assert (state.previous_applied_epoch, state.max_applied_epoch, state.l1_fence, state.kept_below) == (epoch,) * 4
     now = published(place)
     assert now.watermark == was.watermark < epoch
-    assert now.ends == was.ends | {"journal 1": (1, handle.replica.offset)}
+    assert now.ends == was.ends | {"journal 1": (1, handle.replica.end)}
     refused(place, {"housekeep"}, "journal 0")
 
 

@@ -148,7 +148,7 @@ def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster:
     reconcile(cluster)
     delete_topic(cluster, "gone")
     pin = create_pin(cluster, "backup", HOUR_MS)
-    assert dict(pin.ends or ())[gone[0]] == cluster.journal(gone[0]).replica.offset
+    assert dict(pin.ends or ())[gone[0]] == cluster.journal(gone[0]).replica.end
 
 
 def test_whether_m_could_move_counts_what_pins_hold(cluster: Handles) -> None:
@@ -655,13 +655,13 @@ def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_i
     assert busy(cluster)
     pin = create_pin(cluster, "backup", 3 * DAY_MS)
     assert pin.ends is not None
-    then = {j: state_as_of(cluster, j, at) for j, at in pin.ends}
+    then = {j: state_as_of(cluster, j, at.offset) for j, at in pin.ends}
     busy(cluster)
-    assert {j: state_as_of(cluster, j, at) for j, at in pin.ends} == then
+    assert {j: state_as_of(cluster, j, at.offset) for j, at in pin.ends} == then
     assert any(k.startswith(f"{CONTROLLER_LOG}log/{pin.offset:020}") for k in store_of(cluster).objects)
     end(cluster, pin)
     assert busy(cluster)
-    at = dict(pin.ends)[0]
+    at = dict(pin.ends)[0].offset
     assert f"{journal_log(0)}log/{at:020}" not in store_of(cluster).objects
     assert len(list_of(cluster, journal_log(0))) < 20
 
@@ -683,7 +683,7 @@ def test_a_truncation_asks_for_pins_after_its_listing(cluster: Handles) -> None:
     housekeep(keeper)
     assert pins
     for j, at in pins[0].ends or ():
-        state_as_of(cluster, j, at)
+        state_as_of(cluster, j, at.offset)
 
 
 def test_a_pin_that_has_not_taken_effect_keeps_whole_logs(cluster: Handles) -> None:

@@ -56,7 +56,7 @@ def sync(cluster: Handles, keep_ms: int = DAY_MS) -> TableSynced:
 def table(cluster: Handles) -> Table:
     state = cluster.controller.snapshot()
     known = state.table("events")
-    return load_table(open_catalog(known.catalog, cluster.store), known, state.cluster_id)
+    return load_table(open_catalog(known.catalog, cluster.store), known, state.cluster_id, cluster.store.url)
 
 
 def names(cluster: Handles, snapshot_id: int | None = None) -> list[str]:

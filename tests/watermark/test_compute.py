@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
+from l0gc.storage.entry import Place
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
@@ -193,7 +194,7 @@ class Model:
             journal.reconcile(some, revision=topic.revision, epoch=self.epoch)
 
     def units(self, topics: list[ATopic], states: list[JournalState]) -> list[UnitSummary]:
-        return [summary_of(j, [t.run(j) for t in topics if j in t.runs], s, 0) for j, s in enumerate(states)]
+        return [summary_of(j, [t.run(j) for t in topics if j in t.runs], s, Place(0)) for j, s in enumerate(states)]
 
     @property
     def states(self) -> list[JournalState]:

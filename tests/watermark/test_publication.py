@@ -29,6 +29,7 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.pins import create_pin
@@ -48,7 +49,7 @@ from l0gc.watermark.publication import (
     watermark_of,
     what_is_lost,
 )
-from l0gc.watermark.source import UnitSummary
+from l0gc.watermark.source import LogEnd, UnitSummary
 from tests.support.memory_store import (
     Call,
     MemoryStore,
@@ -315,8 +316,12 @@ def test_of_an_external_log_the_published_epoch_is_all_that_is_known() -> None:
 # -- where logs ended (hazard 38) -----------------------------------------------------------------------------------------
 
 
+def at(accepted: int, offset: int) -> LogEnd:
+    return accepted, Place(offset, f"{accepted}-{offset}")
+
+
 def ending(**ends: tuple[int, int]) -> PublishedWatermark:
-    return msgspec.structs.replace(a_watermark(5), ends=ends)
+    return msgspec.structs.replace(a_watermark(5), ends={unit: at(*end) for unit, end in ends.items()})
 
 
 def test_the_end_of_a_journal_never_goes_down() -> None:
@@ -326,11 +331,13 @@ def test_the_end_of_a_journal_never_goes_down() -> None:
     put(store, ending(a=(0, 6), b=(0, 90), d=(0, 0)))
     found = read_published(store, "c")[0]
     assert found is not None
-    assert found.ends == {"a": (0, 7), "b": (1, 2), "c": (0, 3), "d": (0, 0)}
+    assert found.ends == {"a": at(0, 7), "b": at(1, 2), "c": at(0, 3), "d": at(0, 0)}
 
 
 def unit(end: tuple[int, int] | None, *gc_epochs: int) -> UnitSummary:
-    return UnitSummary(unit="a", gc_epochs=dict.fromkeys(gc_epochs, 1), lowest=[], end=end)
+    return UnitSummary(
+        unit="a", gc_epochs=dict.fromkeys(gc_epochs, 1), lowest=[], end=None if end is None else at(*end)
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,11 @@ from l0gc.formatting import Outcome, count, size, span
 from l0gc.inspect.causes import PUT_BACK
 from l0gc.inspect.overview import ahead_text, misplacement, set_back_text, unclosed_text
 from l0gc.keys import KeyLayout, L1Key, PartitionId, journal_log
+from l0gc.storage.entry import Place
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.journal.summary import unit_name
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
 from l0gc.watermark.source import UnitSummary
@@ -335,12 +337,16 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class JournalCopy:
-    """A journal according to its log at `offset`; `faults` lists what is wrong with the log itself, as (kind, detail)."""
+    """A journal according to its log, which ended at `end`.
+
+    `faults` lists what is wrong with the log itself, as (kind, detail). `rewritten`: see `UnitSummary.rewritten`.
+    """
 
     journal: int
     state: JournalState
-    offset: int
+    end: Place
     faults: list[tuple[Kind, str]]
+    rewritten: bool = False
 
     @property
     def folder(self) -> str:
@@ -370,8 +376,14 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
     if (epoch := copy.state.max_applied_epoch) > basis.state.epoch:
         text = ahead_text(f"its window {copy.state.window}", epoch, basis.state.epoch)
         suspects.append(suspect(Kind.EPOCH_AHEAD, text, expected=epoch))
-    end = UnitSummary(unit=f"journal {copy.journal}", gc_epochs={}, lowest=[], end=(copy.state.set_backs, copy.offset))
-    if text := set_back_text(basis.published, end):  # what its partitions need and M does not allow is found below
+    log = UnitSummary(
+        unit=unit_name(copy.journal),
+        gc_epochs={},
+        lowest=[],
+        end=(copy.state.set_backs, copy.end),
+        rewritten=copy.rewritten,
+    )
+    if text := set_back_text(basis.published, log):  # what its partitions need and M does not allow is found below
         suspects.append(suspect(Kind.JOURNAL_SET_BACK, text))
     suspects += _check_places(copy, basis)
     for topic, state in placed(copy, basis):
@@ -414,8 +426,8 @@ def _object_fault(copy: JournalCopy, t: TopicState) -> str:
                 f"object {o.key} at epoch {o.epoch} does not lie between its topic's revision {t.revision} and the "
                 f"window {copy.state.window}"
             )
-        if not before <= o.log_offset <= copy.offset:
-            return f"object {o.key} landed at offset {o.log_offset}, not after {before} and up to {copy.offset}"
+        if not before <= o.log_offset <= copy.end.offset:
+            return f"object {o.key} landed at offset {o.log_offset}, not after {before} and up to {copy.end.offset}"
         before = o.log_offset
     return ""
 

@@ -24,8 +24,10 @@ from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.ingest.extents import decode_block, fetch, fetch_blocks
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import Rows, distinct
+from l0gc.streamlog.journal.summary import is_rewritten, unit_name
 from l0gc.streamlog.journal.topic import Block, Extent, UnreconciledObject
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, PARTITION, RangedFile, has_l1_columns, read_footer
+from l0gc.watermark.publication import PublishedWatermark, ends_of
 
 S = TypeVar("S")
 
@@ -36,21 +38,26 @@ _AT_ONCE: Final = 64
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def read_copy(cluster: Handles, journal: int, *, deep: bool = False) -> JournalCopy:
+def read_copy(
+    cluster: Handles, journal: int, published: PublishedWatermark | None = None, *, deep: bool = False
+) -> JournalCopy:
     """Return the journal as its log is now.
 
     Args:
+        published: what was published before the call.
         deep: compare every checkpoint with its entries, if they exist, and not just the newest one.
 
     Raises:
         CorruptObjectError: the log cannot be read.
     """
-    return JournalCopy(journal, *_read_log(cluster, journal_log(journal), JournalMachine(journal), deep=deep))
+    replica, faults = _read_log(cluster, journal_log(journal), JournalMachine(journal), deep=deep)
+    rewritten = is_rewritten(ends_of(published).get(unit_name(journal)), replica.state, replica)
+    return JournalCopy(journal, replica.state, replica.end, faults, rewritten)
 
 
 def controller_faults(cluster: Handles, *, deep: bool = False) -> list[tuple[Kind, str]]:
     """Return the faults of the controller log that a replay does not detect. Raises as `read_copy` does."""
-    return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[2]
+    return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[1]
 
 
 def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
@@ -63,7 +70,7 @@ def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
 
 def _read_log(
     cluster: Handles, place: str, machine: StateMachine[S], *, deep: bool
-) -> tuple[S, int, list[tuple[Kind, str]]]:
+) -> tuple[Replica[S], list[tuple[Kind, str]]]:
     log = SharedLog(cluster.store, place, cluster.runtime, parallel=cluster.parallel)
     replica = Replica(log, machine, cluster.runtime)
     folder = replica.replay()
@@ -72,7 +79,7 @@ def _read_log(
         machine.decode(machine.encode(replica.state), f"what {log.entry_key(replica.offset)} leads to")
     except CorruptObjectError as e:
         faults.append((Kind.STATE_BROKEN, str(e)))
-    return replica.state, replica.offset, faults
+    return replica, faults
 
 
 def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[Kind, str]]:

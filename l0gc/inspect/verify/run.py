@@ -303,7 +303,7 @@ def _read_journals(
             yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
         suspects: list[Suspect] = []
         try:
-            copy = read_copy(cluster, journal, deep=deep)
+            copy = read_copy(cluster, journal, basis.published, deep=deep)
         except CorruptObjectError as e:
             suspects.append(unread_log(journal, e))
         else:
@@ -616,7 +616,7 @@ def _journal_again(
     """Return the suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
     still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]
     try:
-        copy = read_copy(cluster, journal, deep=deep)
+        copy = read_copy(cluster, journal, basis.published, deep=deep)
     except UnansweredObjectError as e:
         log = unread_log(journal, e)
         return [s for s in still if s is not None and s.place != log.place] + [log]

@@ -45,12 +45,15 @@ from l0gc.inspect.verify.reading import read_copy
 from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order, read_basis, result_of
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.redaction import without_secrets
+from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.journal.entries import Objects, decode_journal_entry
 from l0gc.streamlog.journal.rows import NUMBER, unpack
+from l0gc.streamlog.journal.summary import unit_name
+from l0gc.watermark.source import LogEnd
 
 _ENTRIES_AT_ONCE: Final = 64
 _ACCESS: Final = re.compile(
@@ -153,9 +156,9 @@ def _of_run(s: Suspect, run: RunEntry) -> Suspect:
     return msgspec.structs.replace(s, detail=f"{s.detail}, and run {run.run_id} would have deleted what that needs")
 
 
-def _end_of(ends: dict[str, tuple[int, int]], journal: int, unknown: int) -> int:
+def _end_of(ends: dict[str, LogEnd], journal: int, unknown: int) -> int:
     """Return the offset at which a journal's log ended for a run, or `unknown`."""
-    return ends.get(f"journal {journal}", (0, unknown))[1]
+    return ends.get(unit_name(journal), (0, Place(unknown)))[1].offset
 
 
 # -- journals ------------------------------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ def _read_journal(
 ) -> list[Suspect]:
     """Add what a journal needs, and what landed in it since the first run. Return any reason to doubt it."""
     try:
-        copy = read_copy(cluster, journal)
+        copy = read_copy(cluster, journal, basis.published)
     except CorruptObjectError as e:
         return [unread_log(journal, e)]
     layout, live = basis.layout, placed(copy, basis)
@@ -176,12 +179,12 @@ def _read_journal(
                 s = of_object(Kind.SHADOW_NEEDED, journal, topic, o, f"{described(o)} wait for it")
                 needs.waiting.setdefault(o.key, []).append(s)
     ends = [r.summary.ends for r in runs if r.summary is not None and f"journal {journal}" in r.summary.ends]
-    first = min((_end_of(e, journal, -1) for e in ends), default=copy.offset) + 1
+    first = min((_end_of(e, journal, -1) for e in ends), default=copy.end.offset) + 1
     names = {topic.revision: topic.name for topic, _ in live}
     log = SharedLog(cluster.store, journal_log(journal), cluster.runtime, parallel=cluster.parallel)
-    offsets = sorted(o for o in log.list_folder().entries if first <= o <= copy.offset)
+    offsets = sorted(o for o in log.list_folder().entries if first <= o <= copy.end.offset)
     proof.entries += len(offsets)
-    proof.entries_gone += copy.offset + 1 - first - len(offsets)
+    proof.entries_gone += copy.end.offset + 1 - first - len(offsets)
 
     def objects_of(offset: int) -> list[Suspect]:
         try:

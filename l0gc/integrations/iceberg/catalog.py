@@ -51,6 +51,7 @@ from l0gc.streamlog.level_one.parquet import FIELD_IDS
 ANSWER_SECONDS: Final = 120.0
 """How long a catalog may take for one answer."""
 OWNER: Final = "l0gc.cluster-id"
+PLACE: Final = "l0gc.url"
 REVISION: Final = "l0gc.revision"
 """The table's properties that identify its owner; a snapshot's summary repeats them."""
 VALUES: Final = "l0gc.value-schema"
@@ -241,12 +242,13 @@ def metadata_folder(table: Table) -> str:
     return f"{table.location().rstrip('/')}/metadata/"
 
 
-def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
+def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) -> Table:
     """Return the table in its catalog: create it if it does not exist, and otherwise check it as `load_table` does."""
     from pyiceberg.table import TableProperties as P
 
     properties = {
         OWNER: cluster_id,
+        PLACE: url,
         REVISION: str(wanted.revision),
         "format-version": "2",
         "gc.enabled": "false",
@@ -257,16 +259,16 @@ def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> 
     with explained(wanted.catalog):
         catalog.create_namespace_if_not_exists(wanted.table.rpartition(".")[0])
         catalog.create_table_if_not_exists(wanted.table, SCHEMA, partition_spec=SPEC, properties=properties)
-    return load_table(catalog, wanted, cluster_id)
+    return load_table(catalog, wanted, cluster_id, url)
 
 
-def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
+def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) -> Table:
     """Return the table as its catalog has it now.
 
     Raises:
         NotFoundError: it does not exist.
         UsageError: it was not created by l0gc.
-        ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
+        ClusterMismatchError: see `check_owner`.
         SafetyError: its columns, or how it is partitioned, are not what l0gc made them; see `check_place`, too.
     """
     with explained(wanted.catalog):
@@ -283,7 +285,8 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str) -> Table:
         raise UsageError(
             f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name"
         )
-    check_owner(owner, int(table.properties.get(REVISION, -1)), wanted, cluster_id)
+    place, revision = table.properties.get(PLACE, ""), int(table.properties.get(REVISION, -1))
+    check_owner(owner, place, revision, wanted, cluster_id, url)
     check_place(table, wanted)
     columns = {f.field_id: (f.name, f.field_type, f.required) for f in table.schema().fields}
     ours = {f.field_id: (f.name, f.field_type, f.required) for f in SCHEMA.fields}

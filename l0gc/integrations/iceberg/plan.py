@@ -3,7 +3,7 @@
 What makes it safe (hazard 37):
 
 - A snapshot names only what its journals listed at one offset each, so a merge's output never stands next to its input. Its
-  summary records these offsets, and the cluster and the topic. Where they differ, nothing is done.
+  summary records these places, the cluster, its URL, and the topic. Where they differ, nothing is done.
 - Before the journals are read, a pin of L1 has taken effect, and the summary names it. What a journal drops later counts
   with the pin's epoch or a later one, so vacuum leaves it while the pin lives. Neighbouring snapshots share a pin.
 - A pin is deleted only when no kept snapshot names it, and a snapshot whose pin has ended is not kept. A sync uses the pin
@@ -12,7 +12,7 @@ What makes it safe (hazard 37):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -20,6 +20,7 @@ import numpy as np
 
 from l0gc.errors import ClusterMismatchError, SafetyError, UsageError
 from l0gc.formatting import span
+from l0gc.storage.entry import Place
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin, TopicTable
 from l0gc.streamlog.journal.rows import NAME, Rows, name_low, name_sum
@@ -41,15 +42,17 @@ class SnapshotNote(msgspec.Struct, frozen=True):
     """The content of a snapshot's summary.
 
     Attributes:
-        offsets: the last entry of each journal's log that is in it.
+        url: where the cluster is.
+        ends: the place of the last entry of each journal's log that is in it.
         time_ms: when, by the store's clock.
         pin: what keeps its objects.
         files: how many L1 objects it names, and in `names` the sum of the low halves of their names.
     """
 
     cluster_id: str
+    url: str
     revision: int
-    offsets: dict[int, int]
+    ends: dict[int, Place]
     time_ms: int
     pin: str
     files: int
@@ -67,7 +70,7 @@ def note_of(summary: Mapping[str, str]) -> SnapshotNote | None:
         return None
 
 
-def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str) -> SnapshotNote:
+def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str, url: str) -> SnapshotNote:
     """Return the note of the table's current snapshot.
 
     Raises:
@@ -79,15 +82,24 @@ def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str) ->
             f"the newest snapshot of table {table.table} is not l0gc's: another program has written to it; roll the table "
             "back to l0gc's last snapshot, or end it with l0gc table drop"
         )
-    check_owner(note.cluster_id, note.revision, table, cluster_id)
+    check_owner(note.cluster_id, note.url, note.revision, table, cluster_id, url)
     return note
 
 
-def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -> None:
-    """Raise `ClusterMismatchError` if a table belongs to another cluster, or to another topic of that name."""
+def check_owner(owner: str, place: str, revision: int, table: TopicTable, cluster_id: str, url: str) -> None:
+    """Raise `ClusterMismatchError` if a table belongs to another cluster, a copy of it, or another topic of that name.
+
+    A copy of a cluster has its id, its topics and its objects' names, but not its paths.
+    """
     if owner != cluster_id:
         raise ClusterMismatchError(
             f"table {table.table} belongs to cluster {owner}, and this one is {cluster_id}; use another name for the table"
+        )
+    if place != url:
+        raise ClusterMismatchError(
+            f"table {table.table} in catalog {table.catalog!r} belongs to the cluster at {place}, and this one, at {url}, "
+            "has the same id: one is a copy of the other. Nothing was changed; end it here with l0gc table drop "
+            f"{table.topic} --forget, and create a table with another name"
         )
     if revision != table.revision:
         raise ClusterMismatchError(
@@ -97,13 +109,18 @@ def check_owner(owner: str, revision: int, table: TopicTable, cluster_id: str) -
         )
 
 
-def check_not_ahead(note: SnapshotNote, offsets: Mapping[int, int], table: TopicTable) -> None:
-    """Raise `SafetyError` if the table contains more of a journal than its log has."""
-    for journal, offset in note.offsets.items():
-        if offset > offsets.get(journal, -1):
+def check_not_ahead(note: SnapshotNote, holds: Callable[[int, Place], bool], table: TopicTable) -> None:
+    """Raise `SafetyError` if a journal's log does not have the entry as of which the table has its objects.
+
+    Args:
+        holds: whether a journal has the entry at a place, see `Replica.holds`.
+    """
+    for journal, place in note.ends.items():
+        if not holds(journal, place):
             raise SafetyError(
-                f"table {table.table} has the objects of journal {journal} as of offset {offset}, but that log ends at "
-                f"{offsets.get(journal, -1)}: it was set back; see docs/operate-logs.md"
+                f"table {table.table} has the objects of journal {journal} as of offset {place.offset}, but that log does "
+                "not have that entry: it was set back. Put its newest log back, or drop the table with l0gc table drop "
+                f"{table.topic} and create it again; see docs/operate-logs.md"
             )
 
 
@@ -191,7 +208,7 @@ def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
     """Return which of the rows the snapshot has; None if it may have others, which only its manifests show.
 
     If nothing was dropped since, or all of that is removed from the note, the snapshot has the objects with the lowest
-    epochs, in this number and with this sum.
+    epochs, in this number and with this sum. Names stand for paths, since the note is of this URL (`check_owner`).
 
     Args:
         rows: of `L1_ROW`, without holes.

@@ -48,6 +48,7 @@ from l0gc.integrations.iceberg.commit import (
     typed_statistics,
     unnamed,
 )
+from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
@@ -81,7 +82,7 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
         wanted = known
     if (entry := decide_create_table(state, wanted)) is not None:
         entry.check(state)  # or a table without a topic would stay in the catalog
-    there = create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id)
+    there = create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id, cluster.store.url)
     cluster.controller.create_table(replace(wanted, location=there.location()))
 
 
@@ -95,7 +96,7 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
     if not forget:
         catalog = open_catalog(table.catalog, cluster.store)
         with suppress(NotFoundError), explained(table.catalog):
-            there = load_table(catalog, table, state.cluster_id)
+            there = load_table(catalog, table, state.cluster_id, cluster.store.url)
             paths = metadata_files(there) | set(unnamed(there))
             catalog.drop_table(table.table)
             end_metadata(there, paths, cluster.store.url)
@@ -141,7 +142,7 @@ def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced
         topic = state.topic_of(table)
         if topic is None:
             raise NotFoundError(_without_topic(table))
-        there = load_table(catalog, table, state.cluster_id)
+        there = load_table(catalog, table, state.cluster_id, cluster.store.url)
         try:
             if topic.value_schema is not None:
                 with explained(table.catalog):
@@ -172,7 +173,9 @@ class _Sync:
         self._head = there.current_snapshot()
         self._note = None
         if self._head is not None:
-            self._note = plan.check_head(self._notes[self._head.snapshot_id], table, state.cluster_id)
+            self._note = plan.check_head(
+                self._notes[self._head.snapshot_id], table, state.cluster_id, cluster.store.url
+            )
 
     def run(self, topic: Topic) -> TableSynced:
         """Sync the table. Raises `CommitFailedException` if it was changed, or its pin deleted, so that it must be
@@ -212,9 +215,9 @@ class _Sync:
     def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
         """Commit what has changed, if anything; return the result and the ids of the snapshots that ended."""
         there, note, url = self._there, self._note, self._cluster.store.url
-        rows, offsets = l1_rows(self._cluster, topic)  # after the pin: what they name stays from here on
+        rows, ends = l1_rows(self._cluster, topic)  # after the pin: what they name stays from here on
         if note is not None:
-            plan.check_not_ahead(note, offsets, self._table)
+            plan.check_not_ahead(note, lambda j, place: self._cluster.journal(j).replica.holds(place), self._table)
         objects = np.flatnonzero(~is_hole(rows))
         files, names = len(objects), name_sum(rows[objects])
         due = note is None or (note.files, note.names, note.pin) != (files, names, pin)
@@ -227,7 +230,7 @@ class _Sync:
             return path_of(url, topic.id(int(row["partition"])), row)
 
         if due:
-            said = plan.SnapshotNote(self._state.cluster_id, topic.revision, offsets, self._now_ms, pin, files, names)
+            said = plan.SnapshotNote(self._state.cluster_id, url, topic.revision, ends, self._now_ms, pin, files, names)
             manifests = manifests_of(there, self._head)
             held, gone, read = self._compared(manifests, rows[objects])
             new = objects[~held]
@@ -330,13 +333,13 @@ def _end_pins(cluster: Handles, pins: Iterable[Pin]) -> None:
             cluster.controller.delete_pin(pin.name, pin.revision)
 
 
-def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, int]]:
-    """Return the L1 rows of a topic, with its holes, by partition and offset, and the offset of each journal then."""
-    found, offsets = [NO_L1_ROWS], {}
+def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
+    """Return the L1 rows of a topic, with its holes, by partition and offset, and where each journal ended then."""
+    found, ends = [NO_L1_ROWS], dict[int, Place]()
     for run in topic.runs():
         handle = cluster.journal(run.journal)
         handle.catch_up()
         with handle.replica.lock:
-            known, offsets[run.journal] = topic_copy(handle, topic), handle.replica.offset
+            known, ends[run.journal] = topic_copy(handle, topic), handle.replica.end
         found.append(known.l1)
-    return in_order(np.concatenate(found)), offsets
+    return in_order(np.concatenate(found)), ends

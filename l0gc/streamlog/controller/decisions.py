@@ -23,7 +23,7 @@ from l0gc.errors import (
 from l0gc.formatting import count
 from l0gc.streamlog.controller import entries
 from l0gc.streamlog.controller.state import ControllerState, LastTick, TopicTable
-from l0gc.streamlog.controller.value_schema import ValueColumn, evolved
+from l0gc.streamlog.controller.value_schema import NOTHING_GIVEN, Numbers, ValueColumn, evolved
 
 TICK_SLACK: Final = 20
 """A tick is due a twentieth of the interval early."""
@@ -137,16 +137,23 @@ def decide_create_topic(
 
 
 def decide_alter_topic(
-    state: ControllerState, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+    state: ControllerState,
+    name: str,
+    retention: RetentionSettings,
+    columns: Sequence[ValueColumn] = (),
+    given: Numbers = NOTHING_GIVEN,
 ) -> entries.AlterTopic | None:
     """Return the entry that changes a topic's settings; None if it has them already.
+
+    Args:
+        given: see `evolved`.
 
     Raises:
         NotFoundError: the topic does not exist.
         UsageError: its value schema cannot become one with these columns.
     """
     topic = state.topic(name)
-    schema = evolved(topic.value_schema, columns) if columns else topic.value_schema
+    schema = evolved(topic.value_schema, columns, given) if columns else topic.value_schema
     settings = (*retention.over(topic.retention_ms, topic.retention_bytes), schema)
     if settings == (topic.retention_ms, topic.retention_bytes, topic.value_schema):
         return None

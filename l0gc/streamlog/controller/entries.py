@@ -20,7 +20,7 @@ from l0gc.epoch import HIGHEST_JUMP, NO_WATERMARK, is_epoch
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.formatting import count, moment, span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import Place, StoredEntry
 from l0gc.streamlog.controller.state import (
     ALL_TOPICS,
     EPOCH_TIME_STEP_MS,
@@ -37,7 +37,14 @@ from l0gc.streamlog.controller.state import (
     Topic,
     TopicTable,
 )
-from l0gc.streamlog.controller.value_schema import ValueSchema, check_value_schema, evolved
+from l0gc.streamlog.controller.value_schema import (
+    VALUE_ERROR_ID,
+    Numbers,
+    ValueSchema,
+    check_value_schema,
+    each_column,
+    evolved,
+)
 
 DEFAULT_JOURNALS: Final = 16
 MAX_JOURNALS: Final = 9_999
@@ -284,13 +291,13 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
 class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     """Records that the pin of that `revision` has taken effect, at which M, and where each journal in use ended.
 
-    `ends` has for each of these journals, by its number, the offset of its log's last entry then.
+    `ends` has for each of these journals, by its number, the place of its log's last entry then.
     """
 
     name: str
     revision: int
     watermark: int
-    ends: list[tuple[int, int]]
+    ends: list[tuple[int, Place]]
 
     def check(self, state: ControllerState) -> None:
         pin = state.pin(self.name, self.revision)
@@ -498,7 +505,13 @@ def check_retention(ms: int | None, size: int | None) -> None:
 
 def check_next_schema(known: ValueSchema | None, wanted: ValueSchema | None) -> None:
     """Raise `UsageError` unless a topic's value schema may be followed by the other one, with its number and ids."""
-    if wanted is not None and evolved(known, wanted.columns) != wanted:
+    if wanted is None or wanted == known:
+        return
+    ids = {c.id for c in each_column(wanted.columns)} - {
+        c.id for c in each_column(() if known is None else known.columns)
+    }
+    before = Numbers(wanted.number - 1, min(ids, default=VALUE_ERROR_ID + 1) - 1)
+    if evolved(known, wanted.columns, before) != wanted:
         raise UsageError(f"value schema {wanted.number} does not follow the one that the topic has")
 
 
@@ -523,7 +536,7 @@ def check_pin_effect(state: ControllerState, pin: Pin) -> None:
         raise UsageError(f"pin {pin.name!r} holds M at {pin.watermark}, which is impossible")
     ends = pin.ends or []
     journals = [journal for journal, _ in ends]
-    if journals != sorted(set(journals)) or not all(0 <= j < state.journals and end >= 0 for j, end in ends):
+    if journals != sorted(set(journals)) or not all(0 <= j < state.journals and end.offset >= 0 for j, end in ends):
         raise UsageError(f"pin {pin.name!r} names impossible ends of journals")
 
 

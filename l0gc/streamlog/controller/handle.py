@@ -18,6 +18,7 @@ from typing import Final
 from l0gc.errors import NotInitialisedError, ObjectNotFoundError, UsageError
 from l0gc.keys import DEFAULT_SHARDS, DEFAULT_TEMPLATE, KeyLayout
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller import entries
@@ -45,7 +46,7 @@ from l0gc.streamlog.controller.state import (
     Topic,
     TopicTable,
 )
-from l0gc.streamlog.controller.value_schema import ValueColumn
+from l0gc.streamlog.controller.value_schema import NOTHING_GIVEN, Numbers, ValueColumn, numbers_of
 from l0gc.streamlog.format import Format, check_format, refuse_without_format, write_format
 
 EPOCH_CACHE_S: Final = 10.0
@@ -65,13 +66,16 @@ class Controller:
         epoch_interval_s: float = EPOCH_INTERVAL_S,
         guard: Callable[[], object] | None = None,
         check_above: Callable[[int], object] | None = None,
+        reserve: Callable[[Numbers], Numbers] = lambda wanted: NOTHING_GIVEN,
     ) -> None:
         """Create the handle without reading anything.
 
         Args:
             guard: raises if nothing may be appended; called only before an append.
             check_above: raises if an advance above an epoch would leave it too low.
+            reserve: see `publication.reserve_numbers`.
         """
+        self._reserve = reserve
         self._check_above = check_above
         self._runtime = runtime
         self._guard = guard
@@ -220,9 +224,22 @@ class Controller:
     def alter_topic(
         self, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
     ) -> tuple[Topic, bool]:
-        """Return the altered topic, and whether this call altered it. See `decide_alter_topic`."""
+        """Return the altered topic, and whether this call altered it. See `decide_alter_topic`.
+
+        A new value schema's number and field ids are reserved before the entry is appended, so that a log restored from a
+        backup does not give them again.
+        """
+
+        given = self._reserve(NOTHING_GIVEN) if columns else NOTHING_GIVEN
+
+        def decide(state: ControllerState) -> entries.AlterTopic | None:
+            entry = decide_alter_topic(state, name, retention, columns, given)
+            if columns and entry is not None and entry.value_schema is not None:
+                self._reserve(numbers_of(entry.value_schema))
+            return entry
+
         with self.replica.lock:
-            altered = self._propose(lambda s: decide_alter_topic(s, name, retention, columns))
+            altered = self._propose(decide)
             return self.replica.state.topic(name), altered
 
     def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:
@@ -276,7 +293,7 @@ class Controller:
             self._propose(lambda s: entries.CreatePin(name, ttl_ms, level_one, why, topic))
             return self.replica.state.pin(name)
 
-    def pin_took_effect(self, pin: Pin, watermark: int, ends: Sequence[tuple[int, int]]) -> Pin:
+    def pin_took_effect(self, pin: Pin, watermark: int, ends: Sequence[tuple[int, Place]]) -> Pin:
         """Record that a pin has taken effect, and return it. Raises `NotFoundError` if it has ended."""
         with self.replica.lock:
             self._propose(lambda s: entries.PinTookEffect(pin.name, pin.revision, watermark, list(ends)))

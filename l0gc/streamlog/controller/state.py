@@ -24,6 +24,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import NotFoundError, UsageError, suggestion
 from l0gc.formatting import Outcome
 from l0gc.keys import DEFAULT_TEMPLATE, PartitionId
+from l0gc.storage.entry import Place
 from l0gc.streamlog.controller.value_schema import ValueSchema
 
 UNLIMITED: Final = -1
@@ -181,7 +182,7 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         topic: the revision of the only topic whose dropped L1 objects stay, and for whose partitions `watermark`
             is computed; or ALL_TOPICS.
         watermark: M does not pass it; NO_WATERMARK until the pin has taken effect, and M does not move until then.
-        ends: the offset of the last entry of each journal in use when the pin took effect; None until then.
+        ends: the place of the last entry of each journal in use when the pin took effect; None until then.
     """
 
     name: str
@@ -192,16 +193,16 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
     level_one: bool
     why: str
     watermark: int = NO_WATERMARK
-    ends: list[tuple[int, int]] | None = None
+    ends: list[tuple[int, Place]] | None = None
     topic: int = ALL_TOPICS
 
     @property
     def in_effect(self) -> bool:
         return self.ends is not None
 
-    def end(self, journal: int) -> int:
-        """Return the offset of a journal as of which the pin promises a replay; -1 if the journal was not in use."""
-        return dict(self.ends or ()).get(journal, -1)
+    def end(self, journal: int) -> Place:
+        """Return the place in a journal as of which the pin promises a replay; before the first if it was not in use."""
+        return dict(self.ends or ()).get(journal, Place())
 
 
 TABLE_PINS: Final = "table-"
@@ -354,7 +355,7 @@ class ControllerState(msgspec.Struct, array_like=True):
 
         -1 means that all of the log may be needed: the pin has not taken effect, or the journal was not in use then.
         """
-        ends = (p.offset if journal is None else p.end(journal) for p in self.pins.values())
+        ends = (p.offset if journal is None else p.end(journal).offset for p in self.pins.values())
         return frozenset(ends)
 
     # -- topics and their journals ------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """The typed columns that a topic's values have in L1: their names, types and field ids, and how a schema may change (pure).
 
 A schema is given as Iceberg's JSON, as a JSON Schema, or as Arrow's JSON, and is printed as Iceberg's. What makes it safe: a
-field id is given once, from a range that no column of l0gc's own uses, and stays with its column. A schema only grows: by
+field id is given once, from a range that no column of l0gc's own uses, and stays with its column. So is a schema's number.
+A controller log that was restored from a backup has forgotten the last ones, so what was given is in `published.json`, too
+(`publication.reserve_numbers`, hazard 43). A schema only grows: by
 columns, and by types that hold each value they held before. So an L1 object that was written under an older number is read
 correctly under a newer one, and a column that it lacks is null.
 """
@@ -13,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from itertools import count as numbers_from
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -25,6 +27,8 @@ VALUE_ERROR_ID: Final = 10_000
 FIRST_ID: Final = VALUE_ERROR_ID + 1
 """The field ids of values' columns begin here; those of l0gc's own columns are far below."""
 MAX_FIELDS: Final = 1_000
+MAX_NUMBER: Final = 2**30
+"""The limit of field ids and of schemas' numbers. Iceberg reads both as 32 bits, and uses some ids above this itself."""
 MAX_DEPTH: Final = 16
 MAX_NAME: Final = 200
 OWN_COLUMNS: Final = frozenset(
@@ -96,14 +100,32 @@ def each_column(columns: Iterable[ValueColumn]) -> Iterator[ValueColumn]:
 # -- evolution ------------------------------------------------------------------------------------------------------------
 
 
-def evolved(known: ValueSchema | None, wanted: Sequence[ValueColumn]) -> ValueSchema:
+class Numbers(NamedTuple):
+    """The highest number of a schema, and the highest field id, that were given."""
+
+    schema: int = 0
+    field: int = VALUE_ERROR_ID
+
+
+NOTHING_GIVEN: Final = Numbers()
+
+
+def numbers_of(schema: ValueSchema) -> Numbers:
+    return Numbers(schema.number, max(c.id for c in each_column(schema.columns)))
+
+
+def evolved(known: ValueSchema | None, wanted: Sequence[ValueColumn], given: Numbers = NOTHING_GIVEN) -> ValueSchema:
     """Return the schema that follows the known one when these columns are wanted; the known one if nothing changes.
+
+    Args:
+        given: a new number and new field ids are above these.
 
     Raises:
         UsageError: a column is dropped, or has a type that cannot hold its values so far; a name or a type is not possible.
     """
     before = () if known is None else known.columns
-    ids = numbers_from(max((c.id for c in each_column(before)), default=VALUE_ERROR_ID) + 1)
+    above = Numbers(*map(max, given, NOTHING_GIVEN if known is None else numbers_of(known)))
+    ids = numbers_from(above.field + 1)
     columns = _evolved(before, wanted, ids, "", 1)
     if known is not None and columns == before:
         return known
@@ -112,13 +134,20 @@ def evolved(known: ValueSchema | None, wanted: Sequence[ValueColumn]) -> ValueSc
     names = [c.column.lower() for c in columns]
     if twice := next((c.column for c in columns if names.count(c.column.lower()) > 1), None):
         raise UsageError(f"two fields would become column {twice!r}, since case is ignored; leave one of them out")
-    return ValueSchema(1 if known is None else known.number + 1, columns)
+    following = ValueSchema(above.schema + 1, columns)
+    if max(numbers_of(following)) > MAX_NUMBER:
+        raise UsageError(f"the cluster has given {MAX_NUMBER:,} field ids, which is the limit; create the topic anew")
+    return following
 
 
 def check_value_schema(schema: ValueSchema) -> None:
     """Raise `UsageError` if no log can have led to this schema."""
     ids = [c.id for c in each_column(schema.columns)]
-    if schema.number < 1 or len(set(ids)) != len(ids) or not all(FIRST_ID <= i < FIRST_ID + MAX_FIELDS for i in ids):
+    if (
+        not 1 <= schema.number <= MAX_NUMBER
+        or len(set(ids)) != len(ids)
+        or not all(FIRST_ID <= i <= MAX_NUMBER for i in ids)
+    ):
         raise UsageError("its value schema has an impossible number or field ids")
     if evolved(schema, schema.columns) != schema:
         raise UsageError("its value schema has impossible columns")

@@ -160,6 +160,20 @@ def in_milliseconds(time: float, unit: TimestampUnit | None) -> int:
     return int(time * times // parts)
 
 
+def _milliseconds(times: pa.Array) -> Rows:
+    """Return timestamps or dates as milliseconds, -2 for one that is too large for 64 bits of these.
+
+    No time is multiplied without a check, since one that overflows becomes another time.
+    """
+    finer = {"us": 1_000, "ns": 1_000_000}.get(getattr(times.type, "unit", ""), 0)
+    if finer and pa.types.is_timestamp(times.type):
+        return np.frombuffer(columns.raw(times), np.int64) // finer
+    try:
+        return np.frombuffer(columns.raw(times.cast(pa.timestamp("ms", tz="UTC"))), np.int64)
+    except pa.ArrowInvalid:
+        return np.full(len(times), -2)
+
+
 def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = None) -> dict[str, pa.Array]:
     """Return the columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`.
 
@@ -176,7 +190,10 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
     if time is not None:
         here = columns.is_valid(time)
         if pa.types.is_integer(time.type):
-            numbers = np.where(here, np.frombuffer(columns.raw(time.cast(pa.int64())), np.int64), 0)
+            try:
+                numbers = np.where(here, np.frombuffer(columns.raw(time.cast(pa.int64())), np.int64), 0)
+            except pa.ArrowInvalid as e:
+                raise UsageError(f"{row} has a time that is not in the years 1970 to 9999") from e
             of_name: TimestampUnit | None = "ms" if unit and name.endswith("_ms") else unit
             try:
                 for some in (numbers, numbers[numbers > 0]):
@@ -187,8 +204,7 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
             factor, parts = _IN_MS[of_name or "ms"]
             given = numbers * factor // parts
         else:
-            whole = time.cast(pa.timestamp("us", tz="UTC"), safe=False)
-            given = np.frombuffer(columns.raw(whole), np.int64) // 1000
+            given = _milliseconds(time)
             if (here & ((given < 0) | (given > MAX_TIME_MS))).any():
                 raise UsageError(f"{row} has a time that is not in the years 1970 to 9999")
         found["create_time"] = times_column(np.where(here, given, NO_TIME))

@@ -29,6 +29,7 @@ from l0gc.errors import (
     UnknownProducerError,
 )
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog, outcome_unknown
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.handle import Controller
@@ -130,7 +131,7 @@ class JournalHandle:
     """
 
     def __init__(
-        self, journal: int, log: SharedLog, controller: Controller, runtime: Runtime, *, as_of: int | None = None
+        self, journal: int, log: SharedLog, controller: Controller, runtime: Runtime, *, as_of: Place | None = None
     ) -> None:
         self.journal = journal
         self._controller = controller

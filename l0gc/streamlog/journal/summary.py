@@ -7,7 +7,7 @@ published M if that is higher, since no partition was ever below a published M (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from l0gc.errors import CorruptObjectError, L0gcError, StoreError, StoreUnreacha
 from l0gc.formatting import count
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
@@ -24,7 +25,7 @@ from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.state import JournalState, PartitionLow
-from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, UnitSummary
+from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, LogEnd, UnitSummary
 
 READERS: Final = 8
 """How many entries of a journal are best read at once."""
@@ -34,25 +35,38 @@ TopicRun = tuple[Topic, JournalRun]
 
 
 class JournalTask(msgspec.Struct, frozen=True, array_like=True):
-    """The task to read one journal; M is held at `floor` if it cannot be read."""
+    """The task to read one journal; M is held at `floor` if it cannot be read. Its log ended at `noted` before."""
 
     journal: int
     runs: list[TopicRun]
     floor: int
+    noted: LogEnd | None = None
 
 
-def tasks_of(state: ControllerState, floor: int, only: int = ALL_TOPICS) -> list[JournalTask]:
-    """Return a task for each journal of the cluster, for all topics or the one of revision `only`. `floor` is the published
-    M.
+def tasks_of(
+    state: ControllerState, floor: int, only: int = ALL_TOPICS, noted: Mapping[str, LogEnd] = {}
+) -> list[JournalTask]:
+    """Return a task for each journal of the cluster, for all topics or the one of revision `only`.
+
+    `floor` is the published M, and `noted` where the logs ended when it was published.
     """
     runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
     for topic in state.topics.values():
         for run in topic.runs() if only in {ALL_TOPICS, topic.revision} else ():
             runs[run.journal].append((topic, run))
     return [
-        JournalTask(j, some, max(floor, min((prev(topic.revision) for topic, _ in some), default=NO_WATERMARK)))
+        JournalTask(
+            j,
+            some,
+            max(floor, min((prev(topic.revision) for topic, _ in some), default=NO_WATERMARK)),
+            noted.get(unit_name(j)),
+        )
         for j, some in runs.items()
     ]
+
+
+def unit_name(journal: int) -> str:
+    return f"journal {journal}"
 
 
 def read_journal(
@@ -77,15 +91,21 @@ def sum_up(task: JournalTask, replica: Replica[JournalState]) -> tuple[UnitSumma
     try:
         with replica.lock:
             state = replica.catch_up()
-            return summary_of(task.journal, task.runs, state, replica.offset), state
+            summary = summary_of(task.journal, task.runs, state, replica.end)
+            return msgspec.structs.replace(summary, rewritten=is_rewritten(task.noted, state, replica)), state
     except StoreUnreachableError:
         raise
     except (CorruptObjectError, StoreError) as e:
         return unreadable(task, e), None
 
 
-def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offset: int) -> UnitSummary:
-    """Return what the partitions of these runs may still need, by the state after the entry at `offset`.
+def is_rewritten(noted: LogEnd | None, state: JournalState, replica: Replica[JournalState]) -> bool:
+    """Return whether the log does not have the entry at which it ended before, unless it was accepted since."""
+    return noted is not None and noted[0] == state.set_backs and not replica.holds(noted[1])
+
+
+def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, end: Place) -> UnitSummary:
+    """Return what the partitions of these runs may still need, by the state after the entry at `end`.
 
     A topic that is closed here accepts no data, so it needs none, even if a restored controller log lists it (hazard 10).
     """
@@ -100,12 +120,12 @@ def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, offs
     revision = state.highest_revision
     highest = max(state.max_applied_epoch, revision)
     return UnitSummary(
-        unit=f"journal {journal}",
+        unit=unit_name(journal),
         gc_epochs=dict(at),
         lowest=low[:HELD_BACK_SHOWN],
         highest_epoch=highest,
         highest_in=f"journal {journal}" if highest > revision else f"a topic in journal {journal}",
-        end=(state.set_backs, offset),
+        end=(state.set_backs, end),
     )
 
 
@@ -121,7 +141,7 @@ def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
     topic, partition = (oldest[0].name, oldest[1].first) if oldest is not None else ("", -1)
     partitions = sum(run.count for _, run in task.runs)
     return UnitSummary(
-        unit=f"journal {task.journal}",
+        unit=unit_name(task.journal),
         gc_epochs={task.floor: partitions} if partitions else {},
         lowest=[Holder(topic, partition, task.floor, UNREADABLE, reason)],
         error=str(error),

@@ -31,6 +31,7 @@ from l0gc.inspect.verify.findings import (
 )
 from l0gc.inspect.verify.run import check_log_is_ours, l1_ranges
 from l0gc.keys import PartitionId, level_one, parse_level_one
+from l0gc.storage.entry import Place
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, Topic
 from l0gc.streamlog.journal.entries import Advance, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
@@ -65,7 +66,7 @@ def basis(watermark: int = 4, epoch: int = 9, *topics: Topic) -> Basis:
 
 def check(state: JournalState, against: Basis | None = None, *, journal: int = 0, **faults: str) -> list[Suspect]:
     of_log = [(Kind[kind.upper()], text) for kind, text in faults.items()]
-    return check_journal(JournalCopy(journal, state, 9, of_log), against or basis())
+    return check_journal(JournalCopy(journal, state, Place(9), of_log), against or basis())
 
 
 def found(state: JournalState, against: Basis | None = None) -> list[tuple[str, int, int]]:
@@ -176,7 +177,7 @@ def test_a_live_topic_that_has_ended_in_its_journal_is_found() -> None:
 
 def test_only_what_belongs_in_the_journal_has_to_be_in_the_bucket() -> None:
     def named(live: Topic) -> list[str]:
-        return [topic.name for topic, _ in placed(JournalCopy(0, healthy(), 9, []), basis(4, 9, live))]
+        return [topic.name for topic, _ in placed(JournalCopy(0, healthy(), Place(9), []), basis(4, 9, live))]
 
     assert named(EVENTS) == ["events"]
     assert named(Topic("events", REVISION, 4, (1,), TOPIC_ID)) == []

@@ -78,13 +78,13 @@ def test_a_journal_is_read_as_its_log_has_it() -> None:
     copy = copy_of(cluster)
     machine = handle_of(cluster).replica._machine
     assert machine.encode(copy.state) == machine.encode(state_of(cluster))
-    assert (copy.offset, copy.faults) == (handle_of(cluster).replica.offset, [])
+    assert (copy.end.offset, copy.faults) == (handle_of(cluster).replica.offset, [])
 
 
 def test_a_journal_that_nobody_has_used_is_empty_and_well() -> None:
     cluster = loaded_cluster()
     copy = read_copy(cluster, 5)
-    assert (copy.offset, copy.faults, copy.state.topics) == (-1, [], {})
+    assert (copy.end.offset, copy.faults, copy.state.topics) == (-1, [], {})
 
 
 def test_a_log_that_cannot_be_read_says_so() -> None:

@@ -146,7 +146,7 @@ def test_entries_that_were_truncated_since_are_counted() -> None:
     run = shadow(cluster)
     put(cluster, {0: 2})
     ends = read_summary(cluster.store, run.run_id).ends
-    first = ends["journal 0"][1] + 1
+    first = ends["journal 0"][1].offset + 1
     keys = [k for k in store_of(cluster).objects if k.startswith(f"{journal_log(0)}log/")]
     handle_of(cluster).replica.write_checkpoint()
     for key in keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,15 +26,17 @@ from l0gc.integrations.iceberg import catalog as catalogs
 from l0gc.integrations.iceberg import commit, plan
 from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.sync import create_table, drop_table, sync_tables
-from l0gc.keys import L1_DATA, journal_log
+from l0gc.keys import JOURNALS, L1_DATA, PUBLISHED_WATERMARK, journal_log
+from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import Pin, TopicTable
+from l0gc.streamlog.controller.state import Pin, Topic, TopicTable
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, table_of
 from l0gc.streamlog.topics import create_topic, delete_topic
 from tests.integrations.iceberg import minutes
 from tests.support.interrupting import Interrupt
-from tests.support.memory_store import another_process, copy_of, put_back, store_of
+from tests.support.memory_store import MemoryStore, another_process, copy_of, memory_cluster, put_back, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile
 from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
@@ -69,7 +72,7 @@ def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_end
 
 def test_a_pin_is_fresh_only_if_it_lives_as_long_as_a_new_one() -> None:
     """Another sync may have made it for snapshots that are kept for a shorter time."""
-    note = plan.SnapshotNote("c", 1, {}, 0, "pin", 0, 0)
+    note = plan.SnapshotNote("c", "memory:/", 1, {}, 0, "pin", 0, 0)
     pin = Pin("pin", 1, 1, 0, plan.pin_ms(DAY_MS), level_one=True, why="", ends=[])
     assert plan.is_fresh(note, {"pin": pin}, 1, DAY_MS)
     assert not plan.is_fresh(note, {"pin": pin}, 1, DAY_MS + HOUR_MS)
@@ -79,7 +82,7 @@ def test_a_pin_is_fresh_only_if_it_lives_as_long_as_a_new_one() -> None:
 def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:
     """Two syncs, or a rollback and a sync, may leave it with several."""
     times_ms = {1: 0, 2: 100, 3: 5000}
-    notes = {at: plan.SnapshotNote("c", 1, {}, time_ms, "pin", 0, 0) for at, time_ms in times_ms.items()}
+    notes = {at: plan.SnapshotNote("c", "memory:/", 1, {}, time_ms, "pin", 0, 0) for at, time_ms in times_ms.items()}
     for order in ((1, 2, 3), (3, 2, 1)):
         ended = plan.ended_snapshots(
             {at: notes[at] for at in order}, {1: None, 2: 1, 3: 1}, 3, ["pin"], now_ms=5050, keep_ms=1000
@@ -94,7 +97,7 @@ def test_a_table_that_is_synced_each_minute_keeps_few_snapshots_and_one_of_each_
         ended = plan.ended_snapshots(kept, parents, now_ms - minute, ["pin"], now_ms=now_ms, keep_ms=DAY_MS)
         for at in ended:
             del kept[at]
-        kept[now_ms] = plan.SnapshotNote("c", 1, {}, now_ms, "pin", 0, 0)
+        kept[now_ms] = plan.SnapshotNote("c", "memory:/", 1, {}, now_ms, "pin", 0, 0)
         parents[now_ms] = now_ms - minute if now_ms > minute else None
         most = max(most, len(kept))
         if now_ms % (7 * minute):
@@ -295,13 +298,13 @@ def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_ref
     there = table(cluster)
     with pytest.raises(ClusterMismatchError, match="revision 99"):
         catalogs.load_table(
-            there.catalog, TopicTable("events", 99, "lake", known.table), there.properties[catalogs.OWNER]
+            there.catalog, TopicTable("events", 99, "lake", known.table), there.properties[catalogs.OWNER], "memory:/"
         )
     with pytest.raises(ClusterMismatchError, match="belongs to cluster"):
-        catalogs.load_table(there.catalog, known, "another")
+        catalogs.load_table(there.catalog, known, "another", "memory:/")
     there.catalog.create_table("l0gc.theirs", catalogs.SCHEMA)
     with pytest.raises(UsageError, match="did not create it"):
-        catalogs.load_table(there.catalog, TopicTable("events", 1, "lake", "l0gc.theirs"), "x")
+        catalogs.load_table(there.catalog, TopicTable("events", 1, "lake", "l0gc.theirs"), "x", "memory:/")
     with there.update_schema() as change:
         change.rename_column("epoch", "other")
     with pytest.raises(SafetyError, match="other columns"):
@@ -312,6 +315,68 @@ def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_ref
     with pytest.raises(SafetyError, match="another program has written"):
         sync(cluster)
     assert {k: v for k, v in copy_of(store_of(cluster)).items() if k in before} == before
+
+
+def copied(cluster: Handles) -> Handles:
+    """A restored copy of the cluster, in another bucket, with the same catalog in its configuration."""
+    store = store_of(cluster)
+    other = MemoryStore(store.clock)
+    other.url = "memory:copy/"
+    put_back(other, "", copy_of(store))
+    return Handles(other, Runtime(store.clock, random.Random(99)))
+
+
+def test_a_restored_copy_of_a_cluster_leaves_productions_table_as_it_is(cluster: Handles) -> None:
+    lift(cluster)
+    sync(cluster)
+    copy, before = copied(cluster), (table(cluster).metadata_location, names(cluster))
+    lift(copy)
+    for refused in (lambda: sync(copy), lambda: with_table(copy), lambda: drop_table(copy, copied_table(copy))):
+        with pytest.raises(
+            ClusterMismatchError, match=r"belongs to the cluster at memory:/, and this one, at memory:copy/"
+        ):
+            refused()
+    assert (table(cluster).metadata_location, names(cluster)) == before
+    lift(cluster)
+    assert sync(cluster).committed, "production goes on"
+    drop_table(copy, copied_table(copy), forget=True)
+    assert copy.controller.snapshot().tables == {}
+    assert not [p for p in copy.controller.snapshot().pins if p.startswith("table-")]
+    create_table(copy, TopicTable("events", copied_topic(copy).revision, "lake", "l0gc.of_the_copy"))
+    assert sync(copy).files
+
+
+def copied_table(copy: Handles) -> TopicTable:
+    return copy.controller.snapshot().table("events")
+
+
+def copied_topic(copy: Handles) -> Topic:
+    return copy.controller.snapshot().topic("events")
+
+
+def test_two_clusters_do_not_share_a_table_of_one_name(cluster: Handles) -> None:
+    lift(cluster)
+    other = memory_cluster(MemoryStore(store_of(cluster).clock), seed=7)
+    store_of(other).url = "memory:other/"
+    create_topic(other, "events", 2)
+    with pytest.raises(ClusterMismatchError, match="belongs to cluster"):
+        with_table(other)
+    assert other.controller.snapshot().tables == {}
+
+
+def test_a_table_of_a_journal_that_was_set_back_and_has_grown_is_refused(cluster: Handles) -> None:
+    """Also where nothing that is published shows it."""
+    before = copy_of(store_of(cluster), JOURNALS)
+    lift(cluster)
+    sync(cluster)
+    was = table(cluster).metadata_location
+    put_back(store_of(cluster), JOURNALS, before)
+    store_of(cluster).delete([PUBLISHED_WATERMARK])
+    restored = another_process(cluster)
+    lift(restored, 9)
+    with pytest.raises(SafetyError, match="that log does not have that entry"):
+        sync(restored)
+    assert table(cluster).metadata_location == was
 
 
 def point(cluster: Handles, metadata_location: str) -> None:
@@ -364,9 +429,9 @@ def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -
     restored = another_process(cluster)
     with pytest.raises(SafetyError, match=r"set back|went back|older|behind"):
         sync(restored)
-    note = plan.SnapshotNote("c", 1, {0: 7}, 0, "", 0, 0)
-    with pytest.raises(SafetyError, match="ends at 6"):
-        plan.check_not_ahead(note, {0: 6}, TopicTable("events", 1, "lake", "l0gc.events"))
+    note = plan.SnapshotNote("c", "memory:/", 1, {0: Place(7, "id")}, 0, "", 0, 0)
+    with pytest.raises(SafetyError, match="as of offset 7, but that log does not have that entry"):
+        plan.check_not_ahead(note, lambda journal, place: False, TopicTable("events", 1, "lake", "l0gc.events"))
 
 
 def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> None:

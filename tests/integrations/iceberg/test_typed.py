@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -15,16 +17,18 @@ from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError
 from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.catalog import VALUES
+from l0gc.keys import CONTROLLER_LOG
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import columns_of
+from l0gc.streamlog.topics import alter_topic
 from tests.docs.test_blocks import found
 from tests.support.cli import l0gc as l0gc_cli
 from tests.support.engines import a_duckdb
-from tests.support.memory_store import store_of
+from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.reconcile import put, reconcile
-from tests.support.tables import lift, sync, table
+from tests.support.tables import lift, names, sync, table
 
 DOCUMENT = "docs/tables.md"
 FIRST = {"fields": [{"name": "id", "type": "int"}, {"name": "key", "type": "string"}]}
@@ -193,3 +197,28 @@ def _rows(rows: pl.DataFrame) -> list[tuple[Any, ...]]:
         pl.col("value_error").is_not_null(),
     ]
     return [*rows.sort("offset").select(wanted).iter_rows()]
+
+
+def test_a_restored_controller_log_swaps_no_columns_of_a_table(cluster: Handles) -> None:
+    """Objects of the lost schema stay in the table, and none of their columns is taken for another one."""
+    store = store_of(cluster)
+    alter_topic(cluster, "events", NOT_GIVEN, columns_of({"fields": [{"name": "id", "type": "int"}]}))
+    copy = copy_of(store, CONTROLLER_LOG)
+    lost = {"fields": [{"name": n, "type": "string"} for n in ("id", "a", "b")]}
+    lost["fields"][0]["type"] = "int"
+    alter_topic(cluster, "events", NOT_GIVEN, columns_of(lost))
+    put(cluster, "events", {0: [b'{"id": 1, "a": "of a", "b": "of b"}']})
+    reconcile(cluster)
+    put_back(store, CONTROLLER_LOG, copy)
+    restored = another_process(cluster)
+    restored.controller.advance_above(100)
+    other = {"fields": [lost["fields"][0], {"name": "b", "type": "string"}, {"name": "a", "type": "string"}]}
+    alter_topic(restored, "events", NOT_GIVEN, columns_of(other))
+    put(restored, "events", {1: [b'{"id": 2, "a": "of a", "b": "of b"}']})
+    reconcile(restored)
+    sync(restored)
+    ids = {f.name: f.field_id for f in table(restored).schema().fields}
+    for key in names(restored):
+        footer = pq.read_schema(io.BytesIO(store.get(key).body))
+        of_file = {int(f.metadata[b"PARQUET:field_id"]): f.name for f in footer}
+        assert all(of_file.get(i, name) == name for name, i in ids.items()), key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any
@@ -18,7 +19,7 @@ from l0gc.streamlog.controller.entries import RenewPin
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.streamlog.epoch_source import JournalTotals, journal_totals
 from l0gc.streamlog.journal.summary import JournalTask, tasks_of
-from l0gc.watermark.source import PinnedUnits
+from l0gc.watermark.source import LogEnd, PinnedUnits
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _TEST = "tests/streamlog/test_pins.py"
@@ -100,11 +101,13 @@ def pin_of_another_topic() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def pin_of_the_others() -> AbstractContextManager[Any]:
-    def tasks_of(state: ControllerState, floor: int, only: int = ALL_TOPICS) -> list[JournalTask]:
+    def tasks_of(
+        state: ControllerState, floor: int, only: int = ALL_TOPICS, noted: Mapping[str, LogEnd] = {}
+    ) -> list[JournalTask]:
         if only != ALL_TOPICS:
             topics, state = state.topics, copy(state)
             state.topics = {name: t for name, t in topics.items() if t.revision != only}
-        return _tasks_of(state, floor)
+        return _tasks_of(state, floor, noted=noted)
 
     return everywhere("l0gc.streamlog.journal.summary", "tasks_of", tasks_of)
 

@@ -95,7 +95,7 @@ def merged_beside_its_input() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def table_ahead() -> AbstractContextManager[Any]:
-    return everywhere(_PLAN, "check_not_ahead", lambda note, offsets, table: None)
+    return everywhere(_PLAN, "check_not_ahead", lambda note, holds, table: None)
 
 
 @mutant(
@@ -106,7 +106,7 @@ def table_ahead() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def anyones_table() -> AbstractContextManager[Any]:
-    return everywhere(_PLAN, "check_owner", lambda owner, revision, table, cluster_id: None)
+    return everywhere(_PLAN, "check_owner", lambda *whose: None)
 
 
 @instead(

@@ -141,11 +141,11 @@ def snapshots_not_compared(*args: Any) -> ExternalSummary:
     f"{_TEST_SOURCE}::test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them",
     simulated=False,
 )
-def deleted_hold_back(state: ControllerState, floor: int) -> list[JournalTask]:
+def deleted_hold_back(state: ControllerState, floor: int, *rest: Any, **more: Any) -> list[JournalTask]:
     state = state.copy()
     for d in state.deleted:
         state.topics[f"{d.topic.name} {d.topic.revision}"] = d.topic
-    return _tasks_of(state, floor)
+    return _tasks_of(state, floor, *rest, **more)
 
 
 @instead(

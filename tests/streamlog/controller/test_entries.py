@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from l0gc.epoch import HIGHEST_JUMP
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import Place, StoredEntry
 from l0gc.streamlog.controller.entries import (
     MAX_JOURNALS,
     MAX_PARTITIONS,
@@ -51,7 +51,7 @@ BEFORE: list[ControllerEntry] = [
     created("gone"),
     DeleteTopic("gone", 6),
     CreatePin("backup", 60_000),
-    PinTookEffect("backup", 8, 3, [(0, 5), (1, 2)]),
+    PinTookEffect("backup", 8, 3, [(0, Place(5, "e")), (1, Place(2, "e"))]),
     CreatePin("new", 60_000, level_one=True),
     CreateTable("t", 1, "lake", "l0gc.t"),
     created("u"),
@@ -117,10 +117,10 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (PinTookEffect("backup", 8, 3, []), "has already taken effect"),
     (PinTookEffect("new", 10, 3, []), "holds M at 3"),  # a pin of L1 alone lets M move
     (PinTookEffect("new", 10, -2, []), "holds M at -2"),
-    (PinTookEffect("new", 10, -1, [(1, 0), (0, 0)]), "names impossible ends of journals"),
-    (PinTookEffect("new", 10, -1, [(1, 0), (1, 0)]), "names impossible ends of journals"),
-    (PinTookEffect("new", 10, -1, [(4, 0)]), "names impossible ends of journals"),
-    (PinTookEffect("new", 10, -1, [(0, -1)]), "names impossible ends of journals"),
+    (PinTookEffect("new", 10, -1, [(1, Place(0)), (0, Place(0))]), "names impossible ends of journals"),
+    (PinTookEffect("new", 10, -1, [(1, Place(0)), (1, Place(0))]), "names impossible ends of journals"),
+    (PinTookEffect("new", 10, -1, [(4, Place(0))]), "names impossible ends of journals"),
+    (PinTookEffect("new", 10, -1, [(0, Place(-1))]), "names impossible ends of journals"),
     (RenewPin("v", 8, 5), "pin 'v' does not exist, or has ended"),
     (RenewPin("backup", 7, 5), "of epoch 7 has ended; that of epoch 8 was left as it is"),
     (RenewPin("backup", 8, 0), "at most"),
@@ -169,7 +169,7 @@ ACCEPTED: list[ControllerEntry] = [
     Tick(3, "me"),
     ForgetTopics([6]),
     CreatePin("v", MAX_PIN_MS, level_one=True, topic=1),
-    PinTookEffect("new", 10, -1, [(0, 0), (3, 9)]),
+    PinTookEffect("new", 10, -1, [(0, Place(0)), (3, Place(9))]),
     RenewPin("backup", 8, MAX_PIN_MS),
     DeletePin("backup", 8),
     CreateTable("u", 12, "lake", "l0gc.u"),

@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.keys import CONTROLLER_LOG
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.entries import AlterTopic, CreateTopic
 from l0gc.streamlog.controller.value_schema import (
     FIRST_ID,
@@ -24,7 +27,9 @@ from l0gc.streamlog.controller.value_schema import (
     fields_json,
     inferred,
 )
+from l0gc.streamlog.topics import alter_topic, create_topic
 from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
+from tests.support.memory_store import another_process, copy_of, memory_cluster, put_back, store_of
 
 
 def fields(*some: tuple[str, Any]) -> dict[str, Any]:
@@ -291,3 +296,33 @@ VALUES = st.recursive(
 def test_what_is_inferred_is_a_schema(records: list[dict[str, Any]]) -> None:
     if columns := inferred([msgspec.json.encode(r) for r in records]):
         assert evolved(None, columns_of({"fields": fields_json(columns)})).number == 1
+
+
+# -- a controller log that was restored ------------------------------------------------------------------------------------
+
+
+def test_no_number_and_no_field_id_is_given_twice_after_a_restored_controller_log() -> None:
+    cluster = memory_cluster()
+    create_topic(cluster, "t", 1, columns=columns_of({"fields": [{"name": "a", "type": "int"}]}))
+    copy = copy_of(store_of(cluster), CONTROLLER_LOG)
+
+    def altered(process: Handles, *names: str) -> ValueSchema:
+        fields = [{"name": name, "type": "int"} for name in names]
+        found = alter_topic(process, "t", NOT_GIVEN, columns_of({"fields": fields}))[0].value_schema
+        assert found is not None
+        return found
+
+    lost = [altered(cluster, "a", "b"), altered(cluster, "a", "b", "c")]
+    assert [s.number for s in lost] == [2, 3]
+    put_back(store_of(cluster), CONTROLLER_LOG, copy)
+    restored = another_process(cluster)
+    restored.controller.advance_above(100)
+    new = altered(restored, "a", "c", "b")
+    assert new.number > max(s.number for s in lost)
+    ids = {c.id for s in lost for c in s.columns if c.name != "a"}
+    assert not ids & {c.id for c in new.columns}
+    assert altered(restored, "a", "c", "b") == new, "what changes nothing gets no number"
+    again = another_process(cluster)
+    state = again.controller.snapshot()
+    again.controller.replica.write_checkpoint()
+    assert another_process(cluster).controller.snapshot() == state

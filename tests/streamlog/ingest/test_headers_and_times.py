@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError
+from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, select
 from l0gc.streamlog.ingest.headers_and_times import (
     MAX_TIME_MS,
@@ -23,6 +23,7 @@ from l0gc.streamlog.ingest.headers_and_times import (
     headers_column,
     headers_list,
     level,
+    optional_of,
     times_column,
     times_of,
 )
@@ -144,3 +145,25 @@ def test_bytes_below_a_null_do_not_count() -> None:
     sizes, content = columns.uncut(column)
     assert (sizes.tolist(), bytes(content)) == ([1, -1, 1], b"ab")
     assert columns.uncut(column.slice(1, 1))[0].tolist() == [-1]
+
+
+@given(st.sampled_from(["s", "ms", "us", "ns", "int64"]), st.integers(-(2**63), 2**63 - 1))
+def test_a_create_time_is_kept_or_refused_and_never_becomes_another(unit: str, number: int) -> None:
+    """Judged by Python's numbers, which do not overflow."""
+    kind = pa.int64() if unit == "int64" else pa.timestamp(unit, tz="UTC")
+    rows = pa.record_batch({"create_time": pa.array([number, None], pa.int64()).cast(kind)})
+    divisor = {"us": 1_000, "ns": 1_000_000}.get(unit, 1)
+    expected = number * (1000 if unit == "s" else 1) // divisor
+    if 0 <= expected <= MAX_TIME_MS:
+        assert times_of(optional_of(rows, "a row", "ms")["create_time"]).tolist() == [expected, NO_TIME]
+    else:
+        with pytest.raises(UsageError, match="not in the years 1970 to 9999"):
+            optional_of(rows, "a row", "ms")
+
+
+@pytest.mark.parametrize(
+    "times", [pa.array([2**63 // 1000 + 1]), pa.array([2**64 - 1], pa.uint64()), pa.array([2**61], pa.timestamp("s"))]
+)
+def test_a_create_time_that_overflows_is_refused(times: pa.Array) -> None:
+    with pytest.raises(UsageError, match="not in the years 1970 to 9999"):
+        optional_of(pa.record_batch({"create_time": times}), "a row")
