@@ -21,6 +21,7 @@ from l0gc.keys import ATTEMPTS
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import Ended, ended_here, l0gc
+from tests.support.tables import sql_catalog
 
 pytestmark = [pytest.mark.weed, pytest.mark.thorough]
 
@@ -49,6 +50,7 @@ LOGS: Final = lines_of("l0gc pin create backup --ttl 2d")
 DATA: Final = lines_of("rclone copy --size-only --fast-list $BUCKET/level_one")
 ELSEWHERE: Final = lines_of("rclone copy --fast-list $COPY $RESTORED")
 SETTLED: Final = lines_of("l0gc epoch advance --above $EPOCH --yes")
+TABLES: Final = lines_of("l0gc table drop $TOPIC --forget")
 SET_BACK: Final = lines_of('l0gc pause --why "restoring')
 PUBLISHED: Final = lines_of("rclone copyto $COPY/l0gc/watermarks/published.json")
 
@@ -221,3 +223,34 @@ def test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_buc
     (*_, deep, _) = follow(PUBLISHED)
     with library.open(bucket.url) as cluster:
         is_whole(cluster, then, deep=deep)
+
+
+def test_a_restored_copy_syncs_no_table_of_production_and_gets_its_own(
+    places: Places, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyiceberg")
+    sql_catalog(monkeypatch, tmp_path)
+    l0gc("init", "--create-bucket", "--shards", "4", "--journals", "2")
+    with library.open(bucket.url) as cluster:
+        cluster.topics.create(TOPIC, 2)
+        upload(cluster, "first")
+        cluster.reconcile()
+        l0gc("table", "create", TOPIC, "--catalog", "lake")
+        l0gc("table", "sync")
+        epoch = ended_here("epoch", "show").stdout.decode().strip()
+        monkeypatch.setenv("COPY", places.bucket)
+        follow(ELSEWHERE)
+        monkeypatch.setenv("EPOCH", epoch)
+        monkeypatch.setenv("L0GC_URL", url := places.restored.replace("store:", "s3://"))
+        follow([line for line in SETTLED if "pin delete" not in line])
+        with library.open(url) as copy:
+            upload(copy, "of the copy")
+        done = ended_here("gc")
+        assert done.code == 4, done
+        assert f"belongs to the cluster at {bucket.url}" in done.stderr + done.stdout.decode()
+        for name, value in {"TOPIC": TOPIC, "CATALOG": "lake", "TABLE": "l0gc.restored"}.items():
+            monkeypatch.setenv(name, value)
+        follow(TABLES)
+        l0gc("table", "sync")
+        monkeypatch.setenv("L0GC_URL", bucket.url)
+        assert not cluster.tables.sync().tables[0].committed, "nothing of production's table has changed"

@@ -194,7 +194,7 @@ class Restore:
             newest.put_log_back(world, journal)
         if CONTROLLER in self.parts:
             newest.put_controller_back(world)
-            watch.newest = None
+            watch.newest, watch.was_put_back = None, True
         newest.put_data_back(world)
         watch.forget([])
         watch.protected, watch.went_back = frozenset(), frozenset()

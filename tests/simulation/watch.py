@@ -90,6 +90,7 @@ class Watch:
         self.protected: frozenset[str] = frozenset()
         self.strays: frozenset[str] = frozenset()
         self.went_back: frozenset[int] = frozenset()
+        self.was_put_back = False
         self.promises = Promises()
 
     # -- what there is --------------------------------------------------------------------------------------------------
@@ -254,7 +255,9 @@ class Watch:
         entry = _CONTROLLER_ENTRY.decode(e.payload)
         before = {name: (p.producer_id, p.epoch, p.run) for name, p in state.producers.items()}
         topics = dict(state.topics)
-        if not state.time_ms <= e.time_ms <= self._world.clock.ms:
+        # An append that was on its way while the newest log was put back was decided on the older one (docs/safety.md).
+        oldest_ms = 0 if self.was_put_back else state.time_ms
+        if not oldest_ms <= e.time_ms <= self._world.clock.ms:
             self._fail(f"the controller log has an entry at {offset} that is older than the one before, or not of now")
         thread, published = self._world.thread, max(self.watermark, self.published_epoch)
         if published > state.epoch and thread is not None and not (isinstance(entry, Tick) and thread.process.recovers):

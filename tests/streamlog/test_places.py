@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.errors import EpochRegressionError, SetBackError
 from l0gc.inspect.reading import read_overview
-from l0gc.keys import CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK
+from l0gc.keys import CONTROLLER_LOG, JOURNALS, PUBLISHED_COPY, PUBLISHED_WATERMARK
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.set_back import accept_set_back
 from l0gc.watermark.publication import decode_published
@@ -29,12 +29,13 @@ def place(tmp_path: Path) -> Place:
 
 def grown(place: Place, prefix: str, copy: Objects, grow: Callable[[], object], times: int = 30) -> None:
     """Set logs back, and let them grow past their noted ends by processes that do not see what is published."""
-    published = place.store.get(PUBLISHED_WATERMARK).body
+    published = place.objects(PUBLISHED_WATERMARK) | place.objects(PUBLISHED_COPY)
     place.restore(prefix, copy)
-    place.store.delete([PUBLISHED_WATERMARK])
+    place.store.delete(list(published))
     for _ in range(times):
         grow()
-    place.store.put(PUBLISHED_WATERMARK, published)
+    for key, body in published.items():
+        place.store.put(key, body)
 
 
 def grown_journals(place: Place) -> None:

@@ -26,7 +26,7 @@ from l0gc.integrations.iceberg import catalog as catalogs
 from l0gc.integrations.iceberg import commit, plan
 from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.sync import create_table, drop_table, sync_tables
-from l0gc.keys import JOURNALS, L1_DATA, PUBLISHED_WATERMARK, journal_log
+from l0gc.keys import JOURNALS, L1_DATA, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
@@ -371,7 +371,7 @@ def test_a_table_of_a_journal_that_was_set_back_and_has_grown_is_refused(cluster
     sync(cluster)
     was = table(cluster).metadata_location
     put_back(store_of(cluster), JOURNALS, before)
-    store_of(cluster).delete([PUBLISHED_WATERMARK])
+    store_of(cluster).delete([PUBLISHED_WATERMARK, PUBLISHED_COPY])
     restored = another_process(cluster)
     lift(restored, 9)
     with pytest.raises(SafetyError, match="that log does not have that entry"):

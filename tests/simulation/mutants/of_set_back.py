@@ -14,6 +14,8 @@ import l0gc.collect.gc_steps
 import l0gc.streamlog.level_one.give_up
 import l0gc.streamlog.level_one.plan
 import l0gc.watermark.publication
+from l0gc.storage.entry import Place
+from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage_look import JournalLook
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -22,11 +24,12 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.plan import ObjectRead
 from l0gc.watermark.publication import PublishedWatermark
-from l0gc.watermark.source import UnitSummary
+from l0gc.watermark.source import ClusterHandle, UnitSummary
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
 _TEST = "tests/streamlog/test_set_back_journal.py"
+_TEST_PLACES = "tests/streamlog/test_places.py"
 _TEST_PLAN = "tests/streamlog/level_one/test_plan.py"
 _TEST_PUBLICATION = "tests/watermark/test_publication.py"
 
@@ -51,7 +54,33 @@ _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 def ends_not_compared(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
     if published is not None:
         published = msgspec.structs.replace(published, ends={})
-    _check_set_back(published, unit, by_m=by_m)
+    _check_set_back(published, msgspec.structs.replace(unit, rewritten=False), by_m=by_m)
+
+
+@instead(
+    38,
+    "l0gc/storage/replica.py::Replica.holds",
+    "a place in a log is its offset alone",
+    f"{_TEST_PLACES}::test_a_journal_that_grew_past_its_noted_end_is_refused_by_name",
+    f"{_TEST_PLACES}::test_a_controller_log_that_grew_past_what_is_published_is_refused",
+    f"{_TEST_PLACES}::test_a_pin_of_a_journal_that_was_set_back_and_accepted_reads_no_other_history",
+    "tests/integrations/iceberg/test_sync.py::test_a_table_of_a_journal_that_was_set_back_and_has_grown_is_refused",
+    simulated=False,
+)
+def place_is_offset(self: Replica[Any], place: Place) -> bool:
+    return place.offset <= self.offset
+
+
+@instead(
+    43,
+    "l0gc/watermark/publication.py::reserve_numbers",
+    "a value schema's number and field ids are counted by the controller log alone",
+    "tests/streamlog/controller/test_value_schema.py::test_no_number_and_no_field_id_is_given_twice_after_a_restored_controller_log",
+    "tests/integrations/iceberg/test_typed.py::test_a_restored_controller_log_swaps_no_columns_of_a_table",
+    simulated=False,
+)
+def numbers_given_twice(cluster: ClusterHandle, wanted: tuple[int, int]) -> tuple[int, int]:
+    return 0, 0
 
 
 @instead(

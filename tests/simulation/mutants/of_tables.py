@@ -10,9 +10,11 @@ from typing import Any
 from unittest import mock
 
 from l0gc.integrations.iceberg import commit, plan
+from l0gc.streamlog.controller.state import TopicTable
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
 _TEST = "tests/integrations/iceberg/test_sync.py"
+_check_owner = plan.check_owner
 _ENDS = "tests/integrations/iceberg/test_ends.py"
 _PLAN = "l0gc.integrations.iceberg.plan"
 
@@ -129,3 +131,17 @@ def short_pin_used(note: Any, pins: Any, now_ms: int, keep_ms: int) -> bool:
 )
 def followed_by_the_last() -> AbstractContextManager[Any]:
     return mock.patch.object(plan, "min", max, create=True)
+
+
+@mutant(
+    40,
+    "l0gc/integrations/iceberg/plan.py::check_owner",
+    "a copy of a cluster syncs the tables of the cluster that it was copied from",
+    f"{_TEST}::test_a_restored_copy_of_a_cluster_leaves_productions_table_as_it_is",
+    simulated=False,
+)
+def copys_table() -> AbstractContextManager[Any]:
+    def owned(owner: str, place: str, revision: int, table: TopicTable, cluster_id: str, url: str) -> None:
+        _check_owner(owner, url, revision, table, cluster_id, url)
+
+    return everywhere(_PLAN, "check_owner", owned)
