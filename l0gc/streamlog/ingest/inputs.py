@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -48,8 +50,17 @@ _HEAD_BYTES: Final = 8000
 """How many bytes are inspected to distinguish text from binary, as git does."""
 _LONGEST_MAGIC: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
-_PACKED: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""The formats to unpack, by their first bytes. Arrow unpacks them: unlike others it detects a truncated stream."""
+_PACKED: Final = (
+    (re.compile(rb"\x1f\x8b"), "gzip"),
+    (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL), "zstd"),
+)
+"""The formats to unpack, by their first bytes. A file of pzstd begins with a skippable frame. Arrow unpacks zstd, since it
+detects a truncated stream.
+"""
+_GZIP: Final = 31
+"""Has zlib expect gzip, with its largest window."""
+_ZSTD_WINDOW: Final = "too much memory"
+"""In Arrow's words, a frame whose window is larger than its decoder allows: above 128 MiB."""
 _BLOCK_BYTES: Final = 256 << 10
 """How much is read at once."""
 
@@ -61,6 +72,13 @@ _OTHERS: Final = (
     (b"BZh91AY&SY", "bzip2"),
     (b"\xfd7zXZ\x00", "xz"),
     (b"\x04\x22\x4d\x18", "lz4"),
+    (b"\x02\x21\x4c\x18", "lz4"),
+    (b"\x1f\x9d", "a file of compress"),
+    (b"LZIP\x01", "lzip"),
+    (b"\x89LZO\0", "lzop"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"\xff\x06\0\0sNaPpY", "snappy"),
     (b"\xff\xfe", "UTF-16 text"),
     (b"\xfe\xff", "UTF-16 text"),
     (b"%PDF-", "PDF"),
@@ -68,11 +86,27 @@ _OTHERS: Final = (
     (b"SQLite format 3\x00", "an SQLite database"),
 )
 """The first bytes of files without lines, and their kind. Only PDF's could begin a line of text or JSON."""
-_TABLES: Final = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro"}
+_TABLES: Final = {
+    ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro", ".br": "brotli", ".lzma": "lzma"
+}  # fmt: skip
 """Kinds that only a name shows: any CSV is also lines, with its heading as the first."""
 _TABLE_FORMATS: Final = ("parquet", "arrow")
 _KINDS: Final = {LENGTH_PREFIXED: VALUES, **dict.fromkeys(_TABLE_FORMATS, RECORDS)}
-_UNPACK: Final = {"bzip2": "bzip2 -dc", "xz": "xz -dc", "lz4": "lz4 -dc", "a zip archive": "unzip -p"}
+_UNPACK: Final = {
+    "bzip2": "bzip2 -dc",
+    "xz": "xz -dc",
+    "lz4": "lz4 -dc",
+    "a zip archive": "unzip -p",
+    "a file of compress": "gzip -dc",
+    "lzip": "lzip -dc",
+    "lzop": "lzop -dc",
+    "a 7-Zip archive": "7z x -so",
+    "a RAR archive": "unrar p -inul",
+    "snappy": "snzip -dc",
+    "brotli": "brotli -dc",
+    "lzma": "xz --format=lzma -dc",
+}
+"""How to unpack what is packed otherwise: as they are, its bytes are not records."""
 _SPARK: Final = {"CSV": "csv", "TSV": "csv", "Parquet": "parquet", "ORC": "orc", "Avro": "avro"}
 
 _FRAME_BYTES: Final = 1 << 20
@@ -316,13 +350,18 @@ def _as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
     kind = next((kind for magic, kind in _OTHERS if head.startswith(magic)), _TABLES.get(suffix))
     if kind:
         raise UsageError(_refusal(name, kind))
-    packed = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
+    packed = _packed_as(head)
     if packed is not None:
         stem = name[: -len(suffix)] if suffix in {".gz", ".zst", ".zstd"} else name
-        return _as_lines(_unpacked(chain([head], pieces), name, packed), stem, form)
+        unpacked = _gunzipped if packed == "gzip" else _unzstd
+        return _as_lines(unpacked(chain([head], pieces), name), stem, form)
     if b"\0" in head[:_HEAD_BYTES]:
         raise UsageError(_refusal(name, "ORC" if head.startswith(b"ORC") else "binary data"))
     return chain([head.removeprefix(_BOM)], pieces)
+
+
+def _packed_as(head: bytes) -> str | None:
+    return next((kind for magic, kind in _PACKED if magic.match(head)), None)
 
 
 def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
@@ -339,7 +378,7 @@ def plain_size(path: object, form: str) -> int | None:
         if not Path(path).is_file():
             return None
         with Path(path).open("rb") as f:
-            packed = form == AUTO and f.read(4).startswith(tuple(_PACKED))
+            packed = form == AUTO and _packed_as(f.read(4)) is not None
             return None if packed else os.fstat(f.fileno()).st_size
     except OSError:
         return None
@@ -378,12 +417,38 @@ class _Pieces:
         self.closed = True
 
 
-def _unpacked(pieces: Iterator[bytes], name: str, kind: str) -> Iterator[bytes]:
+def _gunzipped(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Unpack one or more members. Zeros behind a member are padding, as for gzip."""
+    member, is_whole = zlib.decompressobj(_GZIP), False
+    try:
+        for piece in pieces:
+            rest = piece.lstrip(b"\0") if is_whole else piece
+            while rest:
+                if is_whole:
+                    member = zlib.decompressobj(_GZIP)
+                if data := member.decompress(rest, _BLOCK_BYTES):
+                    yield data
+                is_whole = member.eof
+                rest = member.unused_data.lstrip(b"\0") if is_whole else member.unconsumed_tail
+        if data := member.flush():
+            yield data
+        is_whole = member.eof
+    except zlib.error as e:
+        raise UsageError(f"{name} is gzip, and damaged or cut short ({e})") from e
+    if not is_whole:
+        raise UsageError(f"{name} is gzip, and damaged or cut short (it ends in the middle)")
+
+
+def _unzstd(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
     import pyarrow as pa  # here, since `l0gc upload --help` needs little
 
-    with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), kind) as stream:
+    with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), "zstd") as stream:
         try:
             while piece := stream.read(_BLOCK_BYTES):
                 yield piece
         except OSError as e:
-            raise UsageError(f"{name} is {kind}, and damaged or cut short ({e})") from e
+            if _ZSTD_WINDOW in str(e):
+                raise UsageError(
+                    f"{name} is zstd with a window above 128 MiB: zstd -dc --long=31 {name} | l0gc upload TOPIC - unpacks it"
+                ) from e
+            raise UsageError(f"{name} is zstd, and damaged or cut short ({e})") from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,3 +190,61 @@ def test_a_share_is_known_of_a_file_that_is_what_it_holds(tmp_path: Path) -> Non
     assert (plain_size(str(plain), AUTO), plain_size(str(packed), AUTO)) == (5, None)
     assert plain_size(str(packed), RAW) == Path(packed).stat().st_size
     assert [plain_size(p, AUTO) for p in ("-", "/dev/null", str(tmp_path), str(tmp_path / "none"))] == [None] * 4
+
+
+SKIPPABLE = (0x184D2A50).to_bytes(4, "little") + (4).to_bytes(4, "little") + b"size"
+"""A frame with which files of pzstd begin."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        gzip.compress(LINES) + bytes(1_000_000),
+        gzip.compress(LINES[:7]) + bytes(512) + gzip.compress(LINES[7:]),
+        gzip.compress(b"") + gzip.compress(LINES),
+        SKIPPABLE + zstd(LINES),
+        SKIPPABLE + zstd(LINES[:7]) + SKIPPABLE + zstd(LINES[7:]) + SKIPPABLE,
+    ],
+    ids=["zeros", "zeros-between", "empty-member", "pzstd", "pzstd-frames"],
+)
+def test_padding_and_skippable_frames_are_passed_over(tmp_path: Path, body: bytes) -> None:
+    assert content(write(tmp_path / "in", body)) == LINES
+
+
+@pytest.mark.parametrize("end", [b"x", b"\x1f\x8b", gzip.compress(LINES)[:-1]], ids=["text", "head", "cut"])
+def test_what_follows_a_member_of_gzip_and_is_not_a_whole_one_is_refused(tmp_path: Path, end: bytes) -> None:
+    with ExitStack() as stack:
+        found = opened(write(tmp_path / "in", gzip.compress(LINES) + end), stack)
+        with pytest.raises(UsageError, match="is gzip, and damaged or cut short"):
+            list(found.blocks())
+
+
+def test_a_zstd_window_above_arrows_limit_is_refused_with_the_command_that_unpacks_it(tmp_path: Path) -> None:
+    window = [(exponent << 3).to_bytes(1, "little") for exponent in (17, 21)]  # 128 MiB and 2 GiB, as of --long=31
+    lines = b"one\ntwo\n"
+    block = (len(lines) << 3 | 1).to_bytes(3, "little") + lines
+    fine, large = (b"\x28\xb5\x2f\xfd\0" + w + block for w in window)
+    assert content(write(tmp_path / "fine", fine)) == lines
+    with pytest.raises(UsageError, match=r"above 128 MiB: zstd -dc --long=31 \S+ \| l0gc upload TOPIC - unpacks"):
+        content(write(tmp_path / "large", large))
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "command"),
+    [
+        ("in", b"\x02\x21\x4c\x18", "lz4 -dc"),
+        ("in.Z", b"\x1f\x9d\x90", "gzip -dc"),
+        ("in.lz", b"LZIP\x01", "lzip -dc"),
+        ("in.lzo", b"\x89LZO\0\r\n", "lzop -dc"),
+        ("in.7z", b"7z\xbc\xaf\x27\x1c", "7z x -so"),
+        ("in.rar", b"Rar!\x1a\x07\x01\0", "unrar p -inul"),
+        ("in.sz", b"\xff\x06\0\0sNaPpY", "snzip -dc"),
+        ("in.br", b"\x1b\x03\x08", "brotli -dc"),
+        ("in.lzma", b"\x5d\0\0\x80\0", "xz --format=lzma -dc"),
+    ],
+)
+def test_what_is_packed_is_never_to_be_uploaded_as_raw(tmp_path: Path, name: str, head: bytes, command: str) -> None:
+    path = write(tmp_path / name, head + bytes(range(256)))
+    with ExitStack() as stack, pytest.raises(UsageError, match=rf"{re.escape(command)} \S+ \| l0gc upload") as refused:
+        list(opened(path, stack).blocks())
+    assert "--format raw" not in str(refused.value)
