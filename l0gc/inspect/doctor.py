@@ -311,7 +311,7 @@ def _winners(pool: ThreadPoolExecutor, store: ObjectStore, key: str, etag: str) 
                 store.put_if_match(key, body, etag)
             else:
                 store.put_if_absent(key, body)
-        except (PreconditionFailedError, AmbiguousWriteError):
+        except (PreconditionFailedError, AmbiguousWriteError, ThrottledError):
             return None
         return body
 

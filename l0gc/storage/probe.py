@@ -11,7 +11,7 @@ refused. To send the unquoted form after any 412 could turn a write unconditiona
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from l0gc.errors import (
@@ -21,6 +21,7 @@ from l0gc.errors import (
     PreconditionFailedError,
     StoreError,
     StoreUnfitError,
+    ThrottledError,
 )
 from l0gc.formatting import count
 from l0gc.keys import JUMP
@@ -32,6 +33,8 @@ _NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in 
 """Keys like those of L0, the only ones whose order matters; some stores sort other keys by folder."""
 _TRIES = 5
 """How often conditional writes are tried: a store may answer 409, which means that the request must be sent again."""
+_APART_S = 1.5
+"""How long to wait between two writes of a key, if the store asked to slow down."""
 _RANGED = 40_000
 """The size of an object whose ranges are read: more than a proxy may pass on at once."""
 
@@ -69,17 +72,26 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
 
 
 def _conditions(store: ObjectStore, runtime: Runtime, folder: str, written: list[str]) -> None:
-    """Test conditional writes on a new key, and on another one if an answer is inconclusive."""
+    """Test conditional writes on a new key, and on another one if an answer is inconclusive.
+
+    Some stores (R2) answer 429 to a second write of a key within a second: then each write waits for more than that.
+    """
+    apart_s = 0.0
+
+    def rest() -> None:
+        runtime.clock.sleep(apart_s)
+
     for attempt in range(1, _TRIES + 1):
         key = f"{folder}condition-{attempt}"
         written.append(key)
         try:
-            _conditional_create(store, key)
-            _conditional_replace(store, key)
+            _conditional_create(store, key, rest)
+            _conditional_replace(store, key, rest)
             return
-        except AmbiguousWriteError:
+        except (AmbiguousWriteError, ThrottledError) as e:
             if attempt == _TRIES:
                 raise
+            apart_s = _APART_S if isinstance(e, ThrottledError) else apart_s
         runtime.clock.sleep(runtime.jitter(0.1 * 2**attempt))
 
 
@@ -112,8 +124,9 @@ def _deletes(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
         raise StoreUnfitError(f"the store still lists objects below {folder} that were just deleted")
 
 
-def _conditional_create(store: ObjectStore, key: str) -> None:
+def _conditional_create(store: ObjectStore, key: str, rest: Callable[[], None]) -> None:
     store.put_if_absent(key, b"first")
+    rest()
     with suppress(PreconditionFailedError):
         store.put_if_absent(key, b"second")
         raise StoreUnfitError(
@@ -124,12 +137,13 @@ def _conditional_create(store: ObjectStore, key: str) -> None:
         raise StoreUnfitError("the store refused a conditional create, but still wrote the object")
 
 
-def _conditional_replace(store: ObjectStore, key: str) -> None:
+def _conditional_replace(store: ObjectStore, key: str, rest: Callable[[], None]) -> None:
     etag = store.get(key).etag
     refused: PreconditionFailedError | None = None
     known = store.quotes_etags
     for quoted in (known, not known):
         store.quotes_etags = quoted
+        rest()
         try:
             store.put_if_match(key, b"third", etag)
             break
@@ -143,6 +157,7 @@ def _conditional_replace(store: ObjectStore, key: str) -> None:
         ) from refused
     if store.get(key).body != b"third":
         raise StoreUnfitError("the store does not show a write to the read that follows it")
+    rest()
     with suppress(PreconditionFailedError):
         store.put_if_match(key, b"fourth", etag)
         raise StoreUnfitError(

@@ -13,6 +13,7 @@ from l0gc.errors import (
     PreconditionFailedError,
     StoreError,
     StoreUnfitError,
+    ThrottledError,
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, PutResult, VersionedKey, VersionsDeleted
@@ -237,4 +238,26 @@ def test_a_failed_probe_cleans_up_what_it_wrote() -> None:
     store = MemoryStore(fault=failing(AccessDeniedError("denied"), "scan"))
     with pytest.raises(AccessDeniedError):
         run(store)
+    assert store.objects == {}
+
+
+class TakesOneWriteASecond(MemoryStore):
+    """As R2 for each key: 429 comes before the condition."""
+
+    def _wait(self, key: str) -> None:
+        if key in self.objects and self.clock.ms - self.objects[key].modified_ms < 1000:
+            raise ThrottledError("429")
+
+    def put_if_absent(self, key: str, body: bytes) -> PutResult:
+        self._wait(key)
+        return super().put_if_absent(key, body)
+
+    def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
+        self._wait(key)
+        return super().put_if_match(key, body, etag)
+
+
+def test_a_store_that_takes_one_write_a_second_of_a_key_passes() -> None:
+    store = TakesOneWriteASecond()
+    assert "conditional replace" in probe(store, Runtime(store.clock, random.Random(0)))
     assert store.objects == {}
