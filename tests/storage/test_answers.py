@@ -117,7 +117,7 @@ def test_no_other_document_is_parsed(call: Callable[[S3Store], object], body: by
     with Answering(lambda method, target: (200, body)) as server:
         with pytest.raises(StoreError, match=r"^the store's answer is not S3's: it (is|ends|begins)") as e:
             call(server.store)
-        assert "500" not in str(e.value)
+        assert "500" not in str(e.value).partition("; see")[0]  # the port is behind it
         assert "restore" not in str(e.value)
 
 
