@@ -3,23 +3,34 @@
 A store, a catalog, Spark or a library may repeat in an error what it was sent. So every error message and every log
 record of l0gc passes through here. This removes the values of variables with secret names, the credentials in use,
 secrets registered with `keep_secrets`, and the user and password of any URL.
+
+A setting may hold a secret among other things: `id:secret`, `AccountKey=...;...`, `sv=...&sig=...`, `Bearer ...`, or a JSON
+object. Each part that is secret is removed also where it stands alone, and in the forms in which a protocol sends it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 from weakref import WeakSet
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 8
 """A shorter value may be a word of a message."""
 _USER: Final = re.compile(r"//[^/\s]*@")
-_SECRET: Final = re.compile(r"(?i)SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|ACCESS.KEY|API.KEY")
-_PLACE: Final = re.compile(r"(?i)(_FILE|_PATH|_URI|_URL|_DIR)$")
+_SECRET: Final = re.compile(
+    r"(?i)SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTHORIZATION|COOKIE|SIGNATURE|CONNECTION.STRING|\bsig$|"
+    r"(ACCESS|API|ACCOUNT|PRIVATE|CUSTOMER).?KEY"
+)
+_PLACE: Final = re.compile(r"(?i)([_.-](FILE|PATH|URI|URL|DIR|EXPIRES.AT(.MS)?))$")
+_NAMED: Final = re.compile(r"([A-Za-z_.-]+)=([^;&\s]+)")
+"""A part of a connection string or of a query."""
 _ATTRIBUTES: Final = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
 _values: set[str] = set()
 _credentials: WeakSet[object] = WeakSet()
@@ -45,17 +56,48 @@ def without_secrets(text: str) -> str:
     text = _USER.sub(f"//{HIDDEN}@", text)
     for secret in sorted({s.strip() for s in _secrets()}, key=len, reverse=True):
         if len(secret) >= _SHORTEST:
-            for form in (secret, quote(secret, safe="", errors="replace")):
+            for form in _forms_of(secret):
                 text = text.replace(form, HIDDEN)
     return text
 
 
+def _forms_of(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, as part of a URL or a form, in JSON, and as HTTP's basic authentication."""
+    yield secret
+    yield quote(secret, safe="", errors="replace")
+    yield quote_plus(secret, errors="replace")
+    yield json.dumps(secret)[1:-1]
+    if ":" in secret:
+        yield base64.b64encode(secret.encode(errors="replace")).decode()
+
+
+def _parts_of(secret: str) -> Iterator[str]:
+    """Yield the parts of a secret value that are secret on their own."""
+    yield from secret.partition(":")[2:]
+    yield from (value for name, value in _NAMED.findall(secret) if is_secret(name))
+    if secret.lower().startswith(("bearer ", "basic ")):
+        yield secret.split(" ", 1)[1]
+
+
+def _inside(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a setting, each with its name: also those of nested settings, and of JSON in a text."""
+    if isinstance(value, str):
+        yield name, value
+        if value.lstrip().startswith("{"):
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _inside(str(key), inner)
+
+
 def _secrets_of(settings: Mapping[str, object]) -> Iterator[str]:
     """Yield the secret values, and the user and password of an address, however malformed it is."""
-    for name, value in settings.items():
-        if isinstance(value, str):
+    for setting, content in settings.items():
+        for name, value in _inside(setting, content):
             if is_secret(name):
                 yield value
+                yield from _parts_of(value)
             user, _, password = value.rpartition("@")[0].rpartition("/")[2].partition(":")
             if password:
                 yield from (f"{user}:{password}", password)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import http.server
+import importlib
 import json
+import re
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import pytest
 
 from l0gc.cli.main import APART, acts
 from l0gc.errors import L0gcError
 from l0gc.integrations.iceberg.configuration import catalog_properties
-from l0gc.redaction import keep_secrets, without_secrets
+from l0gc.redaction import is_secret, keep_secrets, without_secrets
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.cli.test_refused import ARGUMENTS, FILE
@@ -30,8 +34,20 @@ PLANTED = {
     "PYICEBERG_CATALOG__LAKE__URI": "postgres:/ann:planted-uri-word@127.0.0.1:9/lake",
     "PYICEBERG_CATALOG__LAKE__TOKEN": "planted-catalog-token",
     "PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY": "planted-lake-key",
+    "PYICEBERG_CATALOG__LAKE__CREDENTIAL": "planted-client:planted+client/secret",
+    "PYICEBERG_CATALOG__LAKE__HEADER__AUTHORIZATION": "Bearer planted-bearer-word",
+    "PYICEBERG_CATALOG__LAKE__ADLS__CONNECTION_STRING": "Name=lake;AccountKey=planted/account+key==;Suffix=x",
+    "PYICEBERG_CATALOG__LAKE__ADLS__SAS_TOKEN": "sv=2024&sig=planted%2Fsignature%3D&se=2030",
+    "PYICEBERG_CATALOG__LAKE__GCS__OAUTH2__TOKEN": "planted-gcs-token",
+    "PYICEBERG_CATALOG__LAKE__AUTH": json.dumps({"type": "basic", "basic": {"password": 'planted "basic" word'}}),
 }
-WORDS = [v.rpartition("@")[0].rpartition(":")[2] if "@" in v else v for v in PLANTED.values()]
+PARTS = [
+    *("planted+client/secret", "planted%2Bclient%2Fsecret", "cGxhbnRlZC1jbGllbnQ6cGxhbnRlZCtjbGllbnQvc2VjcmV0"),
+    *("planted-bearer-word", "planted/account+key==", "planted%2Fsignature%3D"),
+    *('planted "basic" word', 'planted \\"basic\\" word', "planted+%22basic%22+word", "planted%20%22basic%22%20word"),
+]
+"""The parts of the values above that are secret alone, in the forms in which protocols send them."""
+WORDS = [*(v.rpartition("@")[0].rpartition(":")[2] if "@" in v else v for v in PLANTED.values()), *PARTS]
 OTHERS = {
     "verify": ["--engine local"],
     "table drop": ["events --yes"],
@@ -67,9 +83,9 @@ class _Repeats(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        said = " ".join([*self.headers.values(), *PLANTED.values()])
-        body = f"<Error><Code>Odd</Code><Message>{said}</Message></Error>".encode()
+        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode(errors="replace")
+        said = " ".join([*self.headers.values(), *PARTS, *PLANTED.values(), sent])
+        body = f"<Error><Code>Odd</Code><Message>{escape(said)}</Message></Error>".encode()
         self.send_response(400)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -201,3 +217,56 @@ def test_what_is_secret_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     keep_secrets({"token": "of-a-catalog"})
     said = without_secrets("hush-hush of-a-catalog /var/run/token main http://ann:pw@host/x")
     assert said == "*** *** /var/run/token main http://***@host/x"
+
+
+HARMLESS = {
+    *(
+        "s3.sse-kms-key-id",
+        "gcp.bigquery.credential-file",
+        "gcs.oauth2.token-expires-at",
+        "auth",
+        "auth.manager",
+        "key",
+    ),
+    *(
+        "hive.kerberos-authentication",
+        "adls.blob-storage-authority",
+        "adls.dfs-storage-authority",
+        "vended-credentials",
+    ),
+    *("oauth2-server-uri",),
+}
+"""Names of properties that sound like secrets: of places, of ways, and of what has its own names inside."""
+SOUND = re.compile(r"key|secret|token|credential|password|auth|connection")
+
+
+def names_of_pyiceberg() -> set[str]:
+    """Every property that the installed PyIceberg names."""
+    parts = ("io", "catalog", *(f"catalog.{kind}" for kind in ("rest", "sql", "glue", "dynamodb", "hive")))
+    found = set[str]()
+    for part in parts:
+        with suppress(ImportError):
+            constants = vars(importlib.import_module(f"pyiceberg.{part}")).items()
+            found |= {v for n, v in constants if n.isupper() and isinstance(v, str) and re.fullmatch(r"[a-z0-9.-]+", v)}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(n for n in names_of_pyiceberg() - HARMLESS if SOUND.search(n)))
+def test_every_property_of_pyiceberg_that_holds_a_secret_is_removed(name: str) -> None:
+    value = f"planted:of-{name}"
+    keep_secrets({name: value})
+    assert without_secrets(f"sent {value} and {value.partition(':')[2]}") == "sent *** and ***"
+
+
+def test_every_secret_of_botocore_is_removed() -> None:
+    """Its settings, its credentials' fields, and the parameters of requests that its models mark as sensitive."""
+    from botocore.credentials import ReadOnlyCredentials
+    from botocore.loaders import Loader
+
+    model = Loader().load_service_model("s3", "service-2")
+    shapes = {name for name, shape in model["shapes"].items() if shape.get("sensitive")}
+    members = {m for s in model["shapes"].values() for m, of in s.get("members", {}).items() if of["shape"] in shapes}
+    names = {*ReadOnlyCredentials._fields} - {"account_id"} | {"aws_secret_access_key", "aws_session_token"} | members
+    assert "SSECustomerKey" in names
+    of_kms = {n for n in names if "KMS" in n or n == "KeyId"}  # names of keys, which are no keys
+    assert [n for n in sorted(names - of_kms) if not is_secret(n)] == []
