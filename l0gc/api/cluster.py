@@ -386,6 +386,7 @@ class Cluster:
         before_offset: int | None = None,
         before_time_ms: int | datetime | None = None,
         dry_run: bool = False,
+        confirm: Callable[[ExpireResult], None] | None = None,
     ) -> ExpireResult:
         """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
 
@@ -393,6 +394,8 @@ class Cluster:
             before_offset: the first offset to keep; -1 to delete all present records.
             before_time_ms: keep the first record with this timestamp or a later one, and all after it.
             dry_run: delete nothing; the result shows what a run would delete.
+            confirm: called with what would be deleted, if anything. If it raises an error, nothing is deleted. Nothing else
+                is deleted afterwards, whatever lands in the meantime.
         """
         from l0gc.streamlog.delete_records import delete_records
 
@@ -404,6 +407,7 @@ class Cluster:
             before_time_ms=cast("int | None", before_time_ms),
             dry_run=dry_run,
             shown=PARTITIONS_SHOWN,
+            confirm=confirm,
         )
         return checked(result)
 

@@ -139,6 +139,7 @@ class Topics(Group):
         retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
         value_schema: dict[str, Any] | str | None = None,
+        revision: int | None = None,
     ) -> AlteredTopic:
         """Change the settings of a topic that are given. As `l0gc topic alter`.
 
@@ -147,10 +148,11 @@ class Topics(Group):
             retention_bytes: how many bytes of L1 each partition keeps; -1 and None as above.
             value_schema: the columns from now on, as for `create`. It must name all present columns. It may add some, and
                 widen types: int to long, float to double, a decimal to more digits.
+            revision: change only the topic of this revision, not another one of its name.
         """
         columns = () if value_schema is None else columns_of(value_schema)
         retention = _retention(retention_ms, retention_bytes)
-        topic, altered = topics.alter_topic(self._handles(), name, retention, columns)
+        topic, altered = topics.alter_topic(self._handles(), name, retention, columns, revision)
         return AlteredTopic(**asdict(topic), altered=altered)
 
     def alter_defaults(
@@ -165,9 +167,13 @@ class Topics(Group):
         now, altered = topics.alter_defaults(self._handles(), _retention(retention_ms, retention_bytes))
         return AlteredDefaults(now.ms, now.bytes, altered)
 
-    def delete(self, name: str) -> RemovedTopic:
-        """Delete a topic: it accepts no more records, and no longer holds M back. As `l0gc topic delete`."""
-        topic, broken = topics.delete_topic(self._handles(), name)
+    def delete(self, name: str, *, revision: int | None = None) -> RemovedTopic:
+        """Delete a topic: it accepts no more records, and no longer holds M back. As `l0gc topic delete`.
+
+        Args:
+            revision: delete only the topic of this revision, not another one of its name.
+        """
+        topic, broken = topics.delete_topic(self._handles(), name, revision)
         return checked(RemovedTopic(**asdict(topic), broken=broken))
 
     def list(self) -> TopicList:

@@ -149,12 +149,14 @@ def alter(
         raise UsageError("nothing to change: give --retention, --retention-bytes or --value-schema")
     if defaults and schema is not None:
         raise UsageError("a value schema belongs to one topic: name the topic instead of --defaults")
+    # What is confirmed holds for this topic, and not for another one that gets its name meanwhile.
+    revision = None if name is None or yes else cluster.handles().controller.snapshot().topic(name).revision
     if not yes and (
         lost := _lost(cluster, name, RetentionSettings(retention["retention_ms"], retention["retention_bytes"]))
     ):
         asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
     if name is not None:
-        alter_it = partial(cluster.topics.alter, name, value_schema=schema, **retention)
+        alter_it = partial(cluster.topics.alter, name, value_schema=schema, revision=revision, **retention)
         out.finish(alter_it, lambda t: [f"topic {t.name}: {_line(t)}"])
         return
     out.finish(
@@ -164,15 +166,19 @@ def alter(
 
 
 def _lost(cluster: Cluster, name: str | None, wanted: RetentionSettings) -> str:
-    """Return what the next expiry would delete with these settings; empty if that is at most half of each topic."""
+    """Return what the next expiry would delete with these settings; empty if that is at most half of each topic, and all
+    could be counted.
+    """
     from l0gc.streamlog.level_one.expire import losses
 
-    found = losses(cluster.handles(), name, wanted)
+    found, unknown = losses(cluster.handles(), name, wanted)
     much = [loss for loss in found if 2 * loss.records > loss.there]
+    uncounted = f" that cannot be counted ({unknown[0]})" if unknown else ""
     if not much:
-        return ""
-    first, others = much[0], f", and so of {count(len(much) - 1, 'other topic')}" if much[1:] else ""
-    return f"{first.records:,} of the {count(first.there, 'record')} of topic {first.topic}{others}"
+        return f"records{uncounted}" if uncounted else ""
+    others = f", and so of {count(len(much) - 1, 'other topic')}" if much[1:] else ""
+    more = f", and records{uncounted}" if uncounted else ""
+    return f"{much[0].records:,} of the {count(much[0].there, 'record')} of topic {much[0].topic}{others}{more}"
 
 
 @topic_command.command("delete")
@@ -187,11 +193,13 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
       l0gc topic delete events
       l0gc topic delete events --yes
     """
+    revision = None
     if not yes:
+        revision = cluster.handles().controller.snapshot().topic(name).revision
         what = f"{_what_goes(cluster, name)}; its records can then no longer be read, and their objects are deleted"
         asked(out, cluster, "delete", what)
     out.finish(
-        lambda: cluster.topics.delete(name),
+        lambda: cluster.topics.delete(name, revision=revision),
         lambda t: [
             f"topic {t.name} (revision {t.revision}) deleted; closed in "
             f"{count(len(t.journals) - len(t.broken), 'journal')}"
@@ -386,10 +394,16 @@ def delete_records_command(
     if (partition is None) != all_partitions:
         raise UsageError("give the partitions: either --partition N or --all-partitions")
     before = moment_of(cluster, before_time)
-    delete = partial(cluster.delete_records, topic, partition, before_offset=before_offset, before_time_ms=before)
-    if not yes and not dry_run and (plan := delete(dry_run=True)).records:
+
+    def confirm(plan: ExpireResult) -> None:
         what = f"{count(plan.records, 'record')} of {count(plan.partitions, 'partition')} of topic {topic}"
-        asked(out, cluster, "delete", f"{what} for good")
+        left_out = f", and leaves others out ({plan.errors[0]})" if plan.errors else ""
+        asked(out, cluster, "delete", f"{what} for good{left_out}")
+
+    delete = partial(
+        cluster.delete_records, topic, partition,
+        before_offset=before_offset, before_time_ms=before, confirm=None if yes else confirm,
+    )  # fmt: skip
     out.finish(partial(delete, dry_run=dry_run), _expired)
 
 

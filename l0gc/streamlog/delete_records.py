@@ -2,11 +2,14 @@
 
 The new log start offsets are decided once, from the partitions' offsets at the beginning; a time stands for the first
 record that is not older. Then each log start offset moves up, by the rules of `level_one/expire.py`. If one of the
-requested partitions has too few records, nothing is deleted.
+requested partitions has too few records, nothing is deleted. A caller may confirm what was decided. Nothing is decided
+again after that, so what lands in the meantime stays.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -33,6 +36,7 @@ def delete_records(
     before_time_ms: int | None = None,
     dry_run: bool = False,
     shown: int = 0,
+    confirm: Callable[[ExpireResult], None] | None = None,
 ) -> ExpireResult:
     """Delete the records before an offset, or before the first record of a time, in one partition or in all.
 
@@ -40,6 +44,7 @@ def delete_records(
         before_offset: the first offset that stays; `HIGH_WATERMARK` for all current records.
         before_time_ms: keep the first record whose timestamp is not older, and all after it. dry_run, shown: see
             `expire`.
+        confirm: called with what would be deleted, if anything; what it raises is raised, and nothing is deleted.
 
     Raises:
         OffsetOutOfRangeError: a partition has fewer records; nothing was deleted.
@@ -74,11 +79,18 @@ def delete_records(
         further = there & (wanted[at] > known.log_start)
         return known.partitions[further], wanted[at[further]]
 
-    result = run_expiry(cluster, [target], of_journal, dry_run, shown)
-    left_out = (
+    left_out = [
         f"partition {target.id(p)}: {e}; its records stay until that object is restored from a version or a backup, or they "
         "are given up (docs/operate-lost.md)"
         for p, e in sorted(unreadable.items())
-    )
+    ]
+    if confirm is not None and not dry_run:
+        plan = run_expiry(cluster, [target], of_journal, dry_run=True, shown=sys.maxsize)
+        planned = np.isin(partitions, [start.partition for start in plan.starts])
+        partitions, wanted = partitions[planned], wanted[planned]
+        if plan.records:
+            plan.errors = [*left_out, *plan.errors]
+            confirm(plan)
+    result = run_expiry(cluster, [target], of_journal, dry_run, shown)
     result.errors = [*left_out, *result.errors]
     return result

@@ -139,11 +139,17 @@ def create_topic(
 
 
 def alter_topic(
-    cluster: Handles, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+    cluster: Handles,
+    name: str,
+    retention: RetentionSettings,
+    columns: Sequence[ValueColumn] = (),
+    revision: int | None = None,
 ) -> tuple[Topic, bool]:
-    """Return the topic afterwards, and whether it was altered now. See `create_topic` for the errors."""
+    """Return the topic afterwards, and whether it was altered now. See `create_topic` for the errors, and
+    `ControllerState.topic` for the revision.
+    """
     refuse_if_set_back(cluster)
-    return cluster.controller.alter_topic(name, retention, columns)
+    return cluster.controller.alter_topic(name, retention, columns, revision)
 
 
 def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Retention, bool]:
@@ -292,16 +298,16 @@ def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
     return InferredSchema(fields_json(evolved(None, columns).columns))
 
 
-def delete_topic(cluster: Handles, name: str) -> tuple[Topic, list[LogFailure]]:
+def delete_topic(cluster: Handles, name: str, revision: int | None = None) -> tuple[Topic, list[LogFailure]]:
     """Delete the topic and close it in its journals; return those in which that failed, where housekeeping tries
     again.
 
     Raises:
-        NotFoundError: it does not exist.
+        NotFoundError: it does not exist, or not with this revision.
         EpochRegressionError: what is published is above the cluster epoch.
     """
     refuse_if_set_back(cluster)
-    topic = cluster.controller.delete_topic(name)
+    topic = cluster.controller.delete_topic(name, revision)
 
     def close(journal: int) -> LogFailure | None:
         try:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from l0gc.errors import OffsetOutOfRangeError, UsageError
+from l0gc.errors import AccessDeniedError, OffsetOutOfRangeError, StoreError, UsageError
+from l0gc.keys import journal_log
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import name_bytes
-from l0gc.streamlog.level_one.expire import NewStart
+from l0gc.streamlog.level_one.expire import ExpireResult, NewStart
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.reader import read_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.journal import edit, l1_rows
-from tests.support.memory_store import memory_cluster, topic_in_memory
+from tests.support.memory_store import another_process, failing, memory_cluster, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import files, put, reconcile
 from tests.support.verify import put_l1
@@ -131,3 +133,48 @@ def test_a_merge_between_the_reading_and_the_entry_hinders_no_deletion(monkeypat
     assert (result.records, result.l1_objects, result.lost) == (15, 0, 0)
     assert values(cluster, topic, 0) == list(range(15, 40))
     assert len(np.unique(handle.state.dropped["name"])) == len(handle.state.dropped) == 4
+
+
+@pytest.mark.parametrize("place", [{"before_offset": HIGH_WATERMARK}, {"before_time_ms": 1 << 50}])
+def test_what_lands_after_a_deletion_was_confirmed_stays(place: dict[str, Any]) -> None:
+    cluster = topic_in_memory(2)
+    put(cluster, "events", {0: [b"a", b"b"]})
+    confirmed: list[int] = []
+
+    def confirm(plan: ExpireResult) -> None:
+        confirmed.append(plan.records)
+        put(another_process(cluster), "events", {0: [b"c"], 1: [b"d"] * 4})
+
+    result = delete_records(cluster, "events", confirm=confirm, **place)
+    assert (confirmed, result.records) == ([2], 2)
+    found = read_topic(another_process(cluster, 2), cluster.controller.snapshot().topic("events"))
+    assert [r.value for r in found] == [b"c", *[b"d"] * 4]
+
+
+def test_nothing_is_deleted_if_the_answer_is_no() -> None:
+    cluster = topic_in_memory()
+    put(cluster, "events", {0: [b"a"]})
+
+    def refuse(plan: ExpireResult) -> None:
+        raise UsageError("no")
+
+    with pytest.raises(UsageError, match="no"):
+        delete_records(cluster, "events", before_offset=HIGH_WATERMARK, confirm=refuse)
+    (record,) = read_topic(cluster, cluster.controller.snapshot().topic("events"))
+    assert record.value == b"a"
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_no_more_is_deleted_than_was_confirmed_whenever_the_store_refuses_a_journal(after: int) -> None:
+    cluster = topic_in_memory(2, 2)
+    put(cluster, "events", {0: [b"a"], 1: [b"b"]})
+    store_of(cluster).fault = failing(AccessDeniedError("403"), "get", journal_log(1), after=after, times=1)
+    confirmed: list[int] = []
+    with suppress(StoreError):
+        result = delete_records(
+            another_process(cluster),
+            "events",
+            before_offset=HIGH_WATERMARK,
+            confirm=lambda plan: confirmed.append(plan.records),
+        )
+        assert result.records <= confirmed[0]

@@ -222,18 +222,25 @@ class Controller:
             return self.replica.state.topic(name), created
 
     def alter_topic(
-        self, name: str, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+        self,
+        name: str,
+        retention: RetentionSettings,
+        columns: Sequence[ValueColumn] = (),
+        revision: int | None = None,
     ) -> tuple[Topic, bool]:
         """Return the altered topic, and whether this call altered it. See `decide_alter_topic`.
 
         A new value schema's number and field ids are reserved before the entry is appended, so that a log restored from a
         backup does not give them again.
+
+        Raises:
+            NotFoundError: it does not exist, or not with this revision.
         """
 
         given = self._reserve(NOTHING_GIVEN) if columns else NOTHING_GIVEN
 
         def decide(state: ControllerState) -> entries.AlterTopic | None:
-            entry = decide_alter_topic(state, name, retention, columns, given)
+            entry = decide_alter_topic(state, state.topic(name, revision).name, retention, columns, given)
             if columns and entry is not None and entry.value_schema is not None:
                 self._reserve(numbers_of(entry.value_schema))
             return entry
@@ -269,7 +276,7 @@ class Controller:
 
         return self._propose(decide)
 
-    def delete_topic(self, name: str) -> Topic:
+    def delete_topic(self, name: str, revision: int | None = None) -> Topic:
         """Delete the topic; its journals still need their `closed` entry.
 
         Raises:
@@ -278,7 +285,7 @@ class Controller:
         topics: list[Topic] = []
 
         def decide(state: ControllerState) -> entries.DeleteTopic:
-            topics.append(state.topic(name, topics[0].revision if topics else None))
+            topics.append(state.topic(name, topics[0].revision if topics else revision))
             return entries.DeleteTopic(name, topics[0].revision)
 
         self._propose(decide)

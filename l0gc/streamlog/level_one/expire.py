@@ -14,13 +14,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from l0gc.errors import StoreError
+from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
@@ -149,8 +150,15 @@ class Loss(NamedTuple):
     there: int
 
 
-def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> list[Loss]:
-    """Return what the next expiry would delete of topics that keep less with these settings, the most first.
+class Losses(NamedTuple):
+    """What the next expiry would delete, the most first, and why that is not known of some journals or partitions."""
+
+    found: list[Loss]
+    unknown: list[str]
+
+
+def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> Losses:
+    """Return what the next expiry would delete of topics that keep less with these settings.
 
     Args:
         name: the topic that gets the settings; None for the cluster, and with it all topics without their own.
@@ -171,14 +179,20 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> l
         after = msgspec.structs.replace(before, topics=before.topics | {name: altered})
     changed = [t for t in after.topics.values() if after.retention(t) != before.retention(before.topics[t.name])]
     found = Counter[str]()
-    for start in _expire(cluster, after, changed, dry_run=True, shown=sys.maxsize).starts:
+    planned = _expire(cluster, after, changed, dry_run=True, shown=sys.maxsize)
+    for start in planned.starts:
         found[start.topic] += start.log_start_offset - start.previous
 
     def there(topic: Topic) -> int:
-        states = (cluster.journal(journal).state for journal in topic.journals)
-        return sum(s.topic(topic.revision).totals().records for s in states)
+        records = 0
+        for journal in topic.journals:
+            with suppress(CorruptObjectError, StoreError):  # what cannot be read is among the errors
+                records += cluster.journal(journal).state.topic(topic.revision).totals().records
+        return records
 
-    return [Loss(name, records, there(after.topics[name])) for name, records in found.most_common()]
+    return Losses(
+        [Loss(name, records, there(after.topics[name])) for name, records in found.most_common()], planned.errors
+    )
 
 
 def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:

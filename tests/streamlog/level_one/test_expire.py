@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.errors import NotFoundError, SafetyError, StoreError
+from l0gc.errors import AccessDeniedError, NotFoundError, SafetyError, StoreError
+from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import Retention
 from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.expire import NewStart, expire, starts_by_retention
+from l0gc.streamlog.level_one.expire import NewStart, expire, losses, starts_by_retention
 from l0gc.streamlog.reader import read_topic
+from l0gc.streamlog.topics import alter_topic, create_topic, delete_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.ingest import upload, write
 from tests.support.journal import l1_row, l1_rows
-from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_cluster, store_of, topic_in_memory
+from tests.support.memory_store import (
+    FakeClock,
+    MemoryStore,
+    another_process,
+    failing,
+    memory_cluster,
+    store_of,
+    topic_in_memory,
+)
 from tests.support.reconcile import files, put, reconcile
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
@@ -233,3 +244,32 @@ def test_one_reply_that_is_weeks_ahead_deletes_nothing() -> None:
     store.wrong = []
     assert expire(cluster).partitions == 0
     assert [r.value for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))] == [b"a"]
+
+
+def test_what_a_shorter_retention_deletes_of_a_journal_that_cannot_be_read_is_unknown() -> None:
+    """The guard of `topic alter` asks then, too."""
+    cluster = topic_in_memory(2, 2)
+    put(cluster, "events", {0: [b"a"], 1: [b"b"]})
+    reconcile(cluster)
+    assert losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0)).unknown == []
+    store_of(cluster).fault = failing(AccessDeniedError("403"), "get", journal_log(1))
+    found, unknown = losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0))
+    assert [(loss.topic, loss.records, loss.there) for loss in found] == [("events", 1, 1)]
+    assert unknown == ["journal 1: 403"]
+
+
+CHANGES: dict[str, Callable[[Handles, int], object]] = {
+    "delete": lambda cluster, revision: delete_topic(cluster, "events", revision),
+    "alter": lambda cluster, revision: alter_topic(cluster, "events", RetentionSettings(1, 1), revision=revision),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_confirmed_for_a_topic_is_not_done_to_another_one_of_its_name(change: str) -> None:
+    cluster = topic_in_memory()
+    confirmed = cluster.controller.snapshot().topic("events").revision
+    delete_topic(another_process(cluster), "events", confirmed)
+    create_topic(another_process(cluster, 2), "events", 1)
+    with pytest.raises(NotFoundError, match=r"was deleted, and created again .*; the new topic was left as it is"):
+        CHANGES[change](cluster, confirmed)
+    assert cluster.controller.snapshot().topic("events").retention_ms is None
