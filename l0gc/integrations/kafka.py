@@ -11,7 +11,7 @@ twice. Keys, headers and create times are kept.
 **Each partition.** A partition that Kafka's topic gets while the bridge runs is copied from its first record. If the topic
 of l0gc has fewer partitions, the bridge ends with an error.
 
-**No position of another time** (hazard 33). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
+**No position of another time** (hazards 33, 38 and 40). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
 which a topic that is made again does not keep, are in the names of the producer and of the consumer group. If Kafka does not
 have the position, if its topic is made again while it is read, or if no position is remembered for a partition that has
 records, the bridge ends with an error. Only `--from-beginning` has it begin anywhere else.
@@ -22,6 +22,8 @@ The way back copies what is there, and ends. If it is run again it sends everyth
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import re
 import signal
 import sys
@@ -31,6 +33,7 @@ from contextlib import closing
 from types import FrameType
 from typing import Any, Final
 
+import msgspec
 from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_NOT_AVAILABLE,
@@ -47,6 +50,7 @@ from confluent_kafka.admin import AdminClient
 import l0gc
 from l0gc.api import Record
 from l0gc.errors import L0gcError, NotFoundError, SafetyError, UsageError
+from l0gc.storage.entry import Place
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 
 BATCH: Final = 10_000
@@ -98,7 +102,7 @@ def to_l0gc(
         consumer = Consumer(
             {
                 "bootstrap.servers": servers,
-                "group.id": f"l0gc-{topic}-{described.topic_id}-{of_source}",
+                "group.id": f"l0gc-{topic}-{described.topic_id}-{of_source}-{_digest(cluster.url)}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
             }
@@ -116,7 +120,7 @@ def to_l0gc(
                 wanted = [TopicPartition(source, p) for p in partitions]
                 # In Kafka there are those of partitions in which l0gc remembers no position any more, too.
                 for p in consumer.committed(wanted, _ANSWER_S) if wanted else ():
-                    if p.offset >= 0:
+                    if p.offset >= 0 and sender.holds(p.partition, _place_of(p.metadata)):
                         positions.setdefault(p.partition, p.offset)
                 missing = sorted(filled.intersection(partitions) - positions.keys())
                 if missing and not from_beginning:
@@ -141,7 +145,7 @@ def to_l0gc(
                     partitions += new
                     look_at = time.monotonic() + LOOK_S
                 if positions and time.monotonic() >= commit_at:
-                    offsets = [TopicPartition(source, p, at) for p, at in positions.items()]
+                    offsets = [TopicPartition(source, p, at, json.dumps(sender.end(p))) for p, at in positions.items()]
                     consumer.commit(offsets=offsets, asynchronous=False)
                     sender.send([], {})
                     commit_at = time.monotonic() + _COMMIT_S
@@ -161,6 +165,19 @@ def to_l0gc(
                 sender.send(map(_record_of, messages), ends)
                 positions |= ends
                 commit_at = 0.0
+
+
+def _digest(url: str) -> str:
+    """Return what tells the consumer group of a cluster from that of its copy at another URL (hazard 40)."""
+    return hashlib.sha256(url.encode()).hexdigest()[:8]
+
+
+def _place_of(metadata: str | None) -> Place:
+    """Return the place that was committed with a position; one that no journal holds if there is none."""
+    try:
+        return msgspec.json.decode(metadata or "", type=Place)
+    except msgspec.DecodeError:
+        return Place(1 << 62)
 
 
 def _partitions(servers: str, source: str) -> tuple[list[int], str]:

@@ -25,7 +25,9 @@ import l0gc
 from l0gc.api import Record
 from l0gc.errors import NotFoundError, SafetyError, UsageError
 from l0gc.integrations import kafka as bridge
+from l0gc.keys import JOURNALS
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.journal import apply
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +152,36 @@ def test_a_bridge_whose_positions_are_forgotten_goes_on_at_the_offsets_that_it_c
     produce(producer, 100, 200)
     bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: landed >= 100)
     assert in_l0gc(url) == expected(200)
+
+
+def test_a_position_in_kafka_of_a_journal_that_was_set_back_is_not_followed(
+    kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has forgotten the producer, and has grown past the place of the last commit."""
+    producer, servers = kafka
+    produce(producer, 0, 100)
+    to_l0gc(servers, url, 100)
+    with l0gc.open(url) as cluster:
+        copy = copy_of(cluster.store, JOURNALS)
+    produce(producer, 100, 200)
+    to_l0gc(servers, url, 100)
+    to_l0gc(servers, url, 0)
+    monkeypatch.setattr(apply, "PRODUCER_EXPIRY_MS", 0)
+    monkeypatch.setattr(apply, "_EXPIRY_STEP_MS", 0)
+    with l0gc.open(url) as cluster:
+        lost = copy_of(cluster.store, JOURNALS)
+        cluster.store.delete([key for key in lost if key not in copy])
+    with l0gc.open(url) as cluster:
+        time.sleep(2.1)
+        for _ in range(5):
+            cluster.advance_epoch()
+            cluster.housekeep(barrier=True)
+    with pytest.raises(SafetyError, match="has records, but no position"):
+        to_l0gc(servers, url, 0)
+
+
+def copy_of(store: ObjectStore, prefix: str) -> set[str]:
+    return {key for page in store.scan(prefix) for key in page.keys}
 
 
 def test_a_header_of_the_bridges_own_name_and_any_create_time_come_back_as_they_were(

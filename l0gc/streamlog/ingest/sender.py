@@ -21,6 +21,7 @@ import numpy as np
 
 from l0gc.errors import InvalidProducerEpochError, UsageError
 from l0gc.operations import EARLY_MS, checked_value
+from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Records, pack_records
@@ -80,6 +81,14 @@ class Sender:
             progress = progress_of(self._producers(partition), self._input(partition))
             if progress is not None:
                 self.positions[partition] = progress.landed
+
+    def end(self, partition: int) -> Place:
+        """Return the place in the partition's journal behind which nothing of this sender has landed."""
+        return self._cluster.journal(self._topic.journal_of(partition)).replica.end
+
+    def holds(self, partition: int, place: Place) -> bool:
+        """Return whether the partition's journal has the entry at a noted place, see `Replica.holds`."""
+        return self._cluster.journal(self._topic.journal_of(partition)).replica.holds(place)
 
     def _input(self, partition: int) -> str:
         return f"{self._name}/{self._topic.topic_id}/{partition}"
