@@ -11,7 +11,7 @@ twice. Keys, headers and create times are kept.
 **Each partition.** A partition that Kafka's topic gets while the bridge runs is copied from its first record. If the topic
 of l0gc has fewer partitions, the bridge ends with an error.
 
-**No position of another time** (hazards 33, 38 and 40). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
+**No position of another time** (hazard 33). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
 which a topic that is made again does not keep, are in the names of the producer and of the consumer group. If Kafka does not
 have the position, if its topic is made again while it is read, or if no position is remembered for a partition that has
 records, the bridge ends with an error. Only `--from-beginning` has it begin anywhere else.
