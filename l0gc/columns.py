@@ -59,6 +59,12 @@ def uncut(column: pa.Array) -> tuple[Any, memoryview]:
     return sizes, memoryview(content or b"")[int(ends[0]) : int(ends[len(column)])]
 
 
+def lengths(column: pa.Array) -> Any:
+    """Return the sizes of a column's byte strings, 0 for null."""
+    sizes = np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1])
+    return sizes.astype(np.int64) if not column.null_count else np.where(is_valid(column), sizes, 0).astype(np.int64)
+
+
 def bitmap(here: Any) -> pa.Buffer | None:
     """Return a column's validity bitmap: which values are not null; None if all are present."""
     return None if here.all() else pa.py_buffer(np.packbits(here, bitorder="little"))

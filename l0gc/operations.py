@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin, g
 import msgspec
 
 from l0gc.errors import UsageError
+from l0gc.limits import MAX_BATCH_BYTES
 
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
@@ -354,7 +355,7 @@ class Upload(Operation, frozen=True, kw_only=True):
     timestamp_field: str | None = None
     timestamp_unit: TimestampUnit | None = None
     producer: str | None = None
-    batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)] = 4 * MIB
+    batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH_BYTES)] = 4 * MIB
     format: Literal["auto", "raw", "length-prefixed", "parquet", "arrow"] = "auto"
 
 

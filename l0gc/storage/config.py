@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from l0gc.errors import UsageError
+from l0gc.limits import MAX_KEY_BYTES, MAX_PREFIX_BYTES
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -111,6 +112,11 @@ class StoreConfig:
         if prefix and {"", ".", ".."}.intersection(prefix.split("/")):
             raise UsageError(f"URL {url!r}: no part of the prefix may be empty, '.' or '..'")
         prefix = f"{prefix}/" if prefix else ""
+        if (size := len(prefix.encode())) > MAX_PREFIX_BYTES:
+            raise UsageError(
+                f"the prefix of URL {url!r} has {size} bytes, more than {MAX_PREFIX_BYTES}, which leave room "
+                f"for l0gc's keys in the {MAX_KEY_BYTES} of a key: use a shorter one"
+            )
         return cls(parts.netloc, prefix, endpoint_url or None, region, profile, sse or None, sse_kms_key_id or None)
 
     @property

@@ -21,16 +21,10 @@ import msgspec
 import zstandard
 
 from l0gc.errors import CorruptObjectError, ProtocolError
+from l0gc.limits import CHECKPOINT_LIMIT, ENTRY_LIMIT, SMALL_LIMIT
 
 T = TypeVar("T")
 
-ENTRY_LIMIT: Final = 64 << 20
-"""The largest unpacked size of an entry; a group commit makes entries of about 1 MiB."""
-CHECKPOINT_LIMIT: Final = 1 << 30
-"""The largest unpacked size of a checkpoint: some ten million unreconciled extents."""
-
-SMALL_LIMIT: Final = 4 << 20
-"""The largest size of any other object of `l0gc/`. With 9,999 journals, the published M takes 700 KB."""
 _AROUND: Final = 1024
 """The largest overhead of an object around its content."""
 

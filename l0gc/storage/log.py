@@ -42,19 +42,10 @@ from l0gc.errors import (
     ThrottledError,
 )
 from l0gc.events import event
+from l0gc.limits import CHECKPOINT_LIMIT, ENTRY_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import (
-    CHECKPOINT_LIMIT,
-    ENTRY_LIMIT,
-    WRITER,
-    Entry,
-    StoredEntry,
-    decode_entry,
-    encode_entry,
-    seal,
-    unseal,
-)
-from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, StoredObject, ask_of_one, if_there
+from l0gc.storage.entry import WRITER, Entry, StoredEntry, decode_entry, encode_entry, seal, unseal
+from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, StoredObject, ask_of_one, if_there, read_again
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.store_time import StoreTime
 
@@ -293,6 +284,7 @@ class SharedLog:
         self._runtime = runtime
         self._parallel: Parallel = parallel or Parallel()
         self.writer = runtime.new_id()[:WRITER]
+        self._checked = -1  # the newest checkpoint that was read
 
     def entry_key(self, offset: int) -> str:
         return f"{self.folder}log/{offset:020}"
@@ -389,10 +381,13 @@ class SharedLog:
         return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
 
     def get_checkpoint(self, offset: int) -> StoredEntry:
-        return self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
+        """Return the state after `offset`. Raises as `get`."""
+        kept = self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
+        self._checked = max(self._checked, offset)
+        return kept
 
     def _read(self, key: str, offset: int, limit: int) -> StoredEntry:
-        return _landed(key, offset, ask_of_one(self.store, self.store.get, key), limit)
+        return read_again(lambda: _landed(key, offset, ask_of_one(self.store, self.store.get, key), limit))
 
     def list_folder(self, *, whole: bool = True) -> Folder:
         """List the log's folder, or the part of it that a replay needs."""
@@ -521,8 +516,12 @@ class SharedLog:
 
     def _owner(self, offset: int) -> StoredEntry | None:
         key = self.entry_key(offset)
-        stored = if_there(self.store.get, key)
-        return None if stored is None else _landed(key, offset, stored, ENTRY_LIMIT)
+
+        def read() -> StoredEntry | None:
+            stored = if_there(self.store.get, key)
+            return None if stored is None else _landed(key, offset, stored, ENTRY_LIMIT)
+
+        return read_again(read)
 
     def _unknown(self, offset: int, cause: Exception) -> AppendOutcomeUnknownError:
         return outcome_unknown(self.entry_key(offset), str(cause))
@@ -555,14 +554,23 @@ class SharedLog:
     def truncate(self, folder: Folder | None = None, as_of: Collection[int] = ()) -> int:
         """Delete what may be deleted according to `folder`, by default a new listing; return the number of entries.
 
+        Nothing is deleted unless the newest checkpoint was read: from then on it is the only copy of what the entries before
+        it say (hazard 34).
+
         Args:
             as_of: a replay as of each of these offsets stays possible.
         """
         folder = folder if folder is not None else self.list_folder()
         old = folder.ripe(self.min_age_ms, min(as_of, default=None))
+        spent = folder.spent(KEPT_CHECKPOINTS, as_of)
+        newest = folder.needed_from(None)
+        if (old or spent) and newest > self._checked:
+            try:
+                self.get_checkpoint(newest)
+            except ObjectNotFoundError:
+                return 0  # another process has deleted it, after a newer one
         if old and self.boundary.lift(old[-1] + 1) < folder.date_ms - CLOCKS_DIFFER_MS:
             return 0  # the listing's clock, by which they were old, was ahead
-        spent = folder.spent(KEPT_CHECKPOINTS, as_of)
         keys = [self.entry_key(o) for o in old] + [self.checkpoint_key(o) for o in spent]
         for at in range(0, len(keys), PAGE_SIZE):
             failures = self.store.delete(keys[at : at + PAGE_SIZE])

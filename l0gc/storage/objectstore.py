@@ -275,7 +275,7 @@ def read_again(read: Callable[[], T]) -> T:
         except (RefusedObjectError, UnansweredObjectError):
             raise
         except CorruptObjectError as e:
-            _log.warning("%s; it is read again", e, extra=event("read_again"))
+            _log.info("reading again: %s", e, extra=event("read_again"))
     return read()
 
 

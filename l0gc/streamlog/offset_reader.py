@@ -277,7 +277,8 @@ class OffsetReader:
             part: tuple[int, parquet.OpenL1File, parquet.L1Chunk | None],
         ) -> tuple[int, parquet.OpenL1File, list[tuple[int, pa.RecordBatch]] | None]:
             at, o, chunk = part
-            return at, o, None if chunk is None else list(parquet.decode(chunk, names))
+            with _holding(at, o.wanted.file.base_offset):  # it may be fetched again
+                return at, o, None if chunk is None else parquet.decode_fetched(store, chunk, names)
 
         for at, o, batches in self._parallel.compute_ahead(
             decoded, groups(), lambda part: part[2] is not None and part[1].body is None

@@ -20,8 +20,9 @@ from l0gc.errors import ClusterMismatchError, CorruptObjectError, NotFoundError,
 from l0gc.events import event
 from l0gc.formatting import Outcome
 from l0gc.keys import SCANS
+from l0gc.limits import ENTRY_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import ENTRY_LIMIT, pack_sealed, unpack_sealed
+from l0gc.storage.entry import pack_sealed, unpack_sealed
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.compute import Watermark, check_cluster_id

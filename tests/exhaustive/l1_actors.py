@@ -44,7 +44,7 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, is_hole, name_bytes
 from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file, l1_key
-from l0gc.streamlog.level_one.give_up import LostBlock, give_up
+from l0gc.streamlog.level_one.give_up import Remains, give_up
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
 from l0gc.streamlog.level_one.parquet import (
@@ -355,9 +355,9 @@ def _fetched(reader: OffsetReader, wanted: UnreconciledObject) -> tuple[Unreconc
     return wanted, []
 
 
-def _read_back(cluster: Any, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
+def _read_back(cluster: Any, key: str, extents: Sequence[Extent]) -> list[Remains]:
     why = "it is gone" if key in _lost(cluster) else ""
-    return [LostBlock(key, e.block.start, why) for e in extents]
+    return [Remains(key, e.block.start, why) for e in extents]
 
 
 def _decoded(
@@ -399,7 +399,7 @@ def small() -> Iterator[None]:
         (level_one.rewrite, "rewrite", _rewrite),
         (l0gc.streamlog.reader, "WINDOW_BYTES", 1),
         (level_one.give_up, "read_back", _read_back),
-        (level_one.give_up, "hole_body", lambda key, record: b""),
+        (level_one.give_up, "hole_body", lambda key, record, remains: b""),
         (level_one.parquet, "open_l1", _open_l1),
         (level_one.parquet, "chunks", _chunks),
         (level_one.parquet, "fetch_chunk", _fetch_chunk),

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, journal_log
+from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.operations import Read, Upload
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT
 from l0gc.storage.entry import decode_entry as unseal
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica

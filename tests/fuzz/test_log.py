@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError
+from l0gc.limits import CHECKPOINT_LIMIT, ENTRY_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT, ENTRY_LIMIT, Entry, decode_entry, seal
+from l0gc.storage.entry import Entry, decode_entry, seal
 from l0gc.storage.log import SharedLog
 from tests.fuzz.mutations import JSON, MSGPACK, fuzzing, hostile, refusal
 from tests.support.memory_store import MemoryStore

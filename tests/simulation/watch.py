@@ -16,7 +16,8 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
-from l0gc.storage.entry import CHECKPOINT_LIMIT, StoredEntry, decode_entry
+from l0gc.limits import CHECKPOINT_LIMIT
+from l0gc.storage.entry import StoredEntry, decode_entry
 from l0gc.streamlog.controller.entries import ControllerEntry, ControllerMachine, InitProducer, RenewPin, Tick
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine

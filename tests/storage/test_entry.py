@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, ProtocolError
-from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, decode_entry, encode_entry
+from l0gc.limits import CHECKPOINT_LIMIT
+from l0gc.storage.entry import Entry, decode_entry, encode_entry
 
 KEY = "l0gc/x/log/00000000000000000007"
 ENTRY = Entry("f00dcafe-1", 1_700_000_000_000, b"payload " * 40)

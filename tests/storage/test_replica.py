@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from unittest import mock
 
 import msgspec
 import pytest
@@ -22,10 +23,11 @@ from l0gc.errors import (
     StoreError,
     UsageError,
 )
+from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT, Entry, Place, StoredEntry, decode_entry, encode_entry
+from l0gc.storage.entry import Entry, Place, StoredEntry, decode_entry, encode_entry
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
-from l0gc.storage.objectstore import PutResult
+from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
 from tests.support.memory_store import Call, MemoryStore, failing, lose_reply
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
@@ -378,6 +380,43 @@ def keep_house(replica: Replica[list[str]]) -> int:
     if replica.checkpoint_due(housekeeping=True):
         replica.write_checkpoint()
     return replica.truncate()
+
+
+@pytest.mark.parametrize("damage", [lambda body: bytes(len(body)), lambda body: body[:-1], lambda body: b""])
+def test_nothing_is_deleted_that_only_a_damaged_checkpoint_covers(
+    store: MemoryStore, damage: Callable[[bytes], bytes]
+) -> None:
+    """The checkpoint becomes the only copy, so it is read back before the entries before it go (hazard 34)."""
+    filled(store, 20)
+    store.clock.sleep(AGE_S)
+    a = a_replica(store, seed=1)
+    assert len(a.state) == 20
+    newest = store.objects[a.log.checkpoint_key(a.write_checkpoint())]
+    body, newest.body = newest.body, damage(newest.body)
+    with pytest.raises(CorruptObjectError):
+        a.truncate()
+    assert len([k for k in store.objects if "/log/" in k]) == 20
+    newest.body = body
+    assert a.truncate() == 19
+
+
+def test_one_bad_reading_of_a_log_is_read_again(store: MemoryStore) -> None:
+    filled(store, 5).write_checkpoint()
+    propose(a_replica(store, seed=1), "last")
+    real = store.get
+    for bad in ("/checkpoint/", "/log/"):
+        left = [1]
+
+        def once(key: str, bad: str = bad, left: list[int] = left) -> StoredObject:
+            stored = real(key)
+            if bad in key and left:
+                left.clear()
+                return replace(stored, body=bytes(len(stored.body)))
+            return stored
+
+        with mock.patch.object(store, "get", once):
+            assert a_replica(store, seed=2).state[-1] == "last"
+        assert not left
 
 
 def test_a_round_on_a_log_with_nothing_to_do_costs_its_replay_and_its_entry(store: MemoryStore) -> None:

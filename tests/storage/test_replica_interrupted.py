@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from l0gc.errors import CorruptObjectError
+from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import CHECKPOINT_LIMIT, StoredEntry, decode_entry
+from l0gc.storage.entry import StoredEntry, decode_entry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.controller.entries import ControllerMachine

@@ -27,9 +27,9 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import CONTROLLER_LOG
+from l0gc.limits import SMALL_LIMIT
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.entry import SMALL_LIMIT
 from l0gc.storage.log import Boundary
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.probe import probe

@@ -27,9 +27,10 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType, TimestamptzType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from l0gc.errors import SafetyError
+from l0gc.errors import CorruptObjectError, SafetyError
 from l0gc.integrations.iceberg.catalog import metadata_folder
-from l0gc.keys import PartitionId, level_one, parse_level_one
+from l0gc.keys import L1_DATA, PartitionId, level_one, parse_level_one
+from l0gc.storage.objectstore import read_again
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.journal.rows import Rows, name_bytes, name_text
 from l0gc.streamlog.level_one.parquet import FIELD_IDS
@@ -152,7 +153,27 @@ def entries_of(table: Table, manifests: Sequence[ManifestFile]) -> list[Entries]
 
 
 def _entries(io: FileIO, m: ManifestFile) -> Entries:
-    return {e.data_file.file_path: e for e in m.fetch_manifest_entry(io, discard_deleted=True)}
+    """Return the entries of a manifest. Raises `CorruptObjectError` if they are not those that its list and their own paths
+    describe: Avro has no checksum, and a sync writes them on.
+    """
+
+    def read() -> Entries:
+        found = {e.data_file.file_path: e for e in m.fetch_manifest_entry(io, discard_deleted=True)}
+        if len(found) != _files(m):
+            raise CorruptObjectError(
+                f"{m.manifest_path} names {len(found)} objects, and its list says {_files(m)}; sync again, or restore it"
+            )
+        for path, e in found.items():
+            key = parse_level_one(path[max(path.find(L1_DATA), 0) :])
+            said = e.data_file.record_count, e.data_file.partition[0]
+            if key is not None and said != (key.last + 1 - key.base, key.partition):
+                raise CorruptObjectError(
+                    f"{m.manifest_path} says that {path} has {said[0]} records of partition {said[1]}; sync again, or "
+                    "restore it"
+                )
+        return found
+
+    return read_again(read)
 
 
 def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from l0gc.errors import UsageError
+from l0gc.limits import MAX_BATCH_BYTES
 from l0gc.operations import refuse_early
 from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
@@ -425,5 +426,5 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         raise UsageError(
             "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"
         )
-    size = o.number("objectBytes", 1 << 10)
+    size = o.number("objectBytes", 1 << 10, MAX_BATCH_BYTES)
     return WriteOptions(o.place(), o.text("topic"), producer, batch_id, size or _OBJECT_BYTES)

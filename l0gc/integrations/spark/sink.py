@@ -54,8 +54,8 @@ from l0gc.events import event
 from l0gc.formatting import count
 from l0gc.integrations.spark.options import WriteOptions
 from l0gc.integrations.spark.stage import Stager
+from l0gc.limits import ENTRY_LIMIT
 from l0gc.spark.handles import cluster_at
-from l0gc.storage.entry import ENTRY_LIMIT
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.extents import PackedPart

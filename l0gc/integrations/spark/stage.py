@@ -27,7 +27,7 @@ from l0gc import columns
 from l0gc.errors import UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
-from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, pack_records
+from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, check_records, pack_records
 from l0gc.streamlog.ingest.headers_and_times import (
     NO_TIME,
     header_bytes,
@@ -36,7 +36,6 @@ from l0gc.streamlog.ingest.headers_and_times import (
     sums_of,
     times_of,
 )
-from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.landing import WrittenObject, write_object
 from l0gc.streamlog.ingest.placement import partition_of_key
 from l0gc.streamlog.journal.rows import Rows
@@ -138,17 +137,14 @@ class Stager:
             raise UsageError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
         more = optional_of(batch, f"a row for topic {topic.name!r}")
-        sizes = _lengths(value)
+        sizes = columns.lengths(value)
+        sizes += columns.lengths(keys)
         if "headers" in more:
             sizes += header_bytes(more["headers"])
-        if len(sizes) and sizes.max() > MAX_RECORD_BYTES:
-            what = "a value with its headers" if "headers" in more else "a value"
-            raise UsageError(
-                f"{what} of {sizes.max()} bytes is longer than the {MAX_RECORD_BYTES} that a record may have"
-            )
+        check_records(sizes)
         partitions = columns.numbers(self._partitions(topic, self._named(topic, batch), keys))
         rows = pa.RecordBatch.from_arrays([keys, value, partitions, *more.values()], names=[*_HELD, *more])
-        ends = np.cumsum(sizes + RECORD_OVERHEAD + _lengths(keys))
+        ends = np.cumsum(sizes + RECORD_OVERHEAD)
         first, before = 0, 0
         while first < rows.num_rows:
             held = self._held.setdefault(topic.name, _HeldRows(topic))
@@ -229,11 +225,6 @@ def _numbers(rows: pa.RecordBatch, name: str) -> Rows:
     return np.frombuffer(columns.raw(rows.column(name)), np.int64)
 
 
-def _lengths(column: pa.Array) -> Rows:
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    return np.diff(offsets).astype(np.int64)
-
-
 # -- the digest of rows ---------------------------------------------------------------------------------------------------
 
 
@@ -274,14 +265,17 @@ def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
     """Return a hash of each value with its key, either of which may be null."""
     hashes = _mixed(seeds)
     without_key, without_value = ~columns.is_valid(keys), ~columns.is_valid(values)
-    value_lengths, key_lengths = np.where(without_value, 0, _lengths(values)), np.where(without_key, 0, _lengths(keys))
+    value_lengths, key_lengths = (
+        np.where(without_value, 0, columns.lengths(values)),
+        np.where(without_key, 0, columns.lengths(keys)),
+    )
     for of_row in (np.where(without_key, -1, key_lengths), np.where(without_value, -1, value_lengths)):
         hashes = _mixed(hashes + of_row.astype(np.uint64))
     joined = [values, _PADS.take(columns.numbers(-value_lengths & 7))]
     if key_lengths.any():
         joined += [keys, _PADS.take(columns.numbers(-key_lengths & 7))]
     filled = pc.binary_join_element_wise(*joined, _PADS[0], null_handling="replace", null_replacement="")
-    ends = np.cumsum(_lengths(filled) >> 3)
+    ends = np.cumsum(columns.lengths(filled) >> 3)
     hashes += _polynomials(np.frombuffer(filled.buffers()[2] or b"", "<u8", int(ends[-1]) if len(ends) else 0), ends)
     return hashes
 

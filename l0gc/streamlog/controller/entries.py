@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 from typing import Final, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +21,7 @@ from l0gc.epoch import HIGHEST_JUMP, NO_WATERMARK, is_epoch
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.formatting import count, moment, span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
+from l0gc.limits import LONGEST_KEY_BYTES
 from l0gc.storage.entry import Place, StoredEntry
 from l0gc.streamlog.controller.state import (
     ALL_TOPICS,
@@ -486,7 +488,11 @@ def check_cluster_settings(cluster_id: str, shards: int, key_template: str, jour
         raise UsageError(f"a cluster has 1 to {MAX_JOURNALS} journals, not {journals}")
     if len(key_template) > MAX_TEMPLATE:
         raise UsageError(f"the key template has more than {MAX_TEMPLATE} characters")
-    KeyLayout(key_template, shards)
+    size = len(KeyLayout(key_template, shards).format(0, 0, str(UUID(int=0))).encode())
+    if size > LONGEST_KEY_BYTES:
+        raise UsageError(
+            f"key template {key_template!r} makes keys of {size} bytes, more than the {LONGEST_KEY_BYTES} that one may take"
+        )
 
 
 def check_topic(name: str, partitions: int, topic_id: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from l0gc import columns
-from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records
+from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, check_records
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.ingest.placement import PlacedRecords
 from l0gc.streamlog.journal.producers import InputSpan
@@ -126,9 +126,11 @@ class BatchBuilder:
         return Batch([[] for _ in self._runs.ends])
 
     def add(self, values: Sequence[bytes], placed: PlacedRecords, position: Position | None) -> Iterator[Batch]:
-        """Add records; yield the batches that they fill."""
+        """Add records; yield the batches that they fill. Raises `UsageError`: one of them is too long."""
         sizes = np.fromiter(map(len, values), np.int64, len(values))
-        ends = np.cumsum(sizes + RECORD_OVERHEAD + (0 if placed.more is None else placed.more))
+        whole = sizes if placed.more is None else sizes + placed.more
+        check_records(whole)
+        ends = np.cumsum(whole + RECORD_OVERHEAD)
         first, before = 0, 0
         while first < len(values):
             batch = self.batch

@@ -21,7 +21,8 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from l0gc import columns
-from l0gc.errors import CorruptObjectError, StoreError
+from l0gc.errors import CorruptObjectError, RefusedObjectError, StoreError, UnansweredObjectError, UsageError
+from l0gc.limits import MAX_OBJECT_BYTES, MAX_RECORD_BYTES
 from l0gc.storage.entry import compressed, decompressed
 from l0gc.storage.objectstore import ObjectStore, ask_of_one, read_again
 from l0gc.streamlog.controller.state import Topic
@@ -45,8 +46,6 @@ smaller blocks compress worse and take more requests.
 """
 RECORD_OVERHEAD: Final = 16
 """The weight of a record besides the bytes of its value, so that tiny records are bounded, too."""
-_MOST_BYTES: Final = 2**31 - 1
-"""The limit of Arrow's columns of byte strings."""
 _LEVEL: Final = 1
 """zstd's fastest level: an object only lives until it is reconciled."""
 
@@ -84,9 +83,29 @@ class PackedObject:
     parts: dict[int, PackedPart]
 
 
+def check_records(sizes: Rows) -> None:
+    """Raise `UsageError` if one of the records is too long; `sizes` are of their values, keys and headers."""
+    if len(sizes) and int(sizes.max()) > MAX_RECORD_BYTES:
+        raise UsageError(
+            f"a record of {int(sizes.max())} bytes with its key and headers is longer than the {MAX_RECORD_BYTES} that a "
+            "record may have"
+        )
+
+
+def check_object_bytes(size: int) -> None:
+    """Raise `UsageError` if an L0 object's blocks of this size, unpacked, are more than readers accept (hazard 39)."""
+    if size > MAX_OBJECT_BYTES:
+        raise UsageError(
+            f"{size:,} bytes of records are more than the {MAX_OBJECT_BYTES:,} that an L0 object may hold: write fewer at "
+            "once"
+        )
+
+
 def pack_records(topic: Topic, records: Records) -> PackedObject:
+    """Pack records, in order of partition, as an L0 object. Raises `UsageError` if they are too many for one."""
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
+    check_object_bytes(int(begins[-1]))
     runs = topic.runs()
     ends: list[int] = records.partitions.searchsorted([r.first + r.count for r in runs]).tolist()
     sink = pa.BufferOutputStream()
@@ -95,6 +114,7 @@ def pack_records(topic: Topic, records: Records) -> PackedObject:
         for run, (first, end) in zip(runs, pairwise([0, *ends]), strict=True)
         if end > first
     }
+    check_object_bytes(sum(max(b.bytes, b.length) for part in parts.values() for b in blocks_of(part.extents)))
     return PackedObject(sink.getvalue().to_pybytes(), parts)
 
 
@@ -150,7 +170,9 @@ def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes,
     )
     count = (first - end if more else end - first).to_bytes(NUMBER.itemsize, "little", signed=True)
     values = memoryview(records.values)[int(begins[first]) : int(begins[end])]
-    content = b"".join([count, sizes.tobytes(), *filter(None, keys), values, *more])
+    pieces = [count, sizes.tobytes(), *filter(None, keys), values, *more]
+    check_object_bytes(sum(map(len, pieces)))  # before it takes as much memory once more
+    content = b"".join(pieces)
     return compressed(content, _LEVEL), len(content)
 
 
@@ -177,7 +199,7 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
 def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[bytes]:
     """Return the bytes of each block of an object, as the log records it. A block that differs is read again.
 
-    Every reader uses it, and whatever writes a block's bytes to another place. One that differs at each reading is
+    Every reader uses it, and whatever writes a block's bytes to another place. A block that differs at each reading is
     returned as it was read last: `check_block` and `decode_block` refuse it.
 
     Raises as `fetch`.
@@ -193,8 +215,10 @@ def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[
 
     try:
         read_again(read)
+    except (RefusedObjectError, UnansweredObjectError):
+        raise
     except CorruptObjectError:
-        if not all(bodies):
+        if not all(bodies):  # it is shorter than the log records
             raise
     return bodies
 
@@ -235,6 +259,10 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     check_block(body, key, block)
     where = f"{key} at bytes {block.start} to {block.start + block.length}"
     most = f"it may, where the log says {block.bytes:,} bytes"
+    if block.bytes > MAX_OBJECT_BYTES:
+        raise CorruptObjectError(
+            f"{where} has {block.bytes:,} bytes in the log, more than the {MAX_OBJECT_BYTES:,} of an object"
+        )
     content = decompressed(where, memoryview(body), block.bytes, most)
     number = int.from_bytes(content[: NUMBER.itemsize], "little", signed=True)
     count, wrong = abs(number), CorruptObjectError(f"{where} holds records of another kind")
@@ -244,7 +272,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     key_sizes, sizes = np.frombuffer(content, NUMBER, 2 * count, NUMBER.itemsize).reshape(2, count)
     values_at = after + int(key_sizes.sum(dtype=np.int64, where=key_sizes > 0))
     end = values_at + int(sizes.sum(dtype=np.int64))
-    if key_sizes.min() < -1 or sizes.min() < 0 or end > len(content) or len(content) > _MOST_BYTES:
+    if key_sizes.min() < -1 or sizes.min() < 0 or end > len(content):
         raise wrong
     if number > 0 and end != len(content):
         raise wrong

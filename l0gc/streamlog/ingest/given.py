@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import UsageError
+from l0gc.limits import MAX_RECORD_BYTES
 from l0gc.operations import TimestampUnit, checked_value
 from l0gc.streamlog.ingest.headers_and_times import (
     NO_PARTITION,
@@ -27,9 +28,10 @@ from l0gc.streamlog.ingest.headers_and_times import (
     headers_list,
     in_milliseconds,
     optional_of,
+    size_of_headers,
     times_of,
 )
-from l0gc.streamlog.ingest.inputs import LENGTH_BYTES, MAX_RECORD_BYTES
+from l0gc.streamlog.ingest.inputs import LENGTH_BYTES
 
 PARQUET: Final = "parquet"
 
@@ -191,7 +193,7 @@ def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partitio
     if headers:
         try:
             pairs = tuple((k, v) for k, v in (headers.items() if isinstance(headers, Mapping) else headers))
-            size = sum(len(k.encode()) + len(v or b"") for k, v in pairs)
+            size = size_of_headers(pairs)
         except (TypeError, ValueError, AttributeError):
             pairs, size = (), -1
         if size < 0 or not all(type(v) in (bytes, type(None)) for _, v in pairs):

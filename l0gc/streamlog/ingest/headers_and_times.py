@@ -28,6 +28,8 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last that Python and Spark can show."""
 Headers = tuple[tuple[str, bytes | None], ...]
 """A record's headers, in order; a key may occur several times."""
+HEADER_OVERHEAD: Final = 8
+"""The weight of a header besides its bytes: their sizes are stored, too."""
 NO_PARTITION: Final = -1
 _GIVEN: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 """Headers from other libraries, whose columns may contain nulls."""
@@ -71,6 +73,11 @@ def level(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the same records, each batch with all optional columns that any of them has."""
     there = [f for f in OPTIONAL if any(f.name in b.schema.names for b in batches)]
     return [_with(b, there) for b in batches]
+
+
+def size_of_headers(headers: Headers) -> int:
+    """Return the same as `header_bytes`, of one record. Raises `TypeError`, `AttributeError` or `ValueError` for others."""
+    return sum(len(k.encode()) + len(v or b"") + HEADER_OVERHEAD for k, v in headers)
 
 
 def _with(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
@@ -125,8 +132,9 @@ def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
 
 
 def header_bytes(column: pa.Array) -> Rows:
+    """Return what the headers of each record take, with the numbers that are stored for them."""
     counts, keys, values = headers_of(column)
-    sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0)
+    sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0) + HEADER_OVERHEAD
     total: Rows = sums_of(sizes, counts)
     return total
 

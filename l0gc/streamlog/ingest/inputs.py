@@ -29,6 +29,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 from l0gc.errors import UsageError
+from l0gc.limits import MAX_RECORD_BYTES
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ VALUES: Final = "values"
 RECORDS: Final = "records"
 LENGTH_BYTES: Final = 4
 """The number of bytes of the length before a record, the highest first."""
-MAX_RECORD_BYTES: Final = 16 << 20
-"""A longer record is refused: it would exceed the memory bound of everything else."""
 
 _HEAD_BYTES: Final = 8000
 """How many bytes are inspected to distinguish text from binary, as git does."""

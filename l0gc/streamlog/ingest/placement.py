@@ -20,7 +20,13 @@ import numpy as np
 from l0gc.errors import UsageError
 from l0gc.operations import TimestampUnit
 from l0gc.streamlog.ingest.given import Fields
-from l0gc.streamlog.ingest.headers_and_times import NO_PARTITION, NO_TIME, Headers, in_milliseconds
+from l0gc.streamlog.ingest.headers_and_times import (
+    NO_PARTITION,
+    NO_TIME,
+    Headers,
+    in_milliseconds,
+    size_of_headers,
+)
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000
@@ -170,7 +176,8 @@ def with_times(spread: Partitioner, field: str, unit: TimestampUnit | None = Non
                 else:
                     error = _bad_record(line, _TIMES, field, records[at], e)
             n = len(times)
-            return PlacedRecords(placed.partitions[:n], placed.keys[:n], error, np.array(times, np.int64))
+            more = None if placed.more is None else placed.more[:n]
+            return PlacedRecords(placed.partitions[:n], placed.keys[:n], error, np.array(times, np.int64), more=more)
 
         return timed
 
@@ -206,7 +213,7 @@ def place_given(spread: Partitioner, partitions: int, name: str) -> Callable[[Se
             elif key is not None:
                 chosen[n] = partition_of_key(key, partitions)
         headers = [r[2] for r in records] if any(r[2] for r in records) else None
-        more = [len(r[1] or b"") + sum(len(k) + len(v or b"") for k, v in r[2]) for r in records]
+        more = [len(key or b"") + size_of_headers(r[2]) for r, key in zip(records, keys, strict=True)]
         return PlacedRecords(chosen, keys, error, times, headers, np.array(more, np.int64))
 
     return placed
@@ -285,7 +292,9 @@ class _Places(dict[Any, tuple[int, bytes]]):
         if not values:
             return PlacedRecords(np.empty(0, NUMBER), [])
         placed = [*map(self.__getitem__, values)]
-        return PlacedRecords(np.fromiter((p for p, _ in placed), NUMBER, len(placed)), [key for _, key in placed])
+        keys = [key for _, key in placed]
+        more = np.fromiter(map(len, keys), np.int64, len(keys))
+        return PlacedRecords(np.fromiter((p for p, _ in placed), NUMBER, len(placed)), keys, more=more)
 
 
 def _key_of_text(value: str | None) -> bytes:

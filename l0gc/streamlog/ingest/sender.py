@@ -24,9 +24,8 @@ from l0gc.operations import EARLY_MS, checked_value
 from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
-from l0gc.streamlog.ingest.extents import Records, pack_records
-from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_TIME, Record, header_bytes, headers_column
-from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
+from l0gc.streamlog.ingest.extents import Records, check_object_bytes, check_records, pack_records
+from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_TIME, Record, headers_column, size_of_headers
 from l0gc.streamlog.ingest.landing import Landing, RunAppender, write_object
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import target_of
@@ -109,7 +108,8 @@ class Sender:
             positions: by partition, of those that have any of the records: the number after that of its last one.
 
         Raises:
-            UsageError: a record cannot be stored, or the positions do not fit the records; none of them was sent.
+            UsageError: a record cannot be stored, they are too many for an object, or the positions
+                do not fit the records; none of them was sent.
             InputPositionMovedError, InvalidProducerEpochError: another run of the producer took over.
             L0gcError: see `Landing.land`; from then on at each call. Some of the journals may have their part: begin again
                 with the positions there.
@@ -181,9 +181,12 @@ def _columns(records: Sequence[Record]) -> Records:
     in_order = sorted(records, key=lambda r: r.partition)
     sizes = np.array([len(r.value) for r in in_order], np.int64)
     try:
+        whole = sizes + np.array([len(r.key or b"") + size_of_headers(r.headers) for r in in_order], np.int64)
+        check_records(whole)
+        check_object_bytes(int(whole.sum()))  # before columns are made of them, whose offsets end at 2^31 bytes
         times = np.array([NO_TIME if r.create_time_ms is None else r.create_time_ms for r in in_order], np.int64)
         headers = headers_column(r.headers for r in in_order)
-    except (OverflowError, TypeError, ValueError) as e:
+    except (AttributeError, OverflowError, TypeError, ValueError) as e:
         raise UsageError(f"a record has a create time or headers that cannot be stored: {e}") from e
     if times.min() < NO_TIME or times.max() > MAX_TIME_MS:
         raise UsageError("a record has a create time that is not in the years 1970 to 9999")
@@ -193,10 +196,6 @@ def _columns(records: Sequence[Record]) -> Records:
                 f"a record has the create time {times[at]}, which is before 1990 in milliseconds, so it is probably in "
                 "another unit; a record with its offset in the other system keeps such a time"
             )
-    if int((sizes + header_bytes(headers)).max()) > MAX_RECORD_BYTES:
-        raise UsageError(
-            f"a record is longer than {MAX_RECORD_BYTES} bytes with its headers, the most that one may have"
-        )
     partitions = np.array([r.partition for r in in_order], NUMBER)
     values = b"".join(r.value for r in in_order)
     return Records(partitions, sizes, values, [r.key for r in in_order], times, headers)

@@ -21,6 +21,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
     UsageError,
 )
+from l0gc.limits import MAX_OBJECT_BYTES
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.producers import LandedSequence, Overlay, ProducerState
 from l0gc.streamlog.journal.rows import BLOCK, MAX_OFFSET, NUMBER, Rows, ascending, unpack
@@ -148,6 +149,10 @@ def check_object(o: ObjectExtents) -> Rows:
     empty = not len(blocks) or any((blocks[column] < 1).any() for column in ("length", "extents", "bytes"))
     if empty or not 0 <= o.start <= MAX_OFFSET:
         raise UsageError(f"object {o.key!r} has a block that is empty or begins nowhere")
+    if (size := max(int(blocks[column].sum(dtype=np.int64)) for column in ("length", "bytes"))) > MAX_OBJECT_BYTES:
+        raise UsageError(
+            f"object {o.key!r} has blocks of {size:,} bytes, more than the {MAX_OBJECT_BYTES:,} that it may have"
+        )
     if int(blocks["extents"].sum(dtype=np.int64)) != len(partitions):
         raise UsageError(f"the blocks of object {o.key!r} hold another number of extents than {len(partitions)}")
     return partitions

@@ -1,7 +1,7 @@
 """Give up lost records by name: their offsets become a hole, and the rest of the partition continues.
 
-A hole is an L1 object without rows. Its footer records who gave up what, when and why, with the bytes that were left. For
-everything but readers it is an ordinary L1 object: an edit lists it, retention drops it, vacuum deletes it.
+A hole is an L1 object without rows. Its footer records who gave up what, when and why; before the footer lie the bytes that
+were left. For everything but readers it is an ordinary L1 object: an edit lists it, retention drops it, vacuum deletes it.
 
 What makes it safe (hazards 34 and 35): every block with some of the records is read several times, some time apart. If
 one read succeeds, the request is refused unless the caller insists; so is a block that the store only refuses. The hole
@@ -13,6 +13,7 @@ cannot be given up: a lost L1 object does not hold M, readers can skip it, and i
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -21,6 +22,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from crc32c import crc32c
 
 from l0gc.errors import (
     CorruptObjectError,
@@ -34,7 +36,8 @@ from l0gc.errors import (
 )
 from l0gc.formatting import Outcome
 from l0gc.keys import level_one
-from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
+from l0gc.limits import MAX_FOOTER_BYTES, MAX_HOLE_BYTES
+from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there, read_again
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
@@ -56,19 +59,34 @@ from l0gc.watermark.publication import refuse_if_set_back
 LOOKS: Final = 3
 APART_S: Final = 2.0
 """Records are lost if this many reads, this many seconds apart, fail: one read may meet a bad replica (hazard 34)."""
+_MAGIC: Final = b"PAR1"
+"""What a Parquet file begins with."""
 
 
 class LostBlock(msgspec.Struct, frozen=True):
-    """A block of an L0 object with lost records: why it could not be read, and the bytes that were left of it.
+    """A block of an L0 object with lost records: why it could not be read, and where the bytes that were left of it are.
 
+    They are the `bytes` bytes from byte `at` of the hole's object, with the CRC32C `crc32c`; none were left if `bytes` is 0.
     Several partitions may share a block. The first one's hole has its bytes, and `content_in` is that object's key.
     """
 
     key: str
     start: int
     why: str
-    content: bytes = b""
+    at: int = 0
+    bytes: int = 0
+    crc32c: int = 0
     content_in: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What was read of a block, and why it is not what the log records; '' if it is."""
+
+    key: str
+    start: int
+    why: str
+    content: bytes = b""
 
 
 class GiveUpRecord(msgspec.Struct, frozen=True):
@@ -240,26 +258,29 @@ def _not_next(lost: _Lost, before: Extent) -> UsageError:
     )
 
 
-def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], LostBlock]:
-    """Return what is left of each block that holds some of the records, by key and start. Raises as `give_up`."""
+def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], Remains]:
+    """Return what is left of each block that holds some of the records, by key and start. Raises as `give_up`.
+
+    Damaged bytes match no checksum. So what is kept of them is what most readings gave (hazard 34).
+    """
     extents: dict[str, list[tuple[_Lost, Extent]]] = {}
     for one in lost:
         for e in one.extents:
             extents.setdefault(e.key, []).append((one, e))
 
-    def look(key: str) -> list[LostBlock]:
+    def look(key: str) -> list[Remains]:
         try:
             return read_back(cluster, key, [e for _, e in extents[key]])
         except (RefusedObjectError, UnansweredObjectError) as e:
             if force_readable:
-                return [LostBlock(key, extent.block.start, str(e)) for _, extent in extents[key]]
+                return [Remains(key, extent.block.start, str(e)) for _, extent in extents[key]]
             if isinstance(e, UnansweredObjectError):
                 raise StoreError(f"{e}; its records may be whole, so nothing was given up") from e
             raise SafetyError(
                 f"{e}; whether its records are lost is not known, so nothing was given up. Insist with --force-readable"
             ) from e
 
-    blocks: dict[tuple[str, int], LostBlock] = {}
+    read: dict[tuple[str, int], list[Remains]] = {}
     for n in range(LOOKS):
         if n:
             cluster.runtime.clock.sleep(APART_S)
@@ -271,13 +292,17 @@ def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> di
                         f"read in {key}; nothing was given up. Lift them with l0gc reconcile, or insist with "
                         "--force-readable"
                     )
-                before = blocks.get((key, block.start))
-                if before is None or not block.why or (before.why and not before.content):
-                    blocks[key, block.start] = block
-    return blocks
+                read.setdefault((key, block.start), []).append(block)
+    return {place: _most_often(some) for place, some in read.items()}
 
 
-def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
+def _most_often(read: Sequence[Remains]) -> Remains:
+    """Return the reading of a block to keep: one that succeeded, or the one of which most are alike."""
+    times = Counter(r.content for r in read)
+    return max(read, key=lambda r: (not r.why, bool(r.content), times[r.content]))
+
+
+def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Remains]:
     """Try to read some extents of an object; return for each its block, with why it is lost, or '' if it can be read.
 
     Raises `RefusedObjectError`, `UnansweredObjectError`, `StoreError`: that is unknown.
@@ -286,7 +311,7 @@ def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Los
         body, why = ask_of_one(cluster.store, cluster.store.get, key).body, ""
     except ObjectNotFoundError as error:
         body, why = b"", str(error)
-    tried: dict[tuple[int, int], LostBlock] = {}
+    tried: dict[tuple[int, int], Remains] = {}
     for e in extents:
         at_least = e.row + e.records
         if (e.block.start, at_least) not in tried:
@@ -296,7 +321,7 @@ def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Los
                     decode_block(content, key, e.block, at_least)
                 except CorruptObjectError as damage:
                     fault = str(damage)
-            tried[e.block.start, at_least] = LostBlock(key, e.block.start, fault, content)
+            tried[e.block.start, at_least] = Remains(key, e.block.start, fault, content)
     return [tried[e.block.start, e.row + e.records] for e in extents]
 
 
@@ -304,33 +329,47 @@ def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Los
 
 
 def _write(
-    cluster: Handles, by: str, lost: Sequence[_Lost], blocks: dict[tuple[str, int], LostBlock], epoch: int
+    cluster: Handles, by: str, lost: Sequence[_Lost], blocks: dict[tuple[str, int], Remains], epoch: int
 ) -> list[Rows]:
-    """Write the hole of each partition durably; return their rows of `L1_ROW`."""
+    """Write the hole of each partition durably; return their rows of `L1_ROW`. Raises as `give_up`."""
     at_ms = cluster.now_ms()
-    holes: list[tuple[str, GiveUpRecord, Rows]] = []
+    holes: list[tuple[str, bytes, Rows]] = []
+    kept: dict[tuple[str, int], LostBlock] = {}
     for one in lost:
         p, name = one.topic.id(one.partition), cluster.runtime.new_id()
         first, last = one.extents[0].base_offset, one.extents[-1].last_offset
         key = level_one(p, epoch, first, last, name)
-        of_hole = []
+        of_hole, remains = list[LostBlock](), list[bytes]()
         for place in dict.fromkeys((e.key, e.block.start) for e in one.extents):
-            of_hole.append(blocks[place])
-            if blocks[place].content:
-                blocks[place] = msgspec.structs.replace(blocks[place], content=b"", content_in=key)
+            if place in kept:
+                of_hole.append(kept[place])
+                continue
+            read = blocks[place]
+            at = len(_MAGIC) + sum(map(len, remains))
+            block = LostBlock(read.key, read.start, read.why, at, len(read.content), crc32c(read.content))
+            of_hole.append(block)
+            if read.content:
+                remains.append(read.content)
+                kept[place] = msgspec.structs.replace(block, content_in=key)
         times = [e.block.time_ms for e in one.extents]
         record = GiveUpRecord(by, at_ms, one.topic.name, p.revision, one.partition, first, last, of_hole, min(times))
+        body = hole_body(key, record, remains)
         row = np.array([(one.partition, first, last, 0, max(times), epoch, name_bytes(name), 1)], L1_ROW)
-        holes.append((key, record, row))
-
-    def put(hole: tuple[str, GiveUpRecord, Rows]) -> Rows:
-        key, record, row = hole
-        body = hole_body(key, record)
-        cluster.store.put(key, body)
-        stored = if_there(cluster.store.get, key)  # None if a vacuum took it: this run has been fenced off
-        if stored is None or stored.body != body:
-            raise CorruptObjectError(f"{key} does not hold what was written to it; nothing was given up, run it again")
         row["bytes"] = len(body)
+        holes.append((key, body, row))
+
+    def put(hole: tuple[str, bytes, Rows]) -> Rows:
+        key, body, row = hole
+        cluster.store.put(key, body)
+
+        def check() -> None:
+            stored = if_there(cluster.store.get, key)  # None if a vacuum took it: this run has been fenced off
+            if stored is None or stored.body != body:
+                raise CorruptObjectError(
+                    f"{key} does not hold what was written to it; nothing was given up, run it again"
+                )
+
+        read_again(check)
         return row
 
     return cluster.parallel.map(put, holes)
@@ -346,13 +385,27 @@ def oldest_in_hole(store: ObjectStore, key: str, size: int) -> int:
         raise CorruptObjectError(f"{key} is not a hole as l0gc writes one; restore that object from a version") from e
 
 
-def hole_body(key: str, record: GiveUpRecord) -> bytes:
+def hole_body(key: str, record: GiveUpRecord, remains: Sequence[bytes] = ()) -> bytes:
+    """Return a hole: Parquet's name, the remains, and a footer without row groups.
+
+    Raises `UsageError` if the remains, or the footer, are more than readers accept (hazard 39).
+    """
+    said, size = msgspec.json.encode(record), sum(map(len, remains))
+    for what, number, most in (("remains", size, MAX_HOLE_BYTES), ("notes", len(said), MAX_FOOTER_BYTES // 2)):
+        if number > most:
+            raise UsageError(
+                f"the records {record.first_offset} to {record.last_offset} of partition {record.topic}/{record.partition} "
+                f"have {what} of {number:,} bytes, more than the {most:,} that a hole may keep; nothing was given up: give "
+                "up fewer at once, with --offsets"
+            )
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, pa.schema([*L1_SCHEMA, PARTITION]), store_schema=False) as writer:
-        writer.add_key_value_metadata({KEY_METADATA: key, GIVEN_UP_METADATA: msgspec.json.encode(record)})
+        writer.add_key_value_metadata({KEY_METADATA: key, GIVEN_UP_METADATA: said})
     file = io.BytesIO(sink.getvalue())
     seal_footer(file)
-    return file.getvalue()
+    found = file.getvalue()
+    assert found.startswith(_MAGIC)
+    return b"".join([_MAGIC, *remains, found[len(_MAGIC) :]])
 
 
 def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:

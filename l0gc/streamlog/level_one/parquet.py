@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -23,7 +23,8 @@ from crc32c import crc32c
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError
-from l0gc.storage.objectstore import ObjectStore
+from l0gc.limits import MAX_FOOTER_BYTES, MAX_GROUP_BYTES
+from l0gc.storage.objectstore import ObjectStore, read_again
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.ingest.extents import fetch
 from l0gc.streamlog.ingest.headers_and_times import HEADER, OPTIONAL
@@ -93,6 +94,8 @@ _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
 """Bytes before a footer: the CRC32C of all that follows them."""
+_CHECKED: Final = frozenset({"offset", "timestamp", "epoch"})
+"""The columns whose statistics are compared with what is read: numbers that each writer's footer has."""
 _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
@@ -202,7 +205,8 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
 
 
 def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAST_TAIL) -> tuple[Any, bytes]:
-    """Return the checked metadata of an L1 object of `size` bytes, and the bytes of its end that were fetched.
+    """Return the checked metadata of an L1 object of `size` bytes, and the bytes of its end that were fetched. A footer that
+    is wrong is read again.
 
     Args:
         tail_bytes: how much of the end to fetch first; a larger footer costs another request.
@@ -211,12 +215,21 @@ def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAS
         CorruptObjectError: it is not this L1 object.
         ObjectNotFoundError: it is missing.
     """
+    return read_again(functools.partial(_read_footer, store, key, size, tail_bytes))
+
+
+def _read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int) -> tuple[Any, bytes]:
     start = max(0, size - tail_bytes)
     tail = fetch(store, key, [(start, size - start)])[0]
     footer = int.from_bytes(tail[-_MAGIC : -_MAGIC + 4], "little") + _MAGIC
     sealed = footer + _CHECKSUM
-    if sealed > size:
+    if sealed > size or len(tail) < size - start:
         raise CorruptObjectError(f"{key} does not end with a footer of Parquet; restore that object from a version")
+    if sealed > MAX_FOOTER_BYTES:
+        raise CorruptObjectError(
+            f"{key} has a footer of {sealed:,} bytes, more than the {MAX_FOOTER_BYTES:,} that it may have; restore that "
+            "object from a version"
+        )
     if sealed > len(tail):
         tail = fetch(store, key, [(size - sealed, sealed - len(tail))])[0] + tail
     if crc32c(tail[-footer:]) != int.from_bytes(tail[-sealed:-footer], "little"):
@@ -248,10 +261,23 @@ def _check_l1(metadata: Any, key: str) -> None:
     wrong = found != L1_SCHEMA and not has_l1_columns(found)
     for number in range(metadata.num_row_groups):  # each names its columns again, by which they are found
         wrong |= not {c.path_in_schema for c in _columns(metadata, number)}.issuperset(L1_SCHEMA.names)
+        _check_group(metadata, number, key)
     if wrong:
         raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
     if (metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
         raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")
+
+
+def _check_group(metadata: Any, number: int, key: str) -> None:
+    """Raise `CorruptObjectError` if a row group would unpack to more than any writer puts there."""
+    size = max(
+        metadata.row_group(number).total_byte_size, sum(c.total_uncompressed_size for c in _columns(metadata, number))
+    )
+    if size > MAX_GROUP_BYTES:
+        raise CorruptObjectError(
+            f"{key} has a row group that would unpack to {size:,} bytes, more than the {MAX_GROUP_BYTES:,} that it may "
+            "have; restore that object from a version"
+        )
 
 
 def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
@@ -347,14 +373,32 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
 def read_l1(
     store: ObjectStore, opened: OpenL1File, names: Sequence[str], since_ms: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records of an object that may be requested, chunk by chunk. See `fetch_chunk` and `decode`."""
+    """Yield the records of an object that may be requested, chunk by chunk. See `decode_fetched`."""
     for chunk in chunks(opened, wanted_groups(opened, since_ms)):
-        yield from decode(fetch_chunk(store, chunk, names), names)
+        yield from decode_fetched(store, fetch_chunk(store, chunk, names), names)
+
+
+def decode_fetched(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> list[tuple[int, pa.RecordBatch]]:
+    """Return the records of a chunk that was fetched, as `decode` yields them. A damaged chunk is fetched again
+    (hazard 34): whatever writes these records to another place becomes their only copy.
+    """
+    fetched = [chunk]
+
+    def read() -> list[tuple[int, pa.RecordBatch]]:
+        now = (
+            fetched.pop()
+            if fetched
+            else fetch_chunk(store, L1Chunk(replace(chunk.opened, body=None), chunk.groups), names)
+        )
+        return list(decode(now, names))
+
+    return read_again(read)
 
 
 def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of a chunk in order, as (offset of the first, batch); `names` includes the offset. A batch lacks
-    optional columns that the object lacks. Raises `CorruptObjectError` if the records differ from the journal's.
+    optional columns that the object lacks. Raises `CorruptObjectError` if the records differ from the journal's, or from
+    what the footer has of them.
     """
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
@@ -367,6 +411,7 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
         batches = table.to_batches()
     except _BROKEN as e:
         raise _broken(key, e) from e
+    _check_statistics(chunk, table)
     at = chunk.groups[0].base
     for batch in batches:
         if not batch.num_rows:
@@ -378,3 +423,24 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
         at += batch.num_rows
     if at != chunk.groups[-1].end:
         raise CorruptObjectError(f"{key} ends at record {at - 1} of {chunk.groups[-1].end - 1}")
+
+
+def _check_statistics(chunk: L1Chunk, table: pa.Table) -> None:
+    """Raise `CorruptObjectError` if a row group's numbers are not those in the footer, which is sealed: its pages may be
+    another object's, with correct checksums.
+    """
+    at = 0
+    for g in chunk.groups:
+        rows = table.slice(at, g.records)
+        at += g.records
+        for c in _columns(chunk.opened.metadata, g.number):
+            known = c.statistics
+            if c.path_in_schema not in _CHECKED or c.path_in_schema not in table.column_names or known is None:
+                continue
+            found = [np.frombuffer(columns.raw(part), np.int64) for part in rows[c.path_in_schema].chunks if len(part)]
+            ends = (min(int(f.min()) for f in found), max(int(f.max()) for f in found)) if found else (0, 0)
+            if known.has_min_max and found and ends != (known.min_raw, known.max_raw):
+                key = chunk.opened.wanted.key
+                raise CorruptObjectError(
+                    f"{key} does not hold the {c.path_in_schema}s that its footer has; restore it from a version"
+                )

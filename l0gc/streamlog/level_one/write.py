@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +28,9 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema
-from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, level, with_optional
-from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, MISFITS, NUMBER, Rows, name_bytes
+from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD
+from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, header_bytes, level, with_optional
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, MISFITS, NUMBER, Rows, distinct, name_bytes
 from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, SCHEMA_METADATA, seal_footer
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
@@ -220,6 +222,23 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return table.select(with_optional(L1_SCHEMA, table.drop_columns(empty).schema).names)
 
 
+def _group_cuts(table: pa.Table, groups: int) -> list[int]:
+    """Return the rows at which about this many row groups begin, and the end.
+
+    They are cut by bytes: if they were cut by rows, one with long records could unpack to more than a reader accepts.
+    """
+    weights = np.full(len(table), RECORD_OVERHEAD, np.int64)
+    for name in ("value", "key"):
+        weights += np.concatenate([columns.lengths(c) for c in table.column(name).chunks])
+    if "headers" in table.column_names:
+        weights += np.concatenate([header_bytes(c) for c in table.column("headers").chunks])
+    ends = np.cumsum(weights)
+    total = int(ends[-1])
+    number = max(groups, total // (2 * _ROW_GROUP_BYTES), 1)
+    inside = np.searchsorted(ends, np.arange(1, number) * total // number) + 1
+    return [0, *distinct(inside[inside < len(table)]).tolist(), len(table)]
+
+
 class _BatchStore:
     """Batches of `ROWS` by number: the first ones in memory, the others in mapped files, one for each schema."""
 
@@ -360,7 +379,7 @@ class L1Writer:
         self._writer.close()
         written, small = self._sink, not isinstance(self._sink, Path)
         source: Any = pa.BufferReader(written.getvalue()) if not isinstance(written, Path) else written
-        with pq.ParquetFile(source, pre_buffer=False) as file:
+        with pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True) as file:
             self._begin([*self._schema.names, *new], small=small)
             for number in range(file.num_row_groups):
                 self._add(file.read_row_group(number, use_threads=False))
@@ -368,7 +387,7 @@ class L1Writer:
             written.unlink()
 
     def _add(self, table: pa.Table, groups: int = 1) -> None:
-        """Write about this many row groups of equal size; missing columns are null."""
+        """Write about this many row groups, none of them much larger than others; missing columns are null."""
         made = {PARTITION.name: columns.repeated(self.partition.partition, len(table), PARTITION.type)}
         if self._values is not None and VALUE_ERROR not in table.column_names:
             made |= zip(
@@ -376,8 +395,9 @@ class L1Writer:
             )
             self.misfits += len(table) - made[VALUE_ERROR].null_count
         arrays = [made[f.name] if f.name in made else column_of(table, f) for f in self._schema]
-        rows = -(-len(table) // max(groups, 1))
-        self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=rows)
+        made_table = pa.table(arrays, schema=self._schema)
+        for first, end in pairwise(_group_cuts(table, groups)):
+            self._writer.write_table(made_table.slice(first, end - first), row_group_size=end - first)
 
     def _close(self) -> None:
         if self._writer is None:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 
 from l0gc.api import groups
 from l0gc.errors import (
     ClusterMismatchError,
+    CorruptObjectError,
     NotFoundError,
     SafetyError,
     UsageError,
@@ -285,6 +286,40 @@ def test_of_two_at_once_one_decides_anew(cluster: Handles, monkeypatch: pytest.M
     done = sync(cluster)
     assert done.added == 0
     assert len(table(cluster).metadata.snapshots) == 2
+
+
+@pytest.mark.parametrize("what", ["fewer", "another number of records", "another partition"])
+def test_a_manifest_that_is_read_badly_is_not_written_on(
+    what: str, cluster: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Avro has no checksum, and what a sync reads of a manifest goes into the next one (hazard 34)."""
+    lift(cluster, 3)
+    sync(cluster)
+    merge(cluster)
+    real, times = ManifestFile.fetch_manifest_entry, [1]
+
+    def fetch(self: ManifestFile, *args: Any, **options: Any) -> list[ManifestEntry]:
+        found: list[ManifestEntry] = real(self, *args, **options)
+        if times[0]:
+            times[0] -= 1
+            if what == "fewer":
+                return found[1:]
+            if what == "another partition":
+                found[0].data_file.partition[0] += 1
+            else:
+                found[0].data_file[4] += 1
+        return found
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", fetch)
+    assert sync(cluster).committed
+    assert times == [0]
+    lift(cluster, 4)
+    assert merge(cluster).objects_after
+    times[0] = 1_000
+    before = table(cluster).metadata_location
+    with pytest.raises(CorruptObjectError, match="sync again, or restore it"):
+        raise sync_tables(cluster, "events", DAY_MS).failures[0]
+    assert table(cluster).metadata_location == before
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------------

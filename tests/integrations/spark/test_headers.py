@@ -96,7 +96,10 @@ def test_a_sink_takes_the_timestamp_of_kafka_as_the_create_time_unless_there_is_
         ({"create_time": [datetime(1969, 1, 1, tzinfo=UTC)] * 4}, "has a time that is not in the years 1970 to 9999"),
         ({"headers": [[{"key": None, "value": b"v"}]] * 4}, "has headers of which one has no key"),
         ({"headers": [[None]] * 4}, "has headers of which one has no key"),
-        ({"headers": [[{"key": "k", "value": bytes(16 << 20)}], None, None, None]}, "a value with its headers of"),
+        (
+            {"headers": [[{"key": "k", "value": bytes(16 << 20)}], None, None, None]},
+            "with its key and headers is longer than the 16777216",
+        ),
     ],
 )
 def test_a_row_with_a_header_or_time_that_cannot_be_stored_stops_its_task(changed: Rows, message: str) -> None:

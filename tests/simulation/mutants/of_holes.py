@@ -15,7 +15,7 @@ import l0gc.streamlog.level_one.merge_plan
 from l0gc.errors import RefusedObjectError
 from l0gc.streamlog.journal.entries import GIVE_UP
 from l0gc.streamlog.journal.topic import Extent
-from l0gc.streamlog.level_one.give_up import LostBlock
+from l0gc.streamlog.level_one.give_up import Remains
 from tests.simulation.mutants.of_l1 import fits_anyhow
 from tests.simulation.mutants.tools import everywhere, mutant
 
@@ -50,8 +50,8 @@ def one_read_decides() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def readable_given_up() -> AbstractContextManager[Any]:
-    def untried(cluster: Any, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
-        return [LostBlock(key, e.block.start, "it is gone") for e in extents]
+    def untried(cluster: Any, key: str, extents: Sequence[Extent]) -> list[Remains]:
+        return [Remains(key, e.block.start, "it is gone") for e in extents]
 
     return everywhere("l0gc.streamlog.level_one.give_up", "read_back", untried)
 
@@ -64,11 +64,11 @@ def readable_given_up() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def refused_given_up() -> AbstractContextManager[Any]:
-    def lost(cluster: Any, key: str, extents: Sequence[Extent]) -> list[LostBlock]:
+    def lost(cluster: Any, key: str, extents: Sequence[Extent]) -> list[Remains]:
         try:
             return _read_back(cluster, key, extents)
         except RefusedObjectError as e:
-            return [LostBlock(key, extent.block.start, str(e)) for extent in extents]
+            return [Remains(key, extent.block.start, str(e)) for extent in extents]
 
     return everywhere("l0gc.streamlog.level_one.give_up", "read_back", lost)
 

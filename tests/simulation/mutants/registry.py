@@ -7,6 +7,7 @@ from tests.simulation.mutants import (
     of_isolation,
     of_journals,
     of_l1,
+    of_limits,
     of_logs,
     of_objects,
     of_pins,
@@ -29,6 +30,7 @@ _MODULES = (
     of_tables,
     of_holes,
     of_pins,
+    of_limits,
 )
 MUTANTS: list[Mutant] = sorted(
     (m for module in _MODULES for m in vars(module).values() if isinstance(m, Mutant)), key=lambda m: m.hazard

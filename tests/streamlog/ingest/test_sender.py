@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from l0gc.errors import InputPositionMovedError, InvalidProducerEpochError, StoreError, UsageError
+from l0gc.limits import MAX_RECORD_BYTES
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import Record
-from l0gc.streamlog.ingest.inputs import MAX_RECORD_BYTES
 from l0gc.streamlog.ingest.sender import open_sender
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import another_process, failing, store_of, topic_in_memory
@@ -209,7 +209,7 @@ def test_a_journal_that_got_nothing_for_a_week_takes_its_first_record() -> None:
             [Record(b"", None, (("k", bytes(MAX_RECORD_BYTES)),), partition=0)],
             {0: 1},
             UsageError,
-            "longer than 16777216",
+            "longer than the 16777216",
         ),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -23,7 +24,7 @@ from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.give_up import GiveUpRecord, GiveUpResult, give_up
+from l0gc.streamlog.level_one.give_up import GiveUpRecord, GiveUpResult, LostBlock, give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import GIVEN_UP_METADATA, read_footer
 from l0gc.streamlog.level_one.plan import has_work
@@ -32,6 +33,7 @@ from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic, describe_topic
 from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
 from tests.support.merge import merge
+from tests.support.misread import WAYS, misread
 from tests.support.reconcile import begin, files, put, reconcile, unreconciled
 from tests.support.vacuum import vacuum_later
 
@@ -77,6 +79,14 @@ def record_of(cluster: Handles, key: str) -> GiveUpRecord:
 def state_of(cluster: Handles) -> TopicState:
     topic = cluster.controller.snapshot().topic("events")
     return another_process(cluster).journal(0).catch_up().topics[topic.revision]
+
+
+def remains_of(cluster: Handles, key: str, block: LostBlock) -> bytes:
+    """What a hole keeps of a block."""
+    found = store_of(cluster).objects[key].body[block.at : block.at + block.bytes]
+    assert found
+    assert crc32c(found) == block.crc32c
+    return found
 
 
 def read(cluster: Handles, partition: int = 0, **how: Any) -> list[Record]:
@@ -313,10 +323,31 @@ def test_the_footer_of_a_hole_says_who_and_why_and_keeps_the_damaged_bytes_once(
     )
     (block,) = first.blocks
     assert "checksum" in block.why
-    assert body[block.start :].startswith(block.content)
-    assert block.content
+    assert body[block.start :].startswith(remains_of(cluster, result.holes[0].key, block))
     (shared,) = second.blocks  # in one block of the object
-    assert (shared.content, shared.content_in) == (b"", result.holes[0].key)
+    assert (shared.content_in, shared.at, shared.bytes) == (result.holes[0].key, block.at, block.bytes)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("after", range(3))
+def test_of_damaged_bytes_those_are_kept_that_most_readings_gave(way: str, after: int) -> None:
+    cluster, keys = uploaded()
+    body = damage(cluster, keys[1])
+    reconcile_run(cluster)
+    with misread(cluster, keys[1], WAYS[way], 1, after=after) as bad:
+        result = give_up(cluster, "ann", objects=[keys[1]])
+    assert bad.keys == [keys[1]]
+    (block,) = record_of(cluster, result.holes[0].key).blocks
+    assert body[block.start :].startswith(remains_of(cluster, result.holes[0].key, block))
+
+
+def test_a_hole_that_is_read_back_badly_once_is_read_again() -> None:
+    cluster, keys = uploaded()
+    damage(cluster, keys[1])
+    reconcile_run(cluster)
+    with misread(cluster, "level_one/", WAYS["zeros"], 1) as bad:
+        assert lost(cluster).records == 3
+    assert len(bad.keys) == 1
 
 
 @pytest.mark.parametrize("error", [StoreError("the store is full"), AccessDeniedError("no")])
@@ -382,8 +413,8 @@ def test_what_can_be_read_is_given_up_only_if_that_is_said() -> None:
     result = lost(cluster, 0, (3, 8), force_readable=True)
     assert offsets_of(read(cluster, skip_holes=True)) == [0, 1, 2, 9, 10, 11]
     gone, readable = record_of(cluster, result.holes[0].key).blocks
-    assert (gone.key, readable.key, readable.why, gone.content) == (keys[1], keys[2], "", b"")
-    assert readable.content in store_of(cluster).objects[keys[2]].body
+    assert (gone.key, readable.key, readable.why, gone.bytes) == (keys[1], keys[2], "", 0)
+    assert remains_of(cluster, result.holes[0].key, readable) in store_of(cluster).objects[keys[2]].body
 
 
 @pytest.mark.parametrize("what", ["reconciled", "given up", "deleted"])
