@@ -60,7 +60,10 @@ class FolderRecords(LocalFolder):
     def created(cls, folder: Path) -> FolderRecords:
         """Create the folder and test it. Raises `UsageError`."""
         try:
+            made = [f for f in (folder, *folder.parents) if not f.exists()]
             folder.mkdir(parents=True, exist_ok=True)
+            for new in made:
+                cls._sync(new.parent)
             with tempfile.TemporaryFile(dir=folder) as trial:
                 trial.write(b"l0gc")
                 trial.flush()
@@ -79,7 +82,8 @@ class FolderRecords(LocalFolder):
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-            self._sync(path.parent)
+            for above in path.relative_to(self.folder).parents:  # any of which may be new
+                self._sync(self.folder / above)
         except OSError as e:
             raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
 

@@ -181,7 +181,8 @@ def test_what_an_unanswered_request_may_have_deleted_is_not_reported_as_left(the
     assert (outcome.left, outcome.deleted, outcome.failures) == ([], [], [])
 
 
-def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker() -> None:
+@pytest.mark.parametrize("code", ["InternalError", "RequestTimeout"])
+def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker(code: str) -> None:
     """It may have been deleted, marker and all, before the store answered that something went wrong inside."""
 
     class Versioned(Stubborn):
@@ -190,7 +191,7 @@ def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker() -> None:
             failed = {f.key for f in failures}
             return VersionsDeleted(failures, {o.key: "marker" for o in objects if o.key not in failed})
 
-    store = Versioned({"k2": (1, "InternalError"), "k3": (1, "SlowDown")})
+    store = Versioned({"k2": (1, code), "k3": (1, "SlowDown")})
     outcome = a_deleter(store, keep_history=True)[0].delete(OBJECTS)
     assert len(outcome.deleted) == 5
     assert set(outcome.markers) == {"k0", "k1", "k3", "k4"}

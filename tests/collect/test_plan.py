@@ -122,6 +122,13 @@ def test_nothing_above_the_bound_goes_and_the_run_says_up_to_where_it_went(up_to
     assert result.plan.options.whole is False
 
 
+def test_only_a_sweep_up_to_m_expects_what_the_listing_counted() -> None:
+    cluster = a_cluster(watermark=None)
+    published = msgspec.structs.replace(with_counts(108, 60), cluster_id=cluster.controller.snapshot().cluster_id)
+    publish(cluster.store, cluster.runtime, published)
+    assert [plan_sweep(cluster, Sweep(up_to=up_to)).expected for up_to in (None, 4, 3)] == [60, 60, -1]
+
+
 def test_with_a_grace_only_what_an_m_of_then_allowed_goes() -> None:
     cluster = a_cluster(watermark=None)
     store = store_of(cluster)

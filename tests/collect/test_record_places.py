@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,26 @@ def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> No
     assert shown.by_status == {DELETED: len(garbage)}
     with pytest.raises(NotFoundError):
         show_run(cluster, result.run_id)
+
+
+def test_a_file_of_a_record_is_on_disk_under_its_name_when_the_write_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure loses what is in no `fsync`: the content, the name, or a new folder's name in the one above."""
+    synced = dict[Path, set[str] | bytes]()
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced[path] = {p.name for p in path.iterdir()} if path.is_dir() else path.read_bytes()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    top = tmp_path / "deep" / "records"
+    FolderRecords.created(top).put("l0gc/runs/a/b", b"segment")
+    assert b"segment" in synced.values()
+    path = top / "l0gc" / "runs" / "a" / "b"
+    while path != tmp_path:
+        assert path.name in synced[path.parent]
+        path = path.parent
 
 
 def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:

@@ -99,6 +99,18 @@ def test_the_next_shadow_run_records_only_what_is_new() -> None:
     assert recorded(cluster, first, third) == sorted(expected_garbage(cluster, 5))
 
 
+def test_an_object_dated_just_before_a_shadow_run_is_recorded_by_the_next() -> None:
+    """The clocks of the store and of the run differ by up to 3 s, so the first one may have missed it."""
+    cluster = a_quiet_cluster()
+    store = store_of(cluster)
+    shadow(cluster)
+    late = cluster.controller.layout().format(2, 1, name_of(99))
+    store.clock.ms -= 2_999
+    store.put(late, b"dated early")
+    store.clock.sleep(60)
+    assert recorded(cluster, shadow(cluster)) == [late]
+
+
 @pytest.mark.parametrize(
     "options", [{"max_objects": 3}, {"shards": (0, 1)}, {"up_to": 2}, {"max_delete_ratio": None, "min_age_s": 7200}]
 )

@@ -82,6 +82,16 @@ def test_it_says_who_lags_since_when_and_what_lifting_that_then_releases() -> No
     assert seen(cluster) == Laggards()
 
 
+def test_laggards_hold_the_epochs_that_lifting_them_releases_and_no_other() -> None:
+    cluster = lagging()
+    scan_and_publish(cluster)
+    found = seen(cluster)
+    first, last = found.first_epoch, found.up_to_epoch
+    assert first < last
+    assert [found.hold(epoch) for epoch in (first - 1, first, last, last + 1)] == [False, True, True, False]
+    assert not Laggards().hold(-1)
+
+
 def test_the_topics_that_have_lagged_longest_are_named_and_the_others_counted() -> None:
     cluster = lagging({0: [b"a"], 5: [b"b"]}, {5: [b"c"]}, topics=12)
     scan_and_publish(cluster)

@@ -14,6 +14,7 @@ from typing import TypeVar
 import pytest
 
 from l0gc.runtime import Runtime
+from l0gc.storage.contention import WriterOrder
 from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject
@@ -145,6 +146,17 @@ def test_a_writer_that_is_alone_asks_for_nothing_but_its_appends_and_does_not_wa
     assert race.store.attempts == race.landed.total()
     assert race.store.requests["get"] == 0
     assert max(race.waits[0][1:]) <= 2 * REQUEST_S[1]  # the entry, and a checkpoint now and then
+
+
+def test_an_entry_that_lands_ends_the_count_of_conflicts() -> None:
+    order = WriterOrder(Runtime(FakeClock(), random.Random(1)), "me")
+    order.landed(["other"])
+    for _ in range(5):
+        order.lost()
+    assert order.place > 0
+    order.landed(["me", "other", "other"])  # too late: this writer is a newcomer again
+    order.lost()
+    assert order.place == 0
 
 
 def test_a_newcomer_gets_in_where_one_or_two_write_without_a_break() -> None:

@@ -115,6 +115,13 @@ def test_another_folder_is_read_in_ranges_too_whatever_the_order(ordered: bool) 
     assert found == [keys[:5], keys[5:12], keys[12:]]
 
 
+def test_a_range_that_ends_with_its_page_takes_no_further_request() -> None:
+    store = a_store([f"f/{n}" for n in range(6)], 3)
+    reader = RangeReader(store, KeyLayout(), KeyRange(end="f/2", folder="f/"))
+    assert [k for page in reader.read() for k in page.keys] == ["f/0", "f/1", "f/2"]
+    assert reader.requests == store.requests["scan"] == 1
+
+
 @given(buckets(), st.integers(0, 9), st.integers(1, 9), st.data())
 @settings(max_examples=200)
 def test_the_pieces_of_a_rest_are_the_rest(bucket: Bucket, ceiling: int, parts: int, data: st.DataObject) -> None:

@@ -70,6 +70,13 @@ def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.
         assert found == [(zlib.crc32(b"%d" % n) % 7, b"%d" % n) for n in range(10)]
 
 
+def test_no_more_keys_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "_CACHED_KEYS", 3)
+    places = placement._Places(7, str.encode)
+    sizes = [len(places) for n in range(10) if places[str(n)]]
+    assert max(sizes) == 3
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [

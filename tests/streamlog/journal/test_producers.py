@@ -175,7 +175,9 @@ def test_an_input_expires_by_itself() -> None:
     producers: Producers = {}
     land(producers, batch(0, inputs=[InputSpan("a", 0, 10)]), time_ms=100)
     land(producers, batch(1, inputs=[InputSpan("b", 0, 10)]), time_ms=200)
-    forget_unused(producers, 150)
+    forget_unused(producers, 100)
+    assert (landed_of(producers, 1, "a"), landed_of(producers, 1, "b")) == (10, 10)
+    forget_unused(producers, 101)
     assert (landed_of(producers, 1, "a"), landed_of(producers, 1, "b")) == (0, 10)
 
 
