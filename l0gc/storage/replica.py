@@ -35,6 +35,7 @@ from l0gc.storage.contention import WriterOrder
 from l0gc.storage.entry import Place, StoredEntry
 from l0gc.storage.log import KEPT_CHECKPOINTS, Folder, OffsetTakenError, SharedLog
 from l0gc.storage.objectstore import if_there
+from l0gc.storage.store_time import JUMP_MS
 
 _log: Final = logging.getLogger(__name__)
 
@@ -414,5 +415,7 @@ class Replica(Generic[S]):
             spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
                 return 0
+            if self.as_of_ms - self._folder.date_ms > JUMP_MS:  # then no second reply can confirm its date
+                self._folder = self.log.list_folder()
             self.log.store_time.settle(self._folder.date_ms)
             return self.log.truncate(self._folder, pinned_at())

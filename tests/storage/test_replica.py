@@ -453,6 +453,16 @@ def test_a_process_that_lives_long_truncates_what_its_replay_did_not_see(store: 
     assert a_replica(store, seed=99).state == [f"advance {n}" for n in range(60)]
 
 
+def test_a_process_truncates_though_it_listed_the_log_long_ago(store: MemoryStore) -> None:
+    filled(store, 8).write_checkpoint()
+    store.clock.sleep(AGE_S)
+    replica = a_replica(store)
+    _ = replica.state
+    store.clock.sleep(1200)
+    propose(replica, "later")
+    assert replica.truncate() > 0
+
+
 def test_a_checkpoint_that_may_not_be_there_allows_no_truncation(store: MemoryStore) -> None:
     filled(store, 8)
     store.clock.sleep(AGE_S)
