@@ -38,6 +38,8 @@ Rate = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+TotalSize = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+"""Of a whole run, whose bytes are never in memory at once."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +167,7 @@ class Deletion(Operation, frozen=True, kw_only=True):
     Attributes:
         dry_run: Delete nothing, and report what the run would delete.
         max_objects: Delete no more objects than this.
+        max_bytes: Delete at most this much, by the size of the objects.
         max_rate: Delete no more objects a second than this.
         max_delete_ratio: Stop before deleting more than this share of the L0 objects, or in a vacuum of the L1 objects, for
             example 0.5.
@@ -174,6 +177,7 @@ class Deletion(Operation, frozen=True, kw_only=True):
 
     dry_run: bool = False
     max_objects: Count | None = None
+    max_bytes: TotalSize | None = None
     max_rate: Rate | None = None
     max_delete_ratio: Share | None = None
     record: bool = True
@@ -185,10 +189,11 @@ class Deletion(Operation, frozen=True, kw_only=True):
         return not self.dry_run
 
     @property
-    def in_one_process(self) -> bool:
-        """Return whether the run has a limit or a record that only one process can maintain."""
-        limits = self.max_objects, self.max_delete_ratio, self.record_dir
-        return any(limit is not None for limit in limits) or not self.record
+    def in_one_process(self) -> str:
+        """Return which of the given options only one process can keep; empty if there are none."""
+        names = ("max_objects", "max_bytes", "max_delete_ratio", "record_dir", "record")
+        given = [name for name in names if getattr(self, name) != default_of(type(self), name)]
+        return ", ".join(f"--{written(type(self), name)}" for name in given)
 
 
 class Sweep(Deletion, frozen=True, kw_only=True):
@@ -256,7 +261,7 @@ class Reconcile(Operation, frozen=True, kw_only=True):
     """
 
     up_to: Number | None = None
-    max_bytes: Size | None = None
+    max_bytes: TotalSize | None = None
     round_bytes: Size = 4096 * MIB
 
 

@@ -371,12 +371,12 @@ def test_the_engine_is_what_is_said_or_the_one_whose_estimate_is_lower(
 
 
 def test_what_one_process_must_do_stays_here_and_spark_is_refused() -> None:
-    work = Work(lambda enough: 10**9, "things", LISTING, limits="--max-rate and --max-objects")
+    work = Work(lambda enough: 10**9, "things", LISTING, limits="--max-objects")
     there = SparkPlace("there", 32, cluster=True)
-    with pytest.raises(errors.UsageError, match="--max-rate and --max-objects need one process: use --engine local"):
+    with pytest.raises(errors.UsageError, match="only one process can keep --max-objects: use --engine local"):
         choose_engine("spark", work, there, cores=2, java=True)
     assert choose_engine("auto", work, there, cores=2, java=True) == (
-        "local", "--max-rate and --max-objects need one process",
+        "local", "only one process can keep --max-objects",
     )  # fmt: skip
 
 

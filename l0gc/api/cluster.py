@@ -21,7 +21,6 @@ from l0gc.api.gc import Around, Due, GcResult, GcStep, play
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, records_of
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, recorded_attempt
-from l0gc.collect.plan import ONE_PROCESS
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError, NotFoundError, StoppedError, UsageError
@@ -535,7 +534,8 @@ class Cluster:
         from l0gc.collect.sweep import SweepRun
 
         handles, wanted = self.handles(), Sweep.of(options)
-        work = sweep_work(partial(self._counted, eligible=True), limited=wanted.in_one_process or gone is not None)
+        limits = wanted.in_one_process or ("the order of keys, for --list" if gone is not None else "")
+        work = sweep_work(partial(self._counted, eligible=True), limits=limits)
         result: SweepResult | None = None
 
         def whole() -> bool:
@@ -579,7 +579,7 @@ class Cluster:
                 source.refresh()
                 return source.objects
 
-            limits = ONE_PROCESS if wanted.in_one_process else ""
+            limits = wanted.in_one_process
             work = Work(named, "objects in L1", LISTING, limits=limits, needed=lambda: source is not None)
             with self._workers(spark, work, progress) as workers, ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
                 run = VacuumRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
@@ -867,12 +867,12 @@ class Cluster:
         return -1
 
 
-def sweep_work(eligible: Callable[[int], int], *, limited: bool) -> Work:
+def sweep_work(eligible: Callable[[int], int], *, limits: str = "") -> Work:
     """Return the size of a sweep, for the choice of an engine.
 
     Args:
         eligible: returns how many objects the last scan found eligible; -1 without one.
-        limited: whether it has a limit or a record that only one process can keep.
+        limits: see `Work`.
     """
     unit = "objects that were eligible at the last scan"
-    return Work(eligible, unit, DELETING, limits=ONE_PROCESS if limited else "")
+    return Work(eligible, unit, DELETING, limits=limits)

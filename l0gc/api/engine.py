@@ -63,11 +63,11 @@ def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, jav
         UsageError: Spark is wanted for what needs one process.
     """
     if wanted == SPARK and work.limits:
-        raise UsageError(f"{work.limits} need one process: use --engine local")
+        raise UsageError(f"only one process can keep {work.limits}: use --engine local")
     if wanted != AUTO:
         return wanted, f"--engine {wanted}"
     if work.limits:
-        return LOCAL, f"{work.limits} need one process"
+        return LOCAL, f"only one process can keep {work.limits}"
     estimate = EngineEstimate(work.pace, work.journals, cores, spark)
     where = f"Spark ({spark.master}, {count(spark.cores, 'core')})"
     if estimate.even == inf:

@@ -68,6 +68,7 @@ class ComputeWatermarkKeywords(TypedDict, total=False):
 class SweepKeywords(TypedDict, total=False):
     dry_run: bool
     max_objects: int | None
+    max_bytes: int | None
     max_rate: float | None
     max_delete_ratio: float | None
     record: bool
@@ -83,6 +84,7 @@ class SweepKeywords(TypedDict, total=False):
 class VacuumKeywords(TypedDict, total=False):
     dry_run: bool
     max_objects: int | None
+    max_bytes: int | None
     max_rate: float | None
     max_delete_ratio: float | None
     record: bool

@@ -98,6 +98,7 @@ def swept(r: SweepResult) -> list[str]:
         f"{r.listed:,} listed, {r.eligible:,} eligible, {r.requests['list']:,} LIST and "
         f"{count(r.requests['delete'], 'DELETE request')}"
     ]
+    lines += _limit(r)
     if plan.options.grace_s and r.bound < r.watermark:
         lines.append(
             f"--grace held back what only an M published within this time allows: "
@@ -153,6 +154,7 @@ def vacuumed(r: VacuumResult) -> list[str]:
     done = "would be deleted" if r.dry_run else f"deleted in {r.seconds:.1f} s"
     lines = [f"{count(r.objects, 'object')} ({size(r.bytes)}) {done}"]
     lines += [f"  {KINDS[kind].text}: {d.objects:,} ({size(d.bytes)})" for kind, d in r.deleted.items() if d.objects]
+    lines += _limit(r)
     if r.fence is not None:
         listed = count(r.listed, "object")
         lines.append(f"orphans were stamped below epoch {r.fence}, and no journal names them; {listed} listed")
@@ -169,6 +171,10 @@ def vacuumed(r: VacuumResult) -> list[str]:
     if r.objects:
         lines += bytes_that_stay(r.plan)
     return lines
+
+
+def _limit(r: RunResult) -> list[str]:
+    return [r.rest] if r.limited and not r.over_ratio else []  # the error that such a run ends with explains it
 
 
 def _uploads(r: RunResult) -> list[str]:

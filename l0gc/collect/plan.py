@@ -30,8 +30,10 @@ D = TypeVar("D", bound=Deletion)
 UNKNOWN: Final = "unknown"
 NOTHING_KNOWN: Final = (NO_WATERMARK, 0)
 _WHATEVER_ITS_AGE: Final = 1 << 62
-ONE_PROCESS: Final = "--max-objects, --max-delete-ratio, --record-dir and --no-record"
-"""The options that only one process can keep."""
+RATIO: Final = "max_delete_ratio"
+OBJECTS: Final = "max_objects"
+BYTES: Final = "max_bytes"
+"""The options that limit how much a run deletes."""
 
 
 class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
@@ -76,15 +78,13 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
         return self if ratio is None else msgspec.structs.replace(self, ratio_limit=int(total * ratio))
 
     @property
-    def limit(self) -> int | None:
-        """Return the largest number of objects that the run may delete, for whatever reason."""
-        limits = [n for n in (self.options.max_objects, self.ratio_limit) if n is not None]
-        return min(limits) if limits else None
+    def limits(self) -> dict[str, int]:
+        """Return how many objects, or for `BYTES` how many bytes, the run may delete, by each option that limits it.
 
-    @property
-    def is_limited_by_ratio(self) -> bool:
-        """Return whether the allowed share of the bucket is the effective limit."""
-        return self.ratio_limit is not None and self.limit == self.ratio_limit
+        The share is first: of two limits that exclude the same object, it is the one that needs an operator.
+        """
+        limits = {RATIO: self.ratio_limit, OBJECTS: self.options.max_objects, BYTES: self.options.max_bytes}
+        return {option: most for option, most in limits.items() if most is not None}
 
     @property
     def keeps_history(self) -> bool:

@@ -11,11 +11,12 @@ a pause does not end it.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import accumulate
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ import msgspec
 from l0gc.collect.deleter import DeleteOutcome, Deleter, DryDeleter
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import PauseWatch
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import BYTES, Removal
 from l0gc.collect.record import DELETED, FAILED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject, Records, RunRecord
 from l0gc.collect.scan import FAILURES_KEPT, Deletable, Tally
 from l0gc.runtime import Runtime
@@ -38,11 +39,41 @@ SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
 """A segment of long keys holds fewer of them."""
 
 
-@dataclass(slots=True)
 class Budget:
-    """The number of objects left to claim; None for no limit. Removers that run one after another may share one."""
+    """What a run's limits leave to claim. Removers that run one after another may share one.
 
-    left: int | None = None
+    Args:
+        limits: see `Removal.limits`.
+        done: what counts as claimed already.
+
+    Attributes:
+        limited_by: the option whose limit excluded an object, recorded here and nowhere else; empty until then. Nothing
+            is claimed afterwards, so smaller objects do not pass the one that did not fit.
+    """
+
+    def __init__(self, limits: Mapping[str, int], done: Tally) -> None:
+        self._left = {
+            option: most - (done.bytes if option == BYTES else done.objects) for option, most in limits.items()
+        }
+        self.limited_by = ""
+
+    def claim(self, batch: list[Deletable]) -> list[Deletable]:
+        """Return the beginning of a batch, up to the first object that a limit excludes."""
+        if self.limited_by:
+            return []
+        fits = len(batch)
+        for option, left in self._left.items():
+            most = bisect_right([*accumulate(o.size for o in batch)], left) if option == BYTES else left
+            if most < fits:
+                fits, self.limited_by = most, option
+        claimed = batch[:fits]
+        for option in self._left:
+            self._left[option] -= sum(o.size for o in claimed) if option == BYTES else fits
+        return claimed
+
+    def lift(self, option: str) -> None:
+        """Remove a limit for what is claimed from now on."""
+        self._left.pop(option, None)
 
 
 class Remover:
@@ -56,10 +87,10 @@ class Remover:
         stop: set to end the run: requests in flight are finished and recorded, the rest is left.
         pacer: the process's pace, made with `stop`; by default this worker has its own.
         progress: called after every DELETE request.
-        budget: how many objects may go; by default as many as the plan's limit says.
+        budget: what may go; by default what the plan's limits allow.
 
     Attributes:
-        full: the limit is reached, and no more objects are accepted.
+        full: a limit is reached, and no more objects are accepted.
         gone: called with the objects that a request removed, or would remove in a dry run.
     """
 
@@ -82,7 +113,7 @@ class Remover:
         self.stop = stop or threading.Event()
         self.progress = progress
         self.gone: Callable[[Sequence[Deletable]], None] = lambda objects: None
-        self._budget = budget or Budget(plan.limit)
+        self._budget = budget or Budget(plan.limits, Tally())
         self.pacer = pacer or Pacer(runtime, plan.options.max_rate, self.stop)
         self._pause = None if plan.options.dry_run else PauseWatch(store, runtime.clock, self.stop)
         self._deleter: Deleter | DryDeleter = DryDeleter()
@@ -113,9 +144,9 @@ class Remover:
         done = Tally(list_requests=self.tally.list_requests) if self.plan.options.dry_run else self.tally
         self.tally = msgspec.structs.replace(
             done, listed=done.objects, eligible=done.objects, held_by_age=0, unparsable=0, unparsable_samples=[],
-            failed=0, failures=[], limited=False,
+            failed=0, failures=[], limited_by="",
         )  # fmt: skip
-        self._budget.left = None if self.plan.limit is None else self.plan.limit - self.tally.objects
+        self._budget = Budget(self.plan.limits, self.tally)
         self.full = False
 
     def count(self, counts: Tally) -> None:
@@ -133,13 +164,11 @@ class Remover:
                 return
 
     def take(self, batch: list[Deletable]) -> None:
-        """Claim what the limit allows of a batch, and send off full segments."""
+        """Claim what the limits allow of a batch, and send off full segments."""
         with self._feeding:  # the next caller waits for this one, and this one for room
-            if self._budget.left is not None:
-                if len(batch) > self._budget.left:
-                    batch = batch[: self._budget.left]
-                    self.tally.limited = self.full = True
-                self._budget.left -= len(batch)
+            batch = self._budget.claim(batch)
+            if self._budget.limited_by:
+                self.tally.limited_by, self.full = self._budget.limited_by, True
             self._waiting += batch
             longest = max(map(len, [o.key for o in batch]), default=0)
             most = max(1, min(SEGMENT_OBJECTS, SEGMENT_BYTES // (OBJECT_BYTES + longest)))

@@ -23,7 +23,7 @@ import msgspec
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.pacing import Pacer, pacer_of
 from l0gc.collect.pause import paused_error
-from l0gc.collect.plan import ONE_PROCESS, D, Removal
+from l0gc.collect.plan import D, Removal
 from l0gc.collect.record import DONE, FolderRecords, ObjectTotals, Records, RunSummary, folder, worker_of, write_summary
 from l0gc.collect.remover import SEGMENTS_IN_HAND, Budget, Remover
 from l0gc.collect.runs import deleted_on_record
@@ -69,7 +69,6 @@ class RunResult(Tally, Outcome, kw_only=True):
             "highest_deleted_epoch",
             "delete_requests",
             "delete_errors",
-            "limited",
         ]
     )
 
@@ -112,11 +111,6 @@ class RunResult(Tally, Outcome, kw_only=True):
         return self.objects > 0 or self.failed > 0
 
     @property
-    def over_ratio(self) -> bool:
-        """Return whether the run ended because more was eligible than the allowed share."""
-        return self.limited and self.plan.is_limited_by_ratio
-
-    @property
     def problem(self) -> L0gcError | None:
         """Return what kept the run from deleting everything that it was to delete."""
         if self.paused and not self.dry_run:
@@ -140,7 +134,8 @@ class RunResult(Tally, Outcome, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Return the fields as `--json` prints them."""
         more = {name: getattr(self, name) for name in ("run_id", "dry_run", "versioning", "requests")}
-        more |= {"paused": self.paused or None, "backpressure_seconds": round(self.backpressure_seconds, 3)}
+        more |= {"limited_by": self.limited_by or None, "paused": self.paused or None}
+        more |= {"backpressure_seconds": round(self.backpressure_seconds, 3)}
         return super().to_json() | more
 
     def summary(self, outcome: str, ended_ms: int) -> RunSummary:
@@ -200,12 +195,13 @@ class RemovalRun(Generic[D, R]):
 
     def _begin(self, plan: Removal[D]) -> None:
         if self._workers.engine != LOCAL and self._options.in_one_process:
-            raise UsageError(f"{ONE_PROCESS} need one process: use --engine local")
+            raise UsageError(f"only one process can keep {self._options.in_one_process}: use --engine local")
         self._plan = plan
-        self._pacer, self._budget = Pacer(self._cluster.runtime, self._options.max_rate, self.stop), Budget(plan.limit)
+        self._pacer = Pacer(self._cluster.runtime, self._options.max_rate, self.stop)
+        self._budget = Budget(plan.limits, Tally())
 
     def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        """Return this process's remover of a kind. All kinds share pace and limit.
+        """Return this process's remover of a kind. All kinds share pace and limits.
 
         Args:
             record: whether the removals are recorded.

@@ -92,8 +92,8 @@ class RunEntry(Outcome):
     Attributes:
         run_id: The run.
         started_ms: When it began.
-        ended_ms: When it ended; null if it was killed or is still running. So are the next fields up to `failed`, but
-            `outcome`.
+        ended_ms: When it ended; null if it was killed or is still running. So are the next fields up to `limited_by`,
+            but `outcome`.
         outcome: `done`, `stopped` by a signal or a pause, `failed` by an error, or `killed`, which it is called, too,
             while it runs.
         command: `sweep`, `vacuum`, or `undelete` of another run.
@@ -105,6 +105,7 @@ class RunEntry(Outcome):
         deleted: What it reported as deleted at its end.
         bytes: Their size.
         failed: What it reported as failed.
+        limited_by: The option whose limit left some of what was eligible; empty if none did.
         of_run: Of an undelete: the run whose objects it brought back; else empty.
         restored: Of an undelete: how many `objects` it brought back, and their `bytes`.
         segments: Parquet files of the record.
@@ -125,6 +126,7 @@ class RunEntry(Outcome):
     deleted: int | None = field(init=False, default=None)
     bytes: int | None = field(init=False, default=None)
     failed: int | None = field(init=False, default=None)
+    limited_by: str | None = field(init=False, default=None)
     of_run: str | None = field(init=False, default=None)
     restored: ObjectTotals | None = field(init=False, default=None)
     hidden: ClassVar[frozenset[str]] = frozenset({"summary"})

@@ -8,15 +8,14 @@ the scan jumps there. A store that lists out of order is detected and read in fu
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import RATIO, Removal
 from l0gc.errors import StoreError
-from l0gc.operations import Sweep
+from l0gc.operations import Deletion, Sweep, written
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, ObjectStore, VersionPage
 
 SAMPLES: Final = 3
@@ -45,7 +44,7 @@ class Tally(msgspec.Struct, kw_only=True):
         unknown: objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
         objects: those that were deleted, with their `bytes`.
         failures: the first objects that could not be deleted, of `failed`.
-        limited: whether more was eligible than the run may delete.
+        limited_by: the option whose limit left some of what was eligible; empty if none did.
         paused: the pause that ended the run.
     """
 
@@ -68,8 +67,23 @@ class Tally(msgspec.Struct, kw_only=True):
     uploads_aborted: int = 0
     throttled: int = 0
     backpressure_seconds: float = 0.0
-    limited: bool = False
+    limited_by: str = ""
     paused: str = ""
+
+    @property
+    def limited(self) -> bool:
+        """Return whether more was eligible than the run may delete."""
+        return self.limited_by != ""
+
+    @property
+    def rest(self) -> str:
+        """Return which option left the rest, as text; empty if none did."""
+        return f"--{written(Deletion, self.limited_by)} left the rest" if self.limited else ""
+
+    @property
+    def over_ratio(self) -> bool:
+        """Return whether more was eligible than the allowed share."""
+        return self.limited_by == RATIO
 
     def count(self, other: Tally) -> None:
         """Add the counts of another scan or worker."""
@@ -83,7 +97,7 @@ _TOGETHER: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "unknown_folders": lambda mine, theirs: sorted({*mine, *theirs})[:SAMPLES],
     "failures": lambda mine, theirs: (mine + theirs)[:FAILURES_KEPT],
     "highest_deleted_epoch": max,
-    "limited": operator.or_,
+    "limited_by": lambda mine, theirs: mine or theirs,
     "paused": lambda mine, theirs: mine or theirs,
 }
 """How two numbers are combined, if they are not added."""

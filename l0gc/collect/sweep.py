@@ -61,6 +61,8 @@ class SweepResult(RunResult, kw_only=True):
         engine: `local` or `spark`.
         engine_reason: Why that one.
         stopped: Whether a signal or a pause ended the run.
+        limited_by: The option whose limit left some of what was eligible: `max_objects`, `max_bytes` or
+            `max_delete_ratio`; null for none. With the last one, exit code 4.
         paused: The pause that ended the run, or that a dry run met; null for none. See [pause](#l0gc-pause).
         seconds: How long it took, without Spark's start.
         run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted nothing and met no trouble writes
@@ -145,14 +147,14 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
             self._deleters = InlineExecutor()
         with self._recording(result):
             remover, say = self._remover(LEVEL_ZERO), self._workers.say
-            parts = self._parts(plan, ranges, in_order=plan.limit is not None or gone is not None)
+            parts = self._parts(plan, ranges, in_order=bool(plan.limits) or gone is not None)
             if gone is not None:
                 remover.gone = gone
             if self._workers.engine != LOCAL:
                 say(f"{count(len(parts), 'range')} of shards")
                 say = quiet
             self._spread(LEVEL_ZERO, functools.partial(sweep_ranges, say), parts)
-            if not (remover.tally.limited and plan.is_limited_by_ratio):
+            if not remover.tally.over_ratio:
                 self._abort_uploads(plan.layout.data_prefix, remover, result, functools.partial(_may_be_aborted, plan))
         return result
 

@@ -18,10 +18,11 @@ from l0gc.collect.dropped_l1 import DroppedRemoval
 from l0gc.collect.garbage import DROPPED_L1, KINDS, ORPHANED_L1, Amounts, GarbageSource
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import remove_orphans
-from l0gc.collect.plan import Removal, plan_vacuum
+from l0gc.collect.plan import RATIO, Removal, plan_vacuum
 from l0gc.collect.record import ObjectTotals
-from l0gc.collect.remover import Remover
+from l0gc.collect.remover import Budget, Remover
 from l0gc.collect.run import RemovalRun, RunResult
+from l0gc.collect.scan import Tally
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
 from l0gc.keys import L1_DATA, parse_level_one
@@ -58,6 +59,8 @@ class VacuumResult(RunResult, kw_only=True):
         engine: `local` or `spark`.
         engine_reason: Why that one.
         stopped: Whether a signal or a pause ended the run.
+        limited_by: The option whose limit left some of what was eligible: `max_objects`, `max_bytes` or
+            `max_delete_ratio`; null for none. With the last one, exit code 4.
         paused: The pause that ended the run, or that a dry run met; null for none.
         seconds: How long it took, without Spark's start.
         run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted no data and met no trouble writes
@@ -133,8 +136,7 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         with self._recording(result):
             if source is not None and not plan.external_log:
                 self._vacuum_data(source, result)
-                if not self._ended:
-                    self._limit_to(plan, result)  # old records are no part of the share
+                self._budget.lift(RATIO)  # old records are not part of the share
             for name, kind in KINDS.items():
                 if kind.old is not None and not self._ended:
                     remover = self._remover(name)
@@ -142,17 +144,11 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
                         remover.take_all(kind.old(self._cluster.store, plan))
         return result
 
-    def _limit_to(self, plan: Removal[Vacuum], result: VacuumResult) -> None:
-        """Follow this plan from now on; what is already gone counts."""
-        self._plan, result.plan = plan, plan
-        gone = sum(remover.tally.objects for remover in self._removers.values())
-        self._budget.left = None if plan.limit is None else plan.limit - gone
-
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
         source.refresh()
         there = source.amounts()
         plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects)
-        self._limit_to(plan, result)
+        self._plan, result.plan, self._budget = plan, plan, Budget(plan.limits, Tally())
         removal = DroppedRemoval(source, self._remover(DROPPED_L1), self.stop, dry_run=plan.options.dry_run)
         removal.run(plan.started_ms, int(1000 * plan.options.l1_grace_s), plan.cluster_epoch)
         result.l1 = source.amounts()
@@ -171,6 +167,7 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         result.fence = fence
         here = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
+        parts = 1 if plan.limits else parts  # in key order, a limit covers the same objects in a dry run and in the run
         find = functools.partial(remove_orphans, source.looker(remote=not here))
         self._spread(ORPHANED_L1, find, source.parts(L1_DATA, parts))
         if self._ended:

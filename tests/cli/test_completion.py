@@ -17,6 +17,7 @@ from click.shell_completion import BashComplete
 from l0gc.cli import options
 from l0gc.cli.main import COMMANDS, cli
 from l0gc.collect.record import write_summary
+from l0gc.operations import Sweep, written
 from l0gc.storage.s3 import S3Store
 from tests.inspect.report.support import summary
 from tests.support.cli import BIN, l0gc
@@ -43,7 +44,8 @@ def test_commands_are_completed_with_or_without_a_beginning() -> None:
 
 
 def test_options_and_their_values_are_completed() -> None:
-    assert completed("l0gc sweep --max-") == ["plain,--max-objects", "plain,--max-rate", "plain,--max-delete-ratio"]
+    limits = [written(Sweep, name) for name in Sweep.__struct_fields__ if name.startswith("max_")]
+    assert completed("l0gc sweep --max-") == [f"plain,--{name}" for name in limits]
     assert completed("l0gc topic create events --part") == ["plain,--partitions"]
     assert completed("l0gc sweep --engine l") == ["plain,local"]
     assert completed("l0gc completion z") == ["plain,zsh"]

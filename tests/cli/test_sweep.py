@@ -13,9 +13,11 @@ from l0gc.api.cluster import sweep_work
 from l0gc.api.engine import Engine, choose_engine
 from l0gc.api.estimate import SparkPlace
 from l0gc.cli.main import cli
+from l0gc.cli.runs import run_outcome
 from l0gc.cli.sweep import swept, vacuumed
 from l0gc.collect.plan import Removal
-from l0gc.collect.sweep import SweepRun
+from l0gc.collect.runs import list_runs
+from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import UsageError
 from l0gc.operations import Sweep, Vacuum
@@ -80,6 +82,22 @@ def test_a_dry_run_does_not_say_how_long_the_run_would_take() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "option"), [(Sweep(max_objects=3), "--max-objects"), (Sweep(max_bytes=3), "--max-bytes"), (Sweep(), "")]
+)
+def test_the_text_names_the_option_that_left_the_rest(options: Sweep, option: str) -> None:
+    cluster = a_cluster()
+    result = SweepRun(cluster, options).run()
+    recorded = run_outcome(list_runs(cluster.store, 1)[0][0])
+    for text in (" ".join(swept(result)), " ".join(vacuumed(of_vacuum(result))), recorded):
+        assert ("left the rest" in text) == bool(option)
+        assert f"{option} left the rest" in text or not option
+
+
+def of_vacuum(result: SweepResult) -> VacuumResult:
+    return VacuumResult(plan=Removal(options=Vacuum(), run_id="RUN", started_ms=0), limited_by=result.limited_by)
+
+
+@pytest.mark.parametrize(
     ("versioning", "said"),
     [(OFF, ""), (ENABLED, "the bucket keeps versions"), (SUSPENDED, "what was written since is gone for good")],
 )
@@ -119,7 +137,7 @@ CLUSTER: Final = SparkPlace("spark://host:7077", 32, cluster=True)
     ],
 )
 def test_the_engine_is_chosen_by_what_was_eligible(eligible: int, engine: str, why: str) -> None:
-    work = sweep_work(lambda enough: eligible, limited=False)
+    work = sweep_work(lambda enough: eligible)
     chosen, reason = choose_engine("auto", work, CLUSTER, cores=2, java=True)
     assert chosen == engine
     assert why in reason
@@ -129,19 +147,19 @@ def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
     def never(enough: int) -> int:
         raise AssertionError
 
-    work = sweep_work(never, limited=False)
+    work = sweep_work(never)
     assert choose_engine("auto", work, SparkPlace("local[2]", 2), cores=2, java=True)[0] == "local"
     assert not Engine(master="local[1]").choose(work)[1].startswith("--engine")
 
 
 def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
     """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
-    work = sweep_work(lambda enough: 10**9, limited=True)
+    work = sweep_work(lambda enough: 10**9, limits="--max-objects")
     chosen, reason = choose_engine("auto", work, CLUSTER, cores=2, java=True)
     assert (chosen, "one process" in reason) == ("local", True)
 
 
 def test_spark_with_a_limit_is_refused_before_it_is_started() -> None:
-    work = sweep_work(lambda enough: 10**9, limited=True)
-    with pytest.raises(UsageError, match="need one process: use --engine local"):
+    work = sweep_work(lambda enough: 10**9, limits="--max-objects")
+    with pytest.raises(UsageError, match="only one process can keep --max-objects: use --engine local"):
         choose_engine("spark", work, CLUSTER, cores=2, java=True)

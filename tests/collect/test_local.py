@@ -291,6 +291,18 @@ def test_a_disordered_store_is_swept_slower_and_not_wrong(small_pages: int, seed
     assert result.requests["list"] == store_of(cluster).requests["scan"] + 1  # and one for unfinished uploads
 
 
+@pytest.mark.parametrize("max_bytes", [20, 179, 180])
+@pytest.mark.parametrize("ordered_pages", [0, 1, 3])
+def test_a_limit_of_bytes_holds_over_both_scans_of_a_disordered_store(
+    small_pages: int, ordered_pages: int, max_bytes: int
+) -> None:
+    dry = SweepRun(disordered(0, ordered_pages), Sweep(dry_run=True, max_bytes=max_bytes)).run()
+    done = SweepRun(disordered(0, ordered_pages), Sweep(max_bytes=max_bytes)).run()
+    for result in (dry, done):
+        assert max_bytes - 5 < result.bytes <= max_bytes
+        assert result.limited == (max_bytes < 180)
+
+
 @pytest.mark.parametrize("max_objects", [None, 7, 1000])
 @pytest.mark.parametrize("ordered_pages", [0, 1, 3])
 def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.plan import UNKNOWN, Removal, plan_sweep
+from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, Removal, plan_sweep
 from l0gc.collect.record import read_summary
+from l0gc.collect.remover import Budget
 from l0gc.collect.runs import started_ms
+from l0gc.collect.scan import Deletable, Tally
 from l0gc.collect.sweep import SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
@@ -214,12 +216,61 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     assert level_zero(cluster) == before
 
 
-def test_the_smaller_one_of_two_limits_is_the_one_to_blame() -> None:
+@pytest.mark.parametrize(
+    ("options", "limited_by", "deleted", "size"),
+    [
+        (Sweep(max_bytes=180), "", 60, 180),
+        (Sweep(max_bytes=179), BYTES, 59, 175),
+        (Sweep(max_bytes=5), BYTES, 4, 5),  # 1, 1, 1, 2, then one of 2
+        (Sweep(max_objects=60, max_bytes=180, max_delete_ratio=1.0), "", 60, 180),
+        (Sweep(max_bytes=50, max_delete_ratio=1.0), BYTES, 19, 50),
+        (Sweep(max_objects=59, max_delete_ratio=1.0), OBJECTS, 59, 175),
+        (Sweep(max_objects=5, max_delete_ratio=0.5), OBJECTS, 5, 7),
+        (Sweep(max_objects=5, max_bytes=6), BYTES, 4, 5),
+        (Sweep(max_objects=54, max_bytes=1000, max_delete_ratio=0.5), RATIO, 54, 153),
+        (Sweep(max_objects=54, max_bytes=153, max_delete_ratio=0.5), RATIO, 54, 153),
+        (Sweep(max_objects=54, max_bytes=152, max_delete_ratio=0.5), BYTES, 53, 150),
+    ],
+)
+@pytest.mark.parametrize("page", [1000, 3])
+def test_the_limit_that_excluded_an_object_is_on_record(
+    options: Sweep, limited_by: str, deleted: int, size: int, page: int
+) -> None:
+    """Sixty objects of 180 bytes are eligible, in each shard three of each size from 1 to 5."""
     cluster = a_cluster(watermark=None)
+    store_of(cluster).page_size = page
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
-    result = SweepRun(cluster, Sweep(max_objects=5, max_delete_ratio=0.5)).run()
-    assert (result.deleted, result.over_ratio) == (5, False)
+    before = level_zero(cluster)
+    dry = SweepRun(cluster, msgspec.structs.replace(options, dry_run=True)).run(3)
+    result = SweepRun(cluster, options).run(3)
+    for r in (dry, result):
+        assert (r.limited_by, r.deleted, r.bytes) == (limited_by, deleted, size)
+        assert r.to_json()["limited_by"] == (limited_by or None)
+        assert isinstance(r.problem, SafetyError) == (limited_by == RATIO)
+    assert len(before - level_zero(cluster)) == deleted
+    assert read_summary(cluster.store, result.run_id).limited_by == limited_by
+
+
+@pytest.mark.parametrize(
+    ("options", "aborted"), [(Sweep(max_delete_ratio=0.5), 0), (Sweep(max_bytes=50, max_delete_ratio=1.0), 1)]
+)
+def test_the_share_alone_keeps_unfinished_uploads(options: Sweep, aborted: int) -> None:
+    cluster = a_cluster(watermark=None)
+    store = store_of(cluster)
+    store.unfinished = [UnfinishedUpload(cluster.controller.layout().format(0, 1, name_of(99)), "u", 0)]
+    state = cluster.controller.snapshot()
+    publish(cluster.store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
+    dry = SweepRun(cluster, msgspec.structs.replace(options, dry_run=True)).run()
+    assert (dry.uploads_aborted, SweepRun(cluster, options).run().uploads_aborted) == (aborted, aborted)
+    assert len(store.unfinished) == 1 - aborted
+
+
+@pytest.mark.parametrize("sizes", [[[5, 1]], [[5], [1]], [[], [5], [], [1]]])
+def test_nothing_is_claimed_behind_what_a_limit_excluded(sizes: list[list[int]]) -> None:
+    budget = Budget({BYTES: 4}, Tally())
+    claimed = [budget.claim([Deletable("a", 1, size) for size in batch]) for batch in sizes]
+    assert (claimed, budget.limited_by) == ([[]] * len(sizes), BYTES)
 
 
 def test_a_sweep_without_a_watermark_asks_for_nothing_more() -> None:

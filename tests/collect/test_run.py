@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.plan import run_id
+from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import ObjectTotals, RecordedObject, encode_segment, read_summary
 from l0gc.collect.runs import find_in_runs, show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import AccessDeniedError, ObjectNotFoundError, UsageError
 from l0gc.keys import RUNS
-from l0gc.operations import Sweep
+from l0gc.operations import Deletion, Sweep, written
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.watermark.publication import PublishedWatermark, publish
@@ -177,19 +177,35 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
     assert dry.deleted == SweepRun(cluster, workers=Elsewhere(cluster)).run().deleted == 60
 
 
+def test_every_limit_needs_one_process() -> None:
+    """On executors each task would have the whole limit."""
+    options = Sweep(max_objects=1, max_bytes=1, max_delete_ratio=1.0)
+    limits = Removal(options=options, ratio_limit=1).limits
+    assert set(limits) == {name for name in Deletion.__struct_fields__ if name.startswith("max_")} - {"max_rate"}
+    assert all(f"--{written(Sweep, name)}" in options.in_one_process for name in limits)
+
+
 @pytest.mark.parametrize(
-    "limit", [{"max_objects": 1}, {"max_delete_ratio": 0.0}, {"record": False}, {"record_dir": Path("records")}]
+    ("limit", "text"),
+    [
+        ({"max_objects": 1}, "--max-objects"),
+        ({"max_bytes": 1}, "--max-bytes"),
+        ({"max_delete_ratio": 0.0}, "--max-delete-ratio"),
+        ({"record": False}, "--no-record"),
+        ({"record_dir": Path("records")}, "--record-dir"),
+        ({"max_objects": 1, "max_rate": 1.0, "max_bytes": 1}, "--max-objects, --max-bytes"),
+    ],
 )
 @pytest.mark.parametrize("kind", [SweepRun, VacuumRun])
 def test_what_one_process_must_keep_is_refused_elsewhere(
-    kind: Any, limit: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Any, limit: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cluster = swept_cluster(watermark=None)
     state = cluster.controller.snapshot()
     publish(cluster.store, cluster.runtime, PublishedWatermark(state.cluster_id, 4, 8, 0, 60, 60, 108))
     before = dict(store_of(cluster).objects)
-    with pytest.raises(UsageError, match="need one process: use --engine local"):
+    with pytest.raises(UsageError, match=f"^only one process can keep {text}: use --engine local"):
         kind(cluster, kind.operation(**limit), Elsewhere(cluster)).run(None)
     assert store_of(cluster).objects == before
 

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from l0gc.collect.garbage import (
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.orphans import is_orphan
 from l0gc.collect.pause import set_pause
-from l0gc.collect.plan import Removal, run_id
+from l0gc.collect.plan import BYTES, OBJECTS, RATIO, Removal, run_id
 from l0gc.collect.record import read_summary
 from l0gc.collect.runs import list_runs, old_run_records, show_run
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
@@ -32,6 +33,7 @@ from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, 
 from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, PartitionId, level_one
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
+from l0gc.storage.ranges import KeyRange
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.scans import KEEP_DAYS
@@ -330,6 +332,57 @@ def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
     assert dry.deleted == done.deleted
     assert before - len(store.objects) == sum(counts(done).values()) == most
     assert ("scanned" in source.events) == (most > 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "limited_by", "amount"),
+    [
+        (Vacuum(max_bytes=99), BYTES, (9, 90)),
+        (Vacuum(max_bytes=100), "", (10, 100)),
+        (Vacuum(max_bytes=45, max_delete_ratio=0.5), BYTES, (4, 40)),
+        (Vacuum(max_bytes=65, max_delete_ratio=0.6), BYTES, (6, 60)),  # the share excludes no old records
+        (Vacuum(max_objects=5, max_delete_ratio=0.5), RATIO, (5, 50)),
+        (Vacuum(max_objects=7, max_delete_ratio=0.6), OBJECTS, (7, 70)),
+    ],
+)
+def test_the_limit_that_ended_a_vacuum_is_on_record(options: Vacuum, limited_by: str, amount: tuple[int, int]) -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    source.l1 = Amounts(live_objects=6, dropped_objects=4)
+    dry = vacuum(cluster, source, msgspec.structs.replace(options, dry_run=True))
+    result = vacuum(cluster, source, options)
+    assert dry.deleted == result.deleted
+    for r in (dry, result):
+        assert (r.limited_by, (r.objects, r.bytes)) == (limited_by, amount)
+        assert isinstance(r.problem, SafetyError) == (limited_by == RATIO)
+    assert read_summary(store, result.run_id).limited_by == limited_by
+
+
+@pytest.mark.parametrize(
+    ("options", "in_order"),
+    [
+        (Vacuum(), False),
+        (Vacuum(max_objects=9), True),
+        (Vacuum(max_bytes=9), True),
+        (Vacuum(max_delete_ratio=0.5), True),
+    ],
+)
+def test_orphans_are_searched_for_in_key_order_under_a_limit(options: Vacuum, *, in_order: bool) -> None:
+    """In a dry run and in the run after it, the limit then covers the same objects."""
+    asked = list[int]()
+
+    class Large(FakeGarbage):
+        @property
+        def objects(self) -> int:
+            return 100_000
+
+        def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:
+            asked.append(count)
+            return super().parts(prefix, count)
+
+    cluster, _ = a_cluster()
+    vacuum(cluster, Large(fence_at=9), options)
+    assert [count == 1 for count in asked] == [in_order]
 
 
 @pytest.mark.parametrize(("ratio", "data"), [(0.0, 0), (0.25, 2), (0.5, 5), (0.6, 6), (1.0, 6)])

@@ -136,7 +136,8 @@ def test_shards_and_limits_are_kept_and_a_dry_run_says_the_same(store: S3Store) 
         (["--shards", "001"], 25),
         (["--shards", "002-003", "--max-objects", "7"], 7),
         (["--max-objects", "10"], 10),
-        ([], 58),
+        (["--max-bytes", "555", "--max-objects", "6"], 5),
+        ([], 53),
         ([], 0),
     ]:
         dry, done = l0gc("sweep", "--dry-run", *options), l0gc("sweep", *options)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.gc_steps import VACUUM
+from l0gc.collect.plan import OBJECTS
 from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import UsageError
 from l0gc.inspect import causes as codes
@@ -270,7 +271,9 @@ def test_what_shadow_runs_would_have_deleted_is_counted_once_and_judged_by_verif
     assert gathered(cluster).shadow is None
     for n in range(3):  # of the last, which was in part, the next one has all
         s = summary(NOW - 3 * DAY_MS + n, 100, n)
-        write_summary(store_of(cluster), msgspec.structs.replace(s, run_id=f"shadow/{s.run_id}", limited=n == 2))
+        write_summary(
+            store_of(cluster), msgspec.structs.replace(s, run_id=f"shadow/{s.run_id}", limited_by=OBJECTS * (n == 2))
+        )
     store_of(cluster).clock.ms = NOW
     facts = gathered(cluster)
     assert (facts.saved, facts.runs) == (None, [])
