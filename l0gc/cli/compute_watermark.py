@@ -72,8 +72,7 @@ def command(
       l0gc compute-watermark --reports r/ --partitions p.csv --cluster-epoch 47
     """
     files = _external_files(**theirs)
-    if accept_lost:
-        what = what_is_lost(cluster.handles())
+    if accept_lost and (what := what_is_lost(cluster.handles())):
         if not (yes or dry_run):
             asked(out, cluster, "accept", f"that {what}")
         out.note(what, "lost_watermark")

@@ -94,7 +94,9 @@ class CauseRow(NamedTuple):
 _FIRST: Final = "Fix the error that it names, then"
 CAUSES: Final = {
     FOREIGN_WATERMARK: CauseRow(
-        "`published.json` belongs to another cluster.", f"Find out who copied it here; remove it, then `{COMPUTE}`."
+        "`published.json` belongs to another cluster.",
+        f"Find out who copied it here. Restore this cluster's own, or remove it if you have no backup, then "
+        f"`{COMPUTE} --accept-lost`.",
     ),
     DAMAGED_WATERMARK: CauseRow(
         "`published.json` cannot be read.",
@@ -290,12 +292,12 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
         code, text = o.watermark_error
         compute = THEIR_COMPUTE if o.external_log else COMPUTE
         ways_out = {
-            FOREIGN_WATERMARK: f"remove {PUBLISHED_WATERMARK}",
+            FOREIGN_WATERMARK: f"restore this cluster's {PUBLISHED_WATERMARK}, or remove that one if you have no backup",
             UNREADABLE_WATERMARK: "fix what it reports",
             LOST_WATERMARK: f"restore {PUBLISHED_WATERMARK}, or make sure that no log was restored from a backup",
             DAMAGED_WATERMARK: f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither",
         }
-        accept = " --accept-lost" if code in (LOST_WATERMARK, DAMAGED_WATERMARK) else ""
+        accept = "" if code == UNREADABLE_WATERMARK else " --accept-lost"
         yield Cause(code, text, f"{ways_out[code]}, then {compute}{accept}")
         return
     highest, where = o.highest

@@ -11,9 +11,11 @@ The log's end then counts as above every earlier end, so the lost log is refused
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
-from l0gc.errors import CorruptObjectError, SetBackError, UsageError
+from l0gc.errors import CorruptObjectError, LostWatermarkError, SetBackError, UsageError
 from l0gc.streamlog.cluster import Handles
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, ends_of, publish, refuse_if_behind
 from l0gc.watermark.source import UnitSummary
@@ -49,6 +51,9 @@ def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, Unit
 def accept_set_back(cluster: Handles, journal: int) -> int:
     """Accept a journal after it was set back; return the tick below which nothing lands there any more.
 
+    If `published.json` is lost, its copy shows that the journal was set back. That loss is accepted separately and later,
+    since no M is published while a journal is set back.
+
     Raises:
         See `set_back`.
         CorruptObjectError: the boundary belongs to the newer log.
@@ -67,5 +72,6 @@ def accept_set_back(cluster: Handles, journal: int) -> int:
     handle.accept_set_back(epoch, times)
     ends = {unit.unit: (times, handle.replica.end)}
     new = msgspec.structs.replace(published, cluster_epoch=epoch, ends=ends)
-    publish(cluster.store, cluster.runtime, new, pins_as_of=published.pinned)  # M stays, whatever pins hold
+    with suppress(LostWatermarkError):  # the publication that accepts that loss has this end, too
+        publish(cluster.store, cluster.runtime, new, pins_as_of=published.pinned)  # M stays, whatever pins hold
     return epoch

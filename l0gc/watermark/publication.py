@@ -167,14 +167,16 @@ def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
 
 
 def what_is_lost(cluster: ClusterHandle) -> str:
-    """Return what is lost, as a sentence. Raises `UsageError` if `published.json` is there, or M was never published."""
-    found = read_published(cluster.store, cluster.identity().cluster_id)
-    if not (what := lost(*found)):
-        raise UsageError(
-            f"{PUBLISHED_WATERMARK} {'is there' if found[1] else 'never existed'}: run l0gc compute-watermark without "
-            "--accept-lost"
-        )
-    return what
+    """Return what is lost, as a sentence; an empty text if nothing of this cluster's was published before.
+
+    Raises:
+        UsageError: `published.json` is there.
+        ClusterMismatchError, CorruptObjectError: see `read_published`.
+    """
+    published, etag = read_published(cluster.store, cluster.identity().cluster_id)
+    if etag:
+        raise UsageError(f"{PUBLISHED_WATERMARK} is there: run l0gc compute-watermark without --accept-lost")
+    return lost(published, etag)
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:

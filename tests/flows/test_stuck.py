@@ -99,11 +99,11 @@ def named(cause: str) -> tuple[str, str]:
 
 
 def follow(remedy: str) -> None:
-    """Run the commands of a remedy; what a person has to do before is done by the test."""
+    """Run the commands of a remedy; what a person has to do before is done by the test, which agrees to what is asked."""
     commands = re.split("[,;] then ", remedy)[-1].split(" && ")
     assert all(command.startswith("l0gc ") for command in commands)
     for command in commands:
-        l0gc(*command.split()[1:])
+        l0gc(*command.split()[1:], *(["--yes"] if "--accept-lost" in command else []))
 
 
 def moves(cause: str, by_hand: Callable[[str], None] = lambda detail: None) -> None:

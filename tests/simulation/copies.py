@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass
 
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.watermark.publication import decode_published
+from l0gc.watermark.publication import decode_published, lost, read_any, watermark_of
 from l0gc.watermark.source import LogEnd
 from tests.simulation.actors import Job
 from tests.simulation.events import Work, copy_of, plant
@@ -29,6 +30,8 @@ CONTROLLER = "the controller log"
 L0 = "L0 objects"
 PARTS = (LOGS, BOUNDARIES, PUBLISHED, FILES, CONTROLLER, L0)
 DATA = {FILES: "level_one/data/", L0: "level_zero/"}
+OLDER, REMOVED, LOST = "older", "removed with its copy", "lost, but for its copy"
+"""What becomes of `published.json` where it is a part. Its copy in the controller's folder shows that it is lost."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ class Copy:
 class Restore:
     """What is put back to a copy.
 
-    `published` is '' if `published.json` is not, else whether its older version is or it is removed. `newer_vanish`: newer
-    data objects are gone. `for_good`: so are the newest logs.
+    `published` is '' if `published.json` is not, else what becomes of it. `newer_vanish`: newer data objects are gone.
+    `for_good`: so are the newest logs.
     """
 
     parts: frozenset[str]
@@ -121,14 +124,17 @@ class Restore:
         if copy.controller.epoch == newest.controller.epoch:
             parts.discard(CONTROLLER)
         goes = bool(parts & {LOGS, CONTROLLER})
-        blind = PUBLISHED in parts and goes
+        published = chance.choice([OLDER, REMOVED, LOST]) if PUBLISHED in parts else ""
+        if published == OLDER and PUBLISHED_WATERMARK not in copy.objects:
+            published = LOST  # nothing was published yet: the newest goes, and its copy stays
+        blind = goes and not _shown(parts, published)
         vanish = chance.random() < 0.3
         for_good = blind or (goes and chance.random() < 0.4)
         return cls(
             frozenset(parts),
             frozenset(older if LOGS in parts else []),
             frozenset(some if BOUNDARIES in parts else []),
-            chance.choice(["older", "removed"]) if PUBLISHED in parts else "",
+            published,
             vanish and not for_good,
             for_good,
         )
@@ -136,7 +142,7 @@ class Restore:
     @property
     def noticed(self) -> bool:
         """Whether a log went back, and what is published shows it (docs/hazards.md says what nobody can notice)."""
-        return bool(self.parts & {LOGS, CONTROLLER}) and not self.published
+        return bool(self.parts & {LOGS, CONTROLLER}) and _shown(self.parts, self.published)
 
     def happen(self, world: World, copy: Copy, newest: Copy) -> None:
         """Put the parts back, while nobody is at work."""
@@ -151,16 +157,21 @@ class Restore:
         if CONTROLLER in self.parts:
             copy.put_controller_back(world)
             watch.newest = copy_of(newest.controller)
-        if self.published == "removed":
-            for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):
-                world.store.objects.pop(key, None)
-            watch.watermark = watch.published_epoch = -1
-        elif self.published:
+        if self.published == OLDER:
             copy.put_back(world, PUBLISHED_WATERMARK, newer_vanish=True)
-            watch.watermark, watch.published_epoch = copy.watermark, copy.published_epoch
+        elif self.published:
+            for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY)[: 2 if self.published == REMOVED else 1]:
+                world.store.objects.pop(key, None)
         watch.forget([])
         if self.noticed and not self.for_good:
             watch.protected = newest.needs()
+        if self.published:
+            with world.quietly():
+                published, etag = read_any(world.store)
+            watch.watermark = watermark_of(published)
+            watch.published_epoch = -1 if published is None else published.cluster_epoch
+            if lost(published, etag):
+                watch.protected = frozenset(k for k in world.store.objects if k.startswith(tuple(DATA.values())))
         world.note(f"put back: {', '.join(sorted(self.parts))}; journals {sorted(self.journals)}; {self.published}")
 
     def lose(self, world: World, work: Work, copy: Copy, newest: Copy) -> None:
@@ -199,6 +210,11 @@ class Restore:
         watch.forget([])
         watch.protected, watch.went_back = frozenset(), frozenset()
         world.note("the newest is back")
+
+
+def _shown(parts: Collection[str], published: str) -> bool:
+    """Whether what is published, or the copy of it, is the newest: that copy goes back with the controller's folder."""
+    return not published or (published == LOST and CONTROLLER not in parts)
 
 
 def ends(body: bytes) -> dict[str, LogEnd]:

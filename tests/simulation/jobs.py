@@ -264,11 +264,11 @@ def watermark_job(world: World, process: Process) -> None:
     compute_watermark(world, world.cluster(process))
 
 
-def compute_watermark(world: World, cluster: Handles) -> int:
+def compute_watermark(world: World, cluster: Handles, *, accept_lost: bool = False) -> int:
     """M, computed and published by the pipeline that the command runs."""
     executors = _Executors(world, cluster)
     listing = partial(read_listing, executors, first_pages=2)
-    return run_pipeline(cluster, JournalSource(cluster, executors), listing).watermark
+    return run_pipeline(cluster, JournalSource(cluster, executors), listing, accept_lost=accept_lost).watermark
 
 
 @repeated

@@ -8,7 +8,8 @@ L1 and L0 objects, the controller log. Each command is tried in any order. It re
 - with the newest put back, all is there, and the cluster works as ever;
 - where the newest is gone for good, an operator follows docs/operate-logs.md. Then nothing goes that the lost part may have
   named, what the copy had is there, and the cluster works as ever;
-- where `published.json` went back with a log, nobody can notice that. What the remaining logs name stays.
+- where `published.json` went back with a log, nobody can notice that. What the remaining logs name stays;
+- where it is lost, and its copy is there, nothing goes until it is put back or an operator accepts that.
 
 Nothing but the seed decides what happens. The seeds are others than those of `simulate`, and shift none of them.
 """
@@ -33,7 +34,7 @@ from l0gc.streamlog.producers import begin_run
 from l0gc.streamlog.set_back import accept_set_back
 from l0gc.streamlog.topics import close_unknown_topics, delete_topic
 from tests.simulation import actors, events, jobs
-from tests.simulation.copies import CONTROLLER, Copy, Restore, ends
+from tests.simulation.copies import CONTROLLER, LOST, Copy, Restore, ends
 from tests.simulation.events import Work
 from tests.simulation.holds import Holds
 from tests.simulation.run import MAX_STEPS, Outcome, come_to_rest, found, to_the_end, world_of
@@ -85,9 +86,12 @@ def _run(world: World) -> Outcome:
         _recover(world, work, restore, copy)
     else:
         restore.undo(world, newest)
+        if restore.published == LOST:
+            _accept_or_put_back(world, newest)
     _check_all_is_there(world)
     for part in restore.parts:
         world.happened[f"put back: {part}"] += 1
+    world.happened[f"{PUBLISHED_WATERMARK}: {restore.published}"] += bool(restore.published)
     world.happened[FOR_GOOD] += restore.for_good
     events.usual(world, work, "b")
     world.run(STEPS)
@@ -280,9 +284,20 @@ def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
         close_unknown_topics(world.cluster())
         housekeep(world.cluster())
         reconcile(world.cluster())
-        jobs.compute_watermark(world, world.cluster())
+        watch.protected = frozenset()
+        jobs.compute_watermark(world, world.cluster(), accept_lost=restore.published == LOST)
     watch.went_back = frozenset()
     world.note("somebody has done what the documents say")
+
+
+def _accept_or_put_back(world: World, newest: Copy) -> None:
+    """What docs/operate-logs.md says where `published.json` is lost, and no log is set back any more."""
+    with world.quietly():
+        if world.random.random() < 0.5:
+            newest.put_back(world, PUBLISHED_WATERMARK, newer_vanish=False)
+        else:
+            jobs.compute_watermark(world, world.cluster(), accept_lost=True)
+    world.note("published.json is back")
 
 
 # -- checks ---------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -15,14 +16,14 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.watermark.publication import decode_published, encode_published
 from tests.simulation.actors import TOPICS, new_lines, upload
-from tests.simulation.copies import LOGS, PARTS, Copy, Restore
-from tests.simulation.events import Work
+from tests.simulation.copies import LOGS, LOST, OLDER, PARTS, PUBLISHED, REMOVED, Copy, Restore
+from tests.simulation.events import Work, plant
 from tests.simulation.holds import Holds
 from tests.simulation.jobs import compute_watermark, watermark_job
 from tests.simulation.losses import Losses
 from tests.simulation.run import RECORDS, found, world_of
 from tests.simulation.set_back import ACCEPTED, FOR_GOOD, REFUSED, set_back
-from tests.simulation.watch import Violation
+from tests.simulation.watch import LAYOUT, Violation
 from tests.simulation.weather import Shape, Weather
 from tests.simulation.world import World
 
@@ -81,6 +82,25 @@ def test_m_may_be_published_again_while_a_journal_that_went_back_is_unread(world
     world.run(1000)
     assert world.store.objects[PUBLISHED_WATERMARK].etag != before
     assert world.watch.watermark == m
+
+
+def test_nothing_may_go_while_published_json_is_lost(world: World) -> None:
+    first, second = (LAYOUT.format(0, 0, str(UUID(int=n))) for n in range(2))
+    for garbage in (first, second):
+        plant(world, garbage, b"garbage")
+    newest = Copy.of(world, Work())
+    world.store.delete([first])
+    lost = Restore(frozenset({PUBLISHED}), frozenset(), frozenset(), LOST, newer_vanish=False, for_good=False)
+    lost.happen(world, newest, newest)
+    with pytest.raises(Violation, match=r"or published\.json is lost"):
+        world.store.delete([second])
+
+
+def test_published_json_is_lost_where_the_copy_that_is_put_back_has_none(world: World) -> None:
+    newest = Copy.of(world, Work())
+    before = replace(newest, objects={k: body for k, body in newest.objects.items() if k != PUBLISHED_WATERMARK})
+    for copy, drawn in ((newest, {"", OLDER, REMOVED, LOST}), (before, {"", REMOVED, LOST})):
+        assert {Restore.draw(random.Random(n), copy, newest).published for n in range(100)} == drawn
 
 
 def test_no_higher_m_may_be_published_while_a_journal_is_set_back(world: World) -> None:

@@ -63,9 +63,9 @@ class Violation(AssertionError):
 class Watch:
     """The invariants of one world.
 
-    Where a log was set back, `protected` are the objects that the newest logs need; `strays` those of L1 whose topic only a
-    lost controller log had; `went_back` the journals whose older log is there, until the newest is back or, where that is
-    gone for good, until all that they need is in L1.
+    Where a log was set back, `protected` are the objects that the newest logs need, and all that there are where
+    `published.json` is lost; `strays` those of L1 whose topic only a lost controller log had; `went_back` the journals whose
+    older log is there, until the newest is back or, where that is gone for good, until all that they need is in L1.
     """
 
     def __init__(self, world: World) -> None:
@@ -341,7 +341,7 @@ class Watch:
         if key in self.live:
             self._fail(f"{key} was deleted, though an unreconciled extent lies in it")
         if key in self.protected:
-            self._fail(f"{key} was deleted, which the newest log needs, though that log was set back")
+            self._fail(f"{key} was deleted, though a log was set back that needs it, or published.json is lost")
         if key in self.foreign:
             self._fail(f"{key} was deleted, which is not l0gc's")
         if key.startswith(LAYOUT.data_prefix):

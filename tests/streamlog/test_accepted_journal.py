@@ -8,10 +8,12 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, SetBackError, UsageError
 from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK, journal_log
+from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal.entries import SetBack, decode_journal_entry
 from l0gc.streamlog.level_one.reconcile import reconcile as lift
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.set_back import accept_set_back, set_back
+from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, decode_published
 from tests.support.reconcile import reconcile
 from tests.support.set_back import CHANGES, TOPIC, Place
@@ -116,6 +118,18 @@ def test_pins_that_were_created_before_do_not_keep_anybody_from_accepting(tmp_pa
     assert (published(place).watermark, published(place).pinned) == (m, pin.revision)
     place.loop()
     assert published(place).watermark > m
+
+
+def test_a_journal_is_accepted_before_a_lost_published_json_is(place: Place) -> None:
+    place.store.delete([PUBLISHED_WATERMARK])
+    accept(place)
+    assert PUBLISHED_WATERMARK not in place.store.objects
+    lift(place.process())
+    cluster = place.process()
+    run_pipeline(cluster, JournalSource(cluster), accept_lost=True)
+    assert [published(place).ends[f"journal {journal}"][0] for journal in (0, 1)] == [1, 1]
+    place.restore(JOURNALS, place.newest)
+    refused(place, {"housekeep", "sweep"}, "after it was accepted 1 times when it was read before")
 
 
 def test_the_newest_log_is_refused_by_name_once_the_older_one_was_accepted(place: Place) -> None:

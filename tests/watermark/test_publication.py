@@ -476,10 +476,9 @@ def test_a_copy_follows_each_publication_also_one_whose_reply_was_lost(store: Me
     assert decode_published(store.objects[PUBLISHED_COPY].body, PUBLISHED_COPY).watermark == 7
 
 
-def test_a_loss_is_accepted_only_where_something_is_lost() -> None:
+def test_no_loss_is_accepted_while_published_json_is_there() -> None:
     cluster = memory_cluster()
-    with pytest.raises(UsageError, match="never existed"):
-        what_is_lost(cluster)
+    assert what_is_lost(cluster) == ""  # what another cluster left here may have been the first that was there
     publish_m(cluster, 0)
     with pytest.raises(UsageError, match="is there"):
         what_is_lost(cluster)
