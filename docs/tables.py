@@ -266,6 +266,7 @@ TABLES: dict[str, Callable[[], str]] = {
         checkpoint._Checkpoint,
         checkpoint._Topic,
         checkpoint._Object,
+        checkpoint._Rows,
         producers.ProducerState,
         producers.LandedSequence,
         producers.InputProgress,

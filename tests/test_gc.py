@@ -28,6 +28,8 @@ from l0gc.errors import (
 )
 from l0gc.keys import PUBLISHED_WATERMARK, journal_log
 from l0gc.operations import Gc, Housekeep, Sweep
+from l0gc.storage.entry import StoredEntry
+from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.watermark.source import ClusterHandle
@@ -409,7 +411,31 @@ def test_a_quiet_run_reads_each_journal_once_and_then_asks_whether_it_grew(
     assert set(seen[0].not_due) == {s.replace("-", "_") for s in STEPS} - {"housekeep"}
     journals = quiet.controller.snapshot().journals
     assert (found.lists, found.puts, found.deletes) == (1 + journals, 1, 0)
-    assert found.gets == 18 + len(STEPS) + journals + entries + 5 * used
+    assert found.gets == 17 + len(STEPS) + journals + entries + 4 * used
+
+
+def test_a_quiet_run_reads_no_l1_rows_until_some_are_added_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l0gc.storage.log.READ_AT_ONCE", 64)  # each checkpoint counts as a large one
+    handles = loaded()
+    with over(handles, monkeypatch) as cluster:
+        cluster.gc(housekeep=DRAIN)
+        handles.journal(0).replica.write_checkpoint()
+    read, get_checkpoint = list[bool](), SharedLog.get_checkpoint
+
+    def counted(log: SharedLog, offset: int, *, whole: bool = True) -> StoredEntry:
+        read.extend([whole] if log.folder == journal_log(0) else [])
+        return get_checkpoint(log, offset, whole=whole)
+
+    monkeypatch.setattr(SharedLog, "get_checkpoint", counted)
+    with over(another_process(handles, 2), monkeypatch) as cluster:
+        assert cluster.gc().not_due["merge"] == "no partition has L1 objects to merge"
+    assert read == [False]
+    put(handles, "events", {0: [b"b"]})
+    reconcile(handles)
+    del read[:]
+    with over(another_process(handles, 3), monkeypatch) as cluster:
+        assert "merge" in cluster.gc().not_due
+    assert read == [False, True]
 
 
 def test_where_housekeeping_did_not_find_all_logs_whole_each_question_looks_itself(

@@ -36,7 +36,7 @@ def main(files: int, round_: int) -> dict[str, Any]:
         handle.advance(cluster.controller.advance())  # a checkpoint is of an entry
         rows = [_rows(p, files // PARTITIONS + (p < files % PARTITIONS), round_) for p in range(PARTITIONS)]
         state = TopicState(topic.revision, topic.topic_id)
-        state.l1_list = RowList(np.concatenate(rows))
+        state.listed = RowList(np.concatenate(rows))
         state.partitions = np.arange(PARTITIONS, dtype=NUMBER)
         state.log_start = np.array([r["base"][0] for r in rows], np.int64)
         state.reconciled = np.array([r["last"][-1] for r in rows], np.int64)

@@ -31,6 +31,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "journals-partitions": journals.partitions,
     "journals-idle": journals.idle,
     "journals-replay": journals.replay,
+    "journals-rows": journals.rows,
     "journals-contention": journals.contention,
     "merges": merges.merges,
     "scan-beside": watermark.scan_beside,

@@ -36,6 +36,11 @@ REPLAY_S: Final = 5.0
 REPLAY_MIB: Final = 400 * 1e6 / (1 << 20)
 EXTENT_BYTES: Final = 48
 CHECKPOINT_SHARE: Final = 1.5
+L1_FEW: Final = 1_000
+ROWS_MIB: Final = 12.0
+HEAD_S: Final = 0.1
+ROWS_REPLAY_S: Final = 1.5
+ROWS_LATER_S: Final = 0.3
 DELAY_S: Final = 0.02
 WRITERS: Final = (1, 4, 16, 32)
 ONE_JOURNAL_GOAL: Final = 0.7
@@ -149,6 +154,44 @@ def replay(setting: Setting) -> Result:
         Goal("bytes of all checkpoints / of all entries", share, CHECKPOINT_SHARE, f"{share:.2f}"),
     ]
     return Result("journals-replay", f"{extents:,} extents of 100,000 partitions, 1,000 in each object", samples, goals)
+
+
+def rows(setting: Setting) -> Result:
+    """A journal that lists 500,000 L1 objects: M from it, a replay, `status` and a quiet `gc`, next to one of 1,000."""
+    many, script = 50_000 if setting.quick else 500_000, BENCHMARKS / "drivers" / "l1_rows.py"
+    prefixes, sizes = {n: setting.new_prefix() for n in (L1_FEW, many)}, dict[int, int]()
+
+    def driver(count: int, *arguments: str) -> Sample:
+        where = {"L0GC_URL": f"s3://{BUCKET}/{prefixes[count]}"}
+        return setting.bench.run([sys.executable, script, *arguments], where)
+
+    def reading(what: str, _: int) -> Sample:
+        sample = driver(many, what)
+        if sample.output["rows"] != many:
+            raise BenchmarkFailedError(f"the journal was to list {many} L1 objects, and lists {sample.output['rows']}")
+        return sample
+
+    def command(count: int, name: str, _: int) -> Sample:
+        return setting.l0gc(prefixes[count], name)
+
+    for count, prefix in prefixes.items():
+        sizes[count] = driver(count, "fill", str(count)).output["checkpoint_bytes"]
+        for _ in range(2):  # the first gc computes M and notes what is quiet
+            setting.l0gc(prefix, "gc")
+    runs = {what: partial(reading, what) for what in ("head", "replay")}
+    runs |= {f"{name}, {n:,} rows": partial(command, n, name) for name in ("status", "gc") for n in prefixes}
+    samples = interleave(runs, setting.runs)
+    mib = sizes[many] * (500_000 / many) / (1 << 20)
+    goals = [Goal("checkpoint of 500,000 rows, MiB", mib, ROWS_MIB, f"{mib:.1f}")]
+    for what, limit in (("head", HEAD_S), ("replay", ROWS_REPLAY_S)):
+        seconds = Spread.of([s.job or 0.0 for s in samples[what]]).median
+        goals.append(Goal(f"{what}, s", seconds, limit, f"{seconds:.2f}"))
+    for name in ("status", "gc"):
+        walls = [Spread.of([s.wall for s in samples[f"{name}, {n:,} rows"]]).median for n in prefixes]
+        later = walls[1] - walls[0]
+        goals.append(Goal(f"{name}, s more than with {L1_FEW:,} rows", later, ROWS_LATER_S, f"{later:.2f}"))
+    title = f"{many:,} L1 objects of 128 MiB in 100 partitions, rows alone; head: M without the rows"
+    return Result("journals-rows", title, samples, goals)
 
 
 def contention(setting: Setting) -> Result:

@@ -233,7 +233,8 @@ class Due:
     def __init__(self, cluster: Handles, wanted: Gc) -> None:
         self._cluster, self._merge, self._vacuum = cluster, wanted.merge or Merge(), wanted.vacuum or Vacuum()
         self._sweep = wanted.sweep or Sweep()
-        self._note = gc_steps.GcNote()
+        self._note: gc_steps.GcNote | None = None
+        self._dry_run = wanted.dry_run
         self._landed = -1
         self._garbage: JournalGarbage | None = None
         self._looked = False
@@ -249,11 +250,18 @@ class Due:
         return ""  # the run names the journal
 
     def no_merge(self) -> str:
-        from l0gc.streamlog.level_one.merge import merge_due
+        from l0gc.streamlog.level_one.merge import merge_basis, merge_due
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
-        due = merge_due(self._cluster, MergeRule(self._merge.target_bytes, self._merge.fan_in))
-        return "" if due else "no partition has L1 objects to merge"
+        rule, none = MergeRule(self._merge.target_bytes, self._merge.fan_in), "no partition has L1 objects to merge"
+        basis = merge_basis(self._cluster, rule)
+        if basis is not None and basis == self._noted().merged:
+            return none
+        if merge_due(self._cluster, rule):
+            return ""
+        if basis is not None and not self._dry_run:
+            self._keep(merged=basis)
+        return none
 
     def no_expiry(self) -> str:
         state = self._cluster.controller.snapshot()
@@ -267,12 +275,11 @@ class Due:
     def no_watermark(self) -> str:
         from l0gc.streamlog.epoch_source import journal_totals
 
-        self._note = read_gc_note(self._cluster.store)
         now = journal_totals(self._cluster)
         self._landed = now.landed
         published = self._published()
         lowest, landed, now_ms = now.lowest, now.landed, self._now_ms()
-        return gc_steps.compute_not_due(published, self._note, lowest=lowest, landed=landed, now_ms=now_ms)
+        return gc_steps.compute_not_due(published, self._noted(), lowest=lowest, landed=landed, now_ms=now_ms)
 
     def computed(self, result: WatermarkResult) -> None:
         """Record for the next run what M was computed from."""
@@ -289,7 +296,7 @@ class Due:
         if not shadow and read_pause(self._cluster.store) is not None:
             return ""  # the run refuses, with who paused and why, also where it would find nothing
         before_ms = self._now_ms() - grace_ms if grace_ms else None
-        return gc_steps.sweep_not_due(self._published(), self._note, before_ms, shadow=shadow)
+        return gc_steps.sweep_not_due(self._published(), self._noted(), before_ms, shadow=shadow)
 
     def swept(self, result: SweepResult) -> None:
         """Record for the next run up to where nothing is left, or up to where a shadow run has recorded everything."""
@@ -331,6 +338,12 @@ class Due:
         as_of_ms = self._cluster.controller.replica.as_of_ms
         return self._cluster.store.now_ms() if as_of_ms is None else as_of_ms
 
+    def _noted(self) -> gc_steps.GcNote:
+        """Return what the last runs have recorded, read once."""
+        if self._note is None:
+            self._note = read_gc_note(self._cluster.store)
+        return self._note
+
     def _keep(self, **fields: int) -> None:
-        self._note = msgspec.structs.replace(self._note, **fields)
+        self._note = msgspec.structs.replace(self._noted(), **fields)
         write_gc_note(self._cluster.store, self._note)

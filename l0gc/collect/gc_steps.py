@@ -51,6 +51,7 @@ class GcNote(msgspec.Struct, frozen=True):
         held: L0 objects that were neither eligible then nor unrecognized; -1 if they were not counted.
         swept: the bound of the last sweep that left nothing at or below it.
         shadowed: the bound of the last shadow run that recorded everything at or below it; only shadow runs use it.
+        merged: a number for the L1 objects among which nothing was to be merged; it differs if any were added or removed.
     """
 
     landed: int = -1
@@ -58,6 +59,7 @@ class GcNote(msgspec.Struct, frozen=True):
     held: int = -1
     swept: int = NO_WATERMARK
     shadowed: int = NO_WATERMARK
+    merged: int = -1
 
 
 def compute_not_due(

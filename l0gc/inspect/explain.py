@@ -31,7 +31,7 @@ from l0gc.inspect.causes import (
     poisoned,
 )
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
-from l0gc.inspect.overview import Overview
+from l0gc.inspect.overview import Journals, Overview
 from l0gc.inspect.reading import read_journals, read_overview
 from l0gc.keys import (
     ATTEMPTS,
@@ -228,7 +228,8 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
     e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
     records = f"the L1 object with the records {l1.base} to {l1.last}"
     e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
-    named, text = _who_names(o, l1)
+    logs = read_journals(cluster, o.logs.snapshot, o.watermark, whole=True)
+    named, text = _who_names(logs, l1)
     e.explanation.append(text)
     if not there:
         e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
@@ -241,10 +242,10 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
     return e
 
 
-def _who_names(o: Overview, l1: L1Key) -> tuple[bool, str]:
+def _who_names(logs: Journals, l1: L1Key) -> tuple[bool, str]:
     """Return whether a journal lists an L1 object, and a sentence about it."""
     name = name_bytes(l1.name)
-    for journal, state in o.logs.states():
+    for journal, state in logs.states():
         if name in state.dropped_of(l1.revision)["name"].tolist():
             why = "it was replaced, or its records expired; readers may still need it"
             return False, f"Journal {journal} has dropped it: {why}."

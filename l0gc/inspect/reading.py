@@ -310,7 +310,12 @@ def _table(o: Overview, t: TopicTable) -> TableState:
 
 
 def read_journals(
-    cluster: Handles, snapshot: ControllerState, published: int, noted: Mapping[str, LogEnd] = {}
+    cluster: Handles,
+    snapshot: ControllerState,
+    published: int,
+    noted: Mapping[str, LogEnd] = {},
+    *,
+    whole: bool = False,
 ) -> Journals:
     """Read all journals of a cluster, including those without a topic: topics that the controller lost may be in any
     of them.
@@ -318,13 +323,14 @@ def read_journals(
     Args:
         published: the published M, which no partition is below; -1 for none.
         noted: where their logs ended before.
+        whole: with the L1 rows.
 
     Raises:
         StoreUnreachableError: the store is unreachable, so nothing can be read.
     """
 
     def read(task: JournalTask) -> Reading:
-        return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica))
+        return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica, whole=whole))
 
     return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published, noted=noted)), published)
 
@@ -397,7 +403,7 @@ def see_objects(
     for h, extent, text in _suspects(cluster, extents, heads, named) if suspect else ():
         # It may have been reconciled and swept since: then the journal refers to it no more.
         topic = journals.snapshot.topics[h.topic]
-        state = cluster.journal(topic.journal_of(h.partition)).catch_up().topic(topic.revision)
+        state = cluster.journal(topic.journal_of(h.partition)).catch_up(whole=False).topic(topic.revision)
         if extent in state.extents(h.partition):
             giving_up = state.how_to_give_up(h.partition, extent.base_offset)
             return written, f"reconcile fails on object {extent.key}: {text}", giving_up

@@ -5,14 +5,17 @@ objects. So each object ends with a CRC-32 over its key and its content, which d
 misplaced one. Nothing is unpacked before the checksum matches, and nothing beyond a size limit. An object that fails
 these checks stops its log.
 
-An object consists of one byte for the compression, the content (a msgpack array), and four bytes of checksum. Stored
-JSON, such as a boundary, has its checksum in a last line (`seal`).
+An object consists of one byte for the compression, the content (a msgpack array), and four bytes of checksum. A
+checkpoint consists of two such parts, after their lengths and a checksum of these, so that a reader that needs only the
+first can leave out the second, which may be large. Stored JSON, such as a boundary, has its checksum in a last line
+(`seal`).
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 import zlib
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -20,7 +23,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 import zstandard
 
-from l0gc.errors import CorruptObjectError, ProtocolError
+from l0gc.errors import CorruptObjectError, ProtocolError, UsageError
 from l0gc.limits import CHECKPOINT_LIMIT, ENTRY_LIMIT, SMALL_LIMIT
 
 T = TypeVar("T")
@@ -33,6 +36,7 @@ WRITER: Final = 8
 _PLAIN: Final = 1
 _ZSTD: Final = 2
 _SEAL_BYTES: Final = 4
+_LENGTHS: Final = struct.Struct("<QQ")
 _SEAL: Final = re.compile(rb'\n\{"crc32":([0-9]{1,10})\}\n\Z')
 _WORTH_PACKING: Final = 128
 """Below this size a zstd frame saves too little to matter."""
@@ -54,7 +58,7 @@ def read_limit(key: str) -> float:
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """The content of one offset of the log. A checkpoint has the same form, with the state after its offset.
+    """The content of one offset of the log. A checkpoint's first part has the same form, with the state after its offset.
 
     `id` identifies the writer's entry, which settles an append whose reply was lost; a checkpoint has that of the entry at
     its offset. `time_ms` is the store's clock, and never decreases from one entry to the next.
@@ -104,6 +108,7 @@ class StoredEntry:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ENTRY: Final = msgspec.msgpack.Decoder(Entry)
+_BYTES: Final = msgspec.msgpack.Decoder(bytes)
 
 
 def encode_entry(key: str, entry: Entry, limit: int = ENTRY_LIMIT) -> bytes:
@@ -114,6 +119,69 @@ def encode_entry(key: str, entry: Entry, limit: int = ENTRY_LIMIT) -> bytes:
 def decode_entry(key: str, body: bytes, limit: int = ENTRY_LIMIT) -> Entry:
     """Return the entry stored under `key`. Raises `CorruptObjectError` if it is not an entry, or belongs to another key."""
     return unpack_sealed(key, body, _ENTRY, limit)
+
+
+def join_state(head: bytes, rest: bytes = b"") -> bytes:
+    """Return an encoded state in its two parts as one. Without a `rest`, it was left out, or there is none."""
+    return len(head).to_bytes(8, "little") + head + rest
+
+
+def split_state(state: bytes) -> tuple[bytes, bytes]:
+    """Return the parts that `join_state` joined. Raises `UsageError` if they cannot be told apart."""
+    length = int.from_bytes(state[:8], "little")
+    if len(state) < 8 + length:
+        raise UsageError(f"{len(state)} bytes do not hold {length} of a state")
+    return state[8 : 8 + length], state[8 + length :]
+
+
+def encode_checkpoint(key: str, entry_id: str, time_ms: int, state: bytes) -> bytes:
+    """Return the state after an entry, at that time of the log, as stored under `key`.
+
+    Raises `ProtocolError` if a part is too large.
+    """
+    head, rest = split_state(state)
+    parts = (
+        encode_entry(key, Entry(entry_id, time_ms, head), CHECKPOINT_LIMIT),
+        pack_sealed(_key_of_rest(key), _ENCODER.encode(rest), CHECKPOINT_LIMIT) if rest else b"",
+    )
+    lengths = _LENGTHS.pack(*map(len, parts))
+    return lengths + checksum(key, lengths).to_bytes(_SEAL_BYTES, "little") + b"".join(parts)
+
+
+class Checkpoint(NamedTuple):
+    """The start of a checkpoint. `size` is that of its object; the state has its second part if `body` had it."""
+
+    id: str
+    time_ms: int
+    state: bytes
+    size: int
+
+
+def head_length(body: bytes) -> int:
+    """Return how many bytes of a checkpoint, given its start, its first part ends after."""
+    return _LENGTHS.size + _SEAL_BYTES + int.from_bytes(body[:8], "little")
+
+
+def decode_checkpoint(key: str, body: bytes) -> Checkpoint:
+    """Return the checkpoint stored under `key`, of which `body` is all, or the start with the first part.
+
+    Raises `CorruptObjectError` if it was changed, belongs to another key, or was cut within a part.
+    """
+    lengths, begin, end = body[: _LENGTHS.size], _LENGTHS.size + _SEAL_BYTES, head_length(body)
+    if len(body) < begin or checksum(key, lengths) != int.from_bytes(body[_LENGTHS.size : begin], "little"):
+        raise _mismatch(key)
+    e, left, rest = decode_entry(key, body[begin:end], CHECKPOINT_LIMIT), body[end:], _LENGTHS.unpack(lengths)[1]
+    found = b""
+    if rest and len(left) == rest:
+        found = unpack_sealed(_key_of_rest(key), left, _BYTES, CHECKPOINT_LIMIT)
+    elif len(left) > rest:
+        raise _mismatch(key)
+    return Checkpoint(e.id, e.time_ms, join_state(e.payload, found), end + rest)
+
+
+def _key_of_rest(key: str) -> str:
+    """Return what the second part of a checkpoint is sealed for, so that none passes for the other."""
+    return f"{key}#2"
 
 
 def pack_sealed(key: str, content: bytes, limit: int) -> bytes:

@@ -42,9 +42,20 @@ from l0gc.errors import (
     ThrottledError,
 )
 from l0gc.events import event
-from l0gc.limits import CHECKPOINT_LIMIT, ENTRY_LIMIT
+from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import WRITER, Entry, StoredEntry, decode_entry, encode_entry, seal, unseal
+from l0gc.storage.entry import (
+    WRITER,
+    Entry,
+    StoredEntry,
+    decode_checkpoint,
+    decode_entry,
+    encode_checkpoint,
+    encode_entry,
+    head_length,
+    seal,
+    unseal,
+)
 from l0gc.storage.objectstore import PAGE_SIZE, Listing, ObjectStore, StoredObject, ask_of_one, if_there, read_again
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.store_time import StoreTime
@@ -57,6 +68,8 @@ APPEND_DEADLINE_S: Final = 30.0
 """How long to resolve an ambiguous append before its outcome is reported as unknown; far below the age above."""
 KEPT_CHECKPOINTS: Final = 2
 """The newest checkpoint, and the one before it for readers that have just listed it."""
+READ_AT_ONCE: Final = 256 << 10
+"""How much of a checkpoint is read at first, if only its first part is needed; a small one is then read whole."""
 _REPLAYS: Final = 8
 _CONNECTS: Final = 3
 _WINDOW: Final = 16
@@ -284,7 +297,7 @@ class SharedLog:
         self._runtime = runtime
         self._parallel: Parallel = parallel or Parallel()
         self.writer = runtime.new_id()[:WRITER]
-        self._checked = -1  # the newest checkpoint that was read
+        self._checked = -1  # the newest checkpoint that was read whole
 
     def entry_key(self, offset: int) -> str:
         return f"{self.folder}log/{offset:020}"
@@ -294,11 +307,12 @@ class SharedLog:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def replay(self, as_of: int | None = None) -> Replay:
+    def replay(self, as_of: int | None = None, *, whole: bool = True) -> Replay:
         """Return everything that a state is built from: the newest checkpoint and every entry after it.
 
         Args:
             as_of: the state after this entry, which a pin keeps readable, in place of the newest.
+            whole: read the checkpoint with its second part, which a large one is otherwise read without.
 
         Raises:
             CorruptObjectError: an entry is missing between two others, or does not parse.
@@ -318,7 +332,7 @@ class SharedLog:
                 gap = f"{self.entry_key(missing)} is missing, though a later entry exists"
                 continue
             try:
-                kept = None if start < 0 else self.get_checkpoint(start)
+                kept = None if start < 0 else self.get_checkpoint(start, whole=whole)
                 entries = self._parallel.map(self.get, offsets)
             except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
                 gap = str(e)
@@ -378,16 +392,28 @@ class SharedLog:
         """Return the entry at `offset`. Raises `ObjectNotFoundError` if it does not exist or was truncated, and what
         `ask_of_one` raises.
         """
-        return self._read(self.entry_key(offset), offset, ENTRY_LIMIT)
+        key = self.entry_key(offset)
+        return read_again(lambda: _landed(key, offset, ask_of_one(self.store, self.store.get, key)))
 
-    def get_checkpoint(self, offset: int) -> StoredEntry:
-        """Return the state after `offset`. Raises as `get`."""
-        kept = self._read(self.checkpoint_key(offset), offset, CHECKPOINT_LIMIT)
-        self._checked = max(self._checked, offset)
-        return kept
+    def get_checkpoint(self, offset: int, *, whole: bool = True) -> StoredEntry:
+        """Return the state after `offset`. If it is large and not read whole, it lacks its second part. Raises as `get`."""
+        key = self.checkpoint_key(offset)
 
-    def _read(self, key: str, offset: int, limit: int) -> StoredEntry:
-        return read_again(lambda: _landed(key, offset, ask_of_one(self.store, self.store.get, key), limit))
+        def read() -> StoredEntry:
+            if whole:
+                stored = ask_of_one(self.store, self.store.get, key)
+            else:
+                stored = ask_of_one(self.store, self.store.get_start, key, READ_AT_ONCE)
+                if (needed := head_length(stored.body)) > len(stored.body) >= READ_AT_ONCE:
+                    stored = ask_of_one(self.store, self.store.get_start, key, min(needed, CHECKPOINT_LIMIT))
+            found, size = decode_checkpoint(key, stored.body), len(stored.body)
+            if size == found.size:
+                self._checked = max(self._checked, offset)
+            elif whole:
+                raise CorruptObjectError(f"{key} was cut to {size} of {found.size} bytes; restore it from a backup")
+            return StoredEntry(offset, found.time_ms, found.state, stored.date_ms, found.size, found.id)
+
+        return read_again(read)
 
     def list_folder(self, *, whole: bool = True) -> Folder:
         """List the log's folder, or the part of it that a replay needs."""
@@ -519,7 +545,7 @@ class SharedLog:
 
         def read() -> StoredEntry | None:
             stored = if_there(self.store.get, key)
-            return None if stored is None else _landed(key, offset, stored, ENTRY_LIMIT)
+            return None if stored is None else _landed(key, offset, stored)
 
         return read_again(read)
 
@@ -534,7 +560,7 @@ class SharedLog:
         Another process may have stored it before; the state is the same, since `apply` is deterministic.
         """
         key = self.checkpoint_key(offset)
-        body = encode_entry(key, Entry(entry_id, time_ms, state), CHECKPOINT_LIMIT)
+        body = encode_checkpoint(key, entry_id, time_ms, state)
         try:
             self.store.put_if_absent(key, body)
         except PreconditionFailedError:
@@ -582,8 +608,8 @@ class SharedLog:
         return len(old)
 
 
-def _landed(key: str, offset: int, stored: StoredObject, limit: int) -> StoredEntry:
-    e = decode_entry(key, stored.body, limit)
+def _landed(key: str, offset: int, stored: StoredObject) -> StoredEntry:
+    e = decode_entry(key, stored.body)
     return StoredEntry(offset, e.time_ms, e.payload, stored.date_ms, len(stored.body), e.id, stored.modified_ms)
 
 

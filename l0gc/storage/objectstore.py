@@ -169,6 +169,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> StoredObject:
         """Return the object. Raises `ObjectNotFoundError`."""
 
+    def get_start(self, key: str, length: int) -> StoredObject:
+        """Return the object with its first `length` bytes alone. Raises `ObjectNotFoundError`."""
+
     def head(self, key: str) -> Head:
         """Return the size, version and time. Raises `ObjectNotFoundError`."""
 

@@ -87,14 +87,23 @@ class StateMachine(Protocol[S]):
         """Change `state` by an entry, deterministically. Raises `CorruptObjectError` before any change."""
 
     def encode(self, state: S) -> bytes:
-        """Encode a state for a checkpoint."""
+        """Encode a state for a checkpoint, in the form of `join_state`."""
 
     def decode(self, body: bytes, source: str) -> S:
-        """Decode a state from a checkpoint. Raises `CorruptObjectError`, naming `source`."""
+        """Decode a state from a checkpoint. Without its second part, what that holds is lacking in the state.
+
+        Raises `CorruptObjectError`, naming `source`.
+        """
+
+    def lacks(self, state: S, entry: StoredEntry | None = None) -> bool:
+        """Return whether a state lacks something; given an entry, whether it lacks what applying that needs."""
 
 
 class Replica(Generic[S]):
     """One process's copy of a state, and its way to change it. Safe for use by several threads.
+
+    While nobody has asked for more than the `head`, the state lacks the second part of its checkpoint. The entries since
+    then are kept, and are applied again once that part is read.
 
     No thread holds `lock` while it waits for other writers' appends.
     """
@@ -110,6 +119,8 @@ class Replica(Generic[S]):
         self._order = WriterOrder(runtime, log.writer)
         self._state: S = machine.initial()
         self._whole = False
+        self._since: list[StoredEntry] | None = None
+        self._base = -1
         self.offset = -1
         self.time_ms = 0
         self.as_of_ms: int | None = None
@@ -128,24 +139,48 @@ class Replica(Generic[S]):
         with self.lock:
             if not self._whole:
                 self.replay()
+            elif self._since is not None:
+                self._complete()
             return self._state
+
+    @property
+    def head(self) -> S:
+        """Return the same, but it may lack the second part of its checkpoint: see `StateMachine.decode`."""
+        with self.lock:
+            if not self._whole:
+                self.replay(whole=False)
+            return self._state
+
+    def _complete(self) -> None:
+        """Read what the state lacks, and apply the entries since its checkpoint once more."""
+        assert self._since is not None
+        try:
+            kept = self.log.get_checkpoint(self._base)
+        except ObjectNotFoundError:  # truncated in between: there is a newer one
+            self.replay()
+            return
+        state = self._machine.decode(kept.payload, self.log.checkpoint_key(self._base))
+        for entry in self._since:
+            self._machine.apply(state, entry)
+        self._state, self._since = state, None
 
     def peek(self) -> S:
         """Return the state without waiting for a change in progress. It may be half changed, so use it only for hints."""
         return self._state
 
-    def replay(self) -> Folder:
-        """Rebuild the state from the log; return the listing of the log."""
+    def replay(self, *, whole: bool = True) -> Folder:
+        """Rebuild the state from the log; return the listing of the log. See `SharedLog.replay`."""
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
-            r = self.log.replay(None if self._as_of is None else self._as_of.offset)
+            r = self.log.replay(None if self._as_of is None else self._as_of.offset, whole=whole)
             kept = r.checkpoint or StoredEntry(-1, 0, b"", 0)
             state = self._machine.initial()
             if r.checkpoint is not None:
                 state = self._machine.decode(kept.payload, self.log.checkpoint_key(kept.offset))
             self._state, self.offset, self.time_ms = state, kept.offset, kept.time_ms
             self._ids = {kept.offset: kept.id}
+            self._base, self._since = kept.offset, [] if self._machine.lacks(state) else None
             self._kept(kept.offset, kept.weight)
             self._folder = r.folder
             self._take(r.entries, r.folder.date_ms)
@@ -157,15 +192,16 @@ class Replica(Generic[S]):
                 )
             return r.folder
 
-    def catch_up(self, *, hasty: bool = False) -> S:
+    def catch_up(self, *, whole: bool = True, hasty: bool = False) -> S:
         """Return the state up to the log's current end.
 
         Args:
+            whole: False for the `head` alone.
             hasty: only learn whether the writer before this one has taken its turn.
         """
         with self.lock:
             if not self._whole or self._as_of is not None:
-                return self.state
+                return self.state if whole else self.head
             assert self.as_of_ms is not None
             now = self._runtime.clock.monotonic()
             # Where much time has passed by this machine's clock, a store's clock that jumped must not say otherwise.
@@ -175,14 +211,14 @@ class Replica(Generic[S]):
                     self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._order.place // 2), hasty=hasty
                 )
             except LogOvertakenError:
-                self.replay()
+                self.replay(whole=whole)
                 return self._state
             self._read_at = now
             self._take(entries, as_of_ms)
             requests = 1 if hasty or not entries else 2
             self._order.measured((self._runtime.clock.monotonic() - now) / requests)
             self._order.landed([e.writer for e in entries])
-            return self._state
+            return self.state if whole else self._state
 
     @property
     def end(self) -> Place:
@@ -221,14 +257,17 @@ class Replica(Generic[S]):
         """
         try:
             payload = msgspec.msgpack.encode(entry)
-            self._machine.check(self.state, self.offset + 1, payload)
+            self._machine.check(self.head, self.offset + 1, payload)
         except (CorruptObjectError, OverflowError, TypeError, UnicodeEncodeError) as e:
             raise UsageError(f"{type(entry).__name__} cannot be recorded, and nothing was written: {e}") from e
         return payload
 
-    def propose(self, decide: Callable[[S, int], object | None]) -> int | None:
+    def propose(self, decide: Callable[[S, int], object | None], *, whole: bool = True) -> int | None:
         """Append the entry that `decide(state, offset)` returns, and return its offset; return None if there is
         nothing to append.
+
+        Args:
+            whole: False if the `head` of the state is enough to decide.
 
         Raises:
             AppendOutcomeUnknownError: see `SharedLog.append`; the state is replayed before it is used again.
@@ -242,12 +281,11 @@ class Replica(Generic[S]):
         while True:
             self._wait_for_turn(just_read=conflicts > 0)
             with self.lock:
-                if not self._whole:
-                    self.replay()
-                elif clock.monotonic() - self._read_at > READ_AGAIN_S:
-                    self.catch_up()
+                if self._whole and clock.monotonic() - self._read_at > READ_AGAIN_S:
+                    self.catch_up(whole=whole)
+                state = self.state if whole else self.head
                 offset = self.offset + 1
-                entry = decide(self._state, offset)
+                entry = decide(state, offset)
                 if entry is None:
                     return None
                 payload = self.payload(entry)
@@ -282,7 +320,7 @@ class Replica(Generic[S]):
                 return
             if pause:
                 self._runtime.clock.sleep(pause)
-            self.catch_up(hasty=is_next and (has_read or just_read))
+            self.catch_up(whole=False, hasty=is_next and (has_read or just_read))
             has_read = True
 
     def _append(self, offset: int, payload: bytes) -> bool:
@@ -299,9 +337,9 @@ class Replica(Generic[S]):
                 self._take([e.landed], self.as_of_ms)
                 self._order.landed([e.landed.writer])
             elif isinstance(e, LogOvertakenError):
-                self.replay()
+                self.replay(whole=False)
             else:
-                self.catch_up()
+                self.catch_up(whole=False)
             return False
         self._read_at = self._runtime.clock.monotonic()
         was_due = self.checkpoint_due()
@@ -335,7 +373,13 @@ class Replica(Generic[S]):
         return self.log.store_time.settle(self.as_of_ms) + 1000 * int(passed_s)
 
     def _apply(self, entry: StoredEntry) -> None:
+        if self._since is not None and self._machine.lacks(self._state, entry):
+            self._complete()
+            if self.offset >= entry.offset:
+                return  # it was replayed
         self._machine.apply(self._state, entry)
+        if self._since is not None:
+            self._since.append(entry)
         self.offset = entry.offset
         self._ids[entry.offset] = entry.id
         self.time_ms = max(self.time_ms, entry.time_ms)
@@ -404,7 +448,7 @@ class Replica(Generic[S]):
                 pin it does not include yet is newer than all that is deleted (hazard 36).
         """
         with self.lock:
-            _ = self.state
+            _ = self.head
             assert self.as_of_ms is not None
             unlisted = self.checkpoint_offset - max(self._folder.entries, default=-1)
             if unlisted >= _SMALL_CHECKPOINT_ENTRIES and self.as_of_ms - self._folder.date_ms >= self.log.min_age_ms:

@@ -211,8 +211,11 @@ class S3Store:
     # -- ObjectStore --------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> StoredObject:
-        r, body = self._get(key)
-        return StoredObject(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))
+        return _stored(*self._get(key))
+
+    def get_start(self, key: str, length: int) -> StoredObject:
+        r, body = self._get(key, Range=f"bytes=0-{length - 1}")
+        return _stored(r, body[:length])  # a store that ignores ranges sends the whole object
 
     def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
         """Return the answer and its body, up to `read_limit`."""
@@ -506,3 +509,7 @@ def date_ms(response: Any) -> int:
     if date is None:
         raise StoreError("the store sends no Date header, so ages cannot be judged by its clock")
     return int(email.utils.parsedate_to_datetime(date).timestamp() * 1000)
+
+
+def _stored(r: Any, body: bytes) -> StoredObject:
+    return StoredObject(body, r["ETag"], int(r["LastModified"].timestamp() * 1000), date_ms(r))

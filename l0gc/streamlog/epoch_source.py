@@ -124,7 +124,7 @@ def journal_totals(cluster: Handles) -> JournalTotals:
     """
     state = cluster.controller.snapshot()
     try:
-        cluster.parallel.map(lambda journal: cluster.journal(journal).catch_up(), state.journals_in_use())
+        cluster.parallel.map(lambda journal: cluster.journal(journal).catch_up(whole=False), state.journals_in_use())
     except L0gcError:
         return JournalTotals(None, -1)
     epochs: list[int] = [state.epoch]
@@ -133,7 +133,7 @@ def journal_totals(cluster: Handles) -> JournalTotals:
         runs = state.topics_of(journal)
         handle = cluster.journal(journal)
         with handle.replica.lock:
-            known = handle.state
+            known = handle.head
             summary = summary_of(journal, runs, known, handle.replica.end)
             landed += [(t.revision, known.topic(t.revision).landed) for t, _ in runs]
         if summary.gc_epoch is not None:

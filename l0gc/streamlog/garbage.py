@@ -91,8 +91,8 @@ class JournalGarbage:
         with self._alone(journal) as handle:
             if handle.unread is not None:
                 raise handle.not_judged(handle.unread)
-            handle.catch_up()
-            self._states[journal] = _as_it_stands(handle)
+            handle.catch_up(whole=False)
+            self._states[journal] = _as_it_stands(handle, whole=False)
 
     def _check(self, journal: int, state: JournalState) -> None:
         """Refuse what an intact controller log would contain (hazard 10)."""
@@ -111,7 +111,7 @@ class JournalGarbage:
         return amounts_of(self._state, self._now().values())
 
     def _now(self) -> dict[int, JournalState]:
-        return {j: self._cluster.journal(j).state for j in self._states}
+        return {j: self._cluster.journal(j).head for j in self._states}
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
         rows = self._ripe(self._states[unit], before_ms, epoch)
@@ -153,7 +153,7 @@ class JournalGarbage:
                 if epoch > fence and not dry_run:
                     fence = handle.fence_l1(epoch)
                 self._fences[journal] = max(fence, epoch)
-                self._states[journal] = _as_it_stands(handle)
+                self._states[journal] = _as_it_stands(handle, whole=True)
 
         self._cluster.parallel.map(raise_fence, [j for j in self._states if j not in self._broken])
         oldest = self._state.epoch - GRACE_EPOCHS
@@ -269,12 +269,12 @@ def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
     return limits[np.searchsorted(known, topics)]
 
 
-def _as_it_stands(handle: JournalHandle) -> JournalState:
-    """Return a copy of the current state. Another thread may be applying the next entry, and be interrupted (hazard
-    29).
+def _as_it_stands(handle: JournalHandle, *, whole: bool) -> JournalState:
+    """Return a copy of the current state, perhaps without L1 rows if not `whole`. Another thread may be applying the next
+    entry, and be interrupted (hazard 29).
 
     During that, an object may be neither in the lists nor among the dropped ones.
     """
     with handle.replica.lock:
-        state = handle.state
+        state = handle.state if whole else handle.head
         return replace(state, topics={revision: replace(topic) for revision, topic in state.topics.items()})

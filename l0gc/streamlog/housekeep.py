@@ -158,7 +158,7 @@ def _keep(cluster: Handles, journal: int, epoch: int | None, deleted: Sequence[T
     try:
         if handle.unread is not None:
             raise handle.not_judged(handle.unread)
-        handle.check_not_ahead(handle.catch_up().max_applied_epoch)
+        handle.check_not_ahead(handle.catch_up(whole=False).max_applied_epoch)
     except (*_OF_ONE_LOG, EpochRegressionError) as e:
         log.errors.append(str(e))
         return log
@@ -168,7 +168,7 @@ def _keep(cluster: Handles, journal: int, epoch: int | None, deleted: Sequence[T
             log.moved = handle.barrier(epoch) if barrier else handle.advance(epoch)
 
     def close() -> None:
-        state = handle.state  # read anew where the move failed
+        state = handle.head  # read anew where the move failed
         left = {t.revision: t.topic_id for t in deleted if not state.closed(t.revision)}
         if left:
             log.closed += len(handle.close_topics(left))

@@ -119,7 +119,7 @@ def describe_producer(cluster: Handles, name: str) -> ProducerView:
 
     def look(journal: int) -> JournalView | None:
         try:
-            known = cluster.journal(journal).catch_up().producers.get(run.producer_id)
+            known = cluster.journal(journal).catch_up(whole=False).producers.get(run.producer_id)
         except CorruptObjectError as e:
             errors.append(str(e))
             return None
@@ -168,7 +168,7 @@ def run_ahead(cluster: Handles, name: str, run: Producer, journals: Sequence[Jou
     Raises:
         EpochRegressionError: the log is too short to ever have given what a journal has seen; nothing was bumped.
     """
-    known = [j.state.producers.get(run.producer_id) for j in journals]
+    known = [j.head.producers.get(run.producer_id) for j in journals]
     ahead = [k.epoch for k in known if k is not None and is_ahead(k, run.epoch, run.run)]
     if not ahead or cluster.controller.snapshot().producers.get(name) != run:
         return run

@@ -339,7 +339,7 @@ def close_unknown_topics(cluster: Handles) -> list[tuple[int, int, str]]:
         handle = cluster.journal(journal)
         unknown = {
             t.revision: t.topic_id
-            for t in handle.catch_up().topics.values()
+            for t in handle.catch_up(whole=False).topics.values()
             if t.revision <= state.epoch and not state.knows(t.revision, t.topic_id)
         }
         if unknown:

@@ -118,16 +118,20 @@ class Replica:
     def state(self) -> JournalState:
         return self.catch_up() if self.log < 0 else self.peek()
 
+    @property
+    def head(self) -> JournalState:
+        return self.state
+
     def peek(self) -> JournalState:
         return self._view.logs.state(self.log)
 
-    def catch_up(self) -> JournalState:
+    def catch_up(self, *, whole: bool = True) -> JournalState:
         answer = self._view.ask("read")
         self.log, self._view.looked = answer.log, answer.epoch
         self.first = self.log if self.first < 0 else self.first
         return self.peek()
 
-    def propose(self, decide: Callable[[JournalState, int], object | None]) -> int | None:
+    def propose(self, decide: Callable[[JournalState, int], object | None], *, whole: bool = True) -> int | None:
         while True:
             entry = decide(self.state, 0)
             if entry is None:

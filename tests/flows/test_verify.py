@@ -271,7 +271,7 @@ def _lose_entries(b: Bucket) -> None:
 
 
 def _gap_in_l1(t: TopicState) -> None:
-    t.l1_list = RowList(t.l1[1:])
+    t.listed = RowList(t.l1[1:])
 
 
 def _late_log_start(t: TopicState) -> None:

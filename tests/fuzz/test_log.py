@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from l0gc.errors import CorruptObjectError
 from l0gc.limits import CHECKPOINT_LIMIT, ENTRY_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import Entry, decode_entry, seal
+from l0gc.storage.entry import Entry, decode_entry, join_state, seal
 from l0gc.storage.log import SharedLog
 from tests.fuzz.mutations import JSON, MSGPACK, fuzzing, hostile, refusal
 from tests.support.memory_store import MemoryStore
 
 ENTRIES = 5
 PAYLOADS = [msgspec.msgpack.encode(["a", e]) for e in range(2, 2 + ENTRIES)]
-STATES = [msgspec.msgpack.encode([1, e, "x" * 200]) for e in range(ENTRIES)]
+STATES = [join_state(msgspec.msgpack.encode([1, e, "x" * 200]), b"rest") for e in range(ENTRIES)]
 PLAIN, ZSTD = b"\x01", b"\x02"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, L0gcError
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import StoredEntry, join_state, split_state
 from l0gc.storage.replica import StateMachine
 from l0gc.streamlog.controller.entries import (
     AlterDefaults,
@@ -221,12 +221,17 @@ def test_a_journal_checkpoint_works_or_is_refused(data: st.DataObject) -> None:
     machine = JournalMachine(0)
     body = machine.encode(state_after(machine, JOURNAL[:-1]))
     other = machine.encode(state_after(machine, JOURNAL[:3]))
-    changed = data.draw(hostile(body, other, MSGPACK) | other_msgpack(body))
+    (head, rest), (other_head, other_rest) = split_state(body), split_state(other)
+    heads = hostile(head, other_head, MSGPACK) | other_msgpack(head) | st.just(head)
+    rests = hostile(rest, other_rest, MSGPACK) | st.just(rest)
+    changed = join_state(data.draw(heads), data.draw(rests))
     refused = refusal(lambda: machine.decode(changed, "the/key"))
     if refused:
         assert "the/key" in refused
         return
     state = machine.decode(changed, "the/key")
+    if machine.lacks(state):
+        return  # the second part was taken away, or is empty
     again = machine.encode(state)
     assert machine.encode(machine.decode(again, "x")) == again
     use(state)
@@ -239,7 +244,7 @@ def test_a_controller_checkpoint_is_read_or_refused(data: st.DataObject) -> None
     entries = [controller_entry(i, p) for i, p in enumerate(CONTROLLER)]
     body = machine.encode(state_after(machine, entries))
     other = machine.encode(state_after(machine, entries[:3]))
-    changed = data.draw(hostile(body, other, MSGPACK))
+    changed = join_state(data.draw(hostile(split_state(body)[0], split_state(other)[0], MSGPACK)))
     refused = refusal(lambda: machine.decode(changed, "the/key"))
     if refused:
         assert "the/key" in refused
@@ -248,6 +253,13 @@ def test_a_controller_checkpoint_is_read_or_refused(data: st.DataObject) -> None
     assert machine.decode(machine.encode(state), "x") == state
     assert state.partition_count >= 0
     assert set(state.journals_in_use()) <= set(range(state.journals))
+
+
+@fuzzing(80)
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_two_parts_are_refused(body: bytes) -> None:
+    for machine in (JournalMachine(0), ControllerMachine()):
+        assert "the/key" in refusal(lambda machine=machine: machine.decode(body, "the/key"))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("machine", [JournalMachine(0), ControllerMachine()], ids=["journal", "controller"])

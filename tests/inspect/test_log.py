@@ -223,7 +223,7 @@ def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[Handles, Topic]
     """A field that is added to a state is to be shown, too."""
     words = {"next_offsets": "next_offset", "reconciled": "last_reconciled_offset", "log_start": "log_start_offset"}
     words |= {
-        "l1_list": "l1",
+        "listed": "l1",
         "objects": "object",
         "topics": "topic",
         "producers": "producer",

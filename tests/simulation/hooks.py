@@ -58,7 +58,7 @@ def installed(world: World) -> Iterator[None]:
         state = self._state
         if isinstance(state, JournalState):
             journal = int(self.log.folder.rstrip("/").rsplit("/", 1)[1])
-            world.watch.agrees(journal, entry.offset, state)
+            world.watch.agrees(journal, self.offset, state)
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(JournalHandle, "append", watched_append))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -91,7 +91,17 @@ class Run:
     inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def fingerprint(state: JournalState) -> int:
+class Fingerprint(NamedTuple):
+    """Numbers for what a state says, and for its L1 rows; None for the second if it was read without them."""
+
+    head: int
+    rows: int | None
+
+    def agrees(self, whole: Fingerprint) -> bool:
+        return self.head == whole.head and self.rows in (None, whole.rows)
+
+
+def fingerprint(state: JournalState) -> Fingerprint:
     """The same for two states that say the same, as far as anybody could see."""
     topics = [
         (
@@ -102,14 +112,16 @@ def fingerprint(state: JournalState) -> int:
             t.reconciled.tobytes(),
             t.log_start.tobytes(),
             tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
-            t.l1.tobytes(),
+            t.listed.sums,
         )
         for t in state.topics.values()
     ]
     producers = tuple((p, s.epoch, s.run, s.next_sequence) for p, s in state.producers.items())
     window = (state.previous_applied_epoch, state.max_applied_epoch, state.window_offset)
     l1 = (state.closed_revisions.tobytes(), state.l1_fence, state.dropped.tobytes(), state.set_backs, state.kept_below)
-    return hash((window, tuple(topics), producers, state.time_ms, l1))
+    whole = not any(t.lacks_l1 for t in state.topics.values())
+    rows = hash(tuple(t.l1.tobytes() for t in state.topics.values())) if whole else None
+    return Fingerprint(hash((window, tuple(topics), producers, state.time_ms, l1)), rows)
 
 
 @dataclass
@@ -125,7 +137,7 @@ class Shadow:
     topics: dict[int, TopicShadow] = field(default_factory=dict)
     producers: dict[int, Run] = field(default_factory=dict)
     landed: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    prints: list[int] = field(default_factory=list)
+    prints: list[Fingerprint] = field(default_factory=list)
     kept_below: int = 0
     l1: L1Shadow = field(default_factory=L1Shadow)
 

@@ -16,8 +16,7 @@ import msgspec
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
-from l0gc.limits import CHECKPOINT_LIMIT
-from l0gc.storage.entry import StoredEntry, decode_entry
+from l0gc.storage.entry import StoredEntry, decode_checkpoint, decode_entry
 from l0gc.streamlog.controller.entries import ControllerEntry, ControllerMachine, InitProducer, RenewPin, Tick
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -238,14 +237,14 @@ class Watch:
         shadow, key = self.shadow(journal), f"{journal_log(journal)}checkpoint/{offset:020}"
         if offset > shadow.offset:
             self._fail(f"{key} was written, though the log ends at {shadow.offset}")
-        state = JournalMachine(journal).decode(decode_entry(key, body, CHECKPOINT_LIMIT).payload, key)
+        state = JournalMachine(journal).decode(decode_checkpoint(key, body).state, key)
         if fingerprint(state) != shadow.prints[offset]:
             self._fail(f"{key} says something else than its log")
 
     def agrees(self, journal: int, offset: int, state: JournalState) -> None:
         """A process holds this state of a journal: it must be the log's own at that offset (hazard 23)."""
         shadow = self.shadow(journal)
-        if offset > shadow.offset or fingerprint(state) != shadow.prints[offset]:
+        if offset > shadow.offset or not fingerprint(state).agrees(shadow.prints[offset]):
             self._fail(f"a process holds a state of journal {journal} at {offset} that the log does not have there")
 
     def _controller(self, offset: int, body: bytes) -> None:

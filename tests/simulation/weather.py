@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import l0gc.collect.plan
 import l0gc.collect.scan
+import l0gc.storage.log
 import l0gc.storage.replica
 import l0gc.streamlog.journal.row_list
 import l0gc.streamlog.level_one.merge_plan
@@ -147,13 +148,14 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """l0gc's constants as this seed has them: small pages, checkpoints soon, pieces of a few L1 rows, and so on."""
+        """l0gc's constants as this seed has them: small pages, checkpoints soon and in part, pieces of a few L1 rows."""
         constants = [
             (l0gc.collect.scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
             (l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every),
             (l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", self.small_checkpoint),
             (l0gc.streamlog.journal.row_list, "PIECE_ROWS", self.piece_rows),
+            (l0gc.storage.log, "READ_AT_ONCE", 16 * self.piece_rows),
             (l0gc.streamlog.level_one.merge_plan, "OBJECTS", 1),
             (l0gc.streamlog.reader, "WINDOW_BYTES", self.window_bytes),
         ]

@@ -15,7 +15,7 @@ import pytest
 
 from l0gc.runtime import Runtime
 from l0gc.storage.contention import WriterOrder
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import StoredEntry, join_state, split_state
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.parallel import Parallel
@@ -41,11 +41,14 @@ class Count:
     def apply(self, state: list[int], entry: StoredEntry) -> None:
         state.append(entry.offset)
 
+    def lacks(self, state: list[int], entry: StoredEntry | None = None) -> bool:
+        return False
+
     def encode(self, state: list[int]) -> bytes:
-        return b"%d" % len(state)
+        return join_state(b"%d" % len(state))
 
     def decode(self, body: bytes, source: str) -> list[int]:
-        return list(range(int(body)))
+        return list(range(int(split_state(body)[0])))
 
 
 class FarStore(MemoryStore):

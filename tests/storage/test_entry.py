@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, ProtocolError
 from l0gc.limits import CHECKPOINT_LIMIT
-from l0gc.storage.entry import Entry, decode_entry, encode_entry
+from l0gc.storage.entry import (
+    Checkpoint,
+    Entry,
+    decode_checkpoint,
+    decode_entry,
+    encode_checkpoint,
+    encode_entry,
+    head_length,
+    join_state,
+)
 
 KEY = "l0gc/x/log/00000000000000000007"
 ENTRY = Entry("f00dcafe-1", 1_700_000_000_000, b"payload " * 40)
@@ -124,3 +133,42 @@ def test_a_frame_that_lies_about_its_size_takes_no_memory_for_it() -> None:
     frame = b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + b"\x01\x00\x00"
     with pytest.raises(CorruptObjectError, match="would unpack to more than"):
         decode_entry(KEY, sealed(b"\x02" + frame), 1000)
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+HEAD, REST = b"head" * 100, b"rest" * 300
+WHOLE = encode_checkpoint(KEY, "id", 77, join_state(HEAD, REST))
+
+
+def test_a_checkpoint_is_read_whole_or_up_to_its_second_part() -> None:
+    end = head_length(WHOLE)
+    assert decode_checkpoint(KEY, WHOLE) == Checkpoint("id", 77, join_state(HEAD, REST), len(WHOLE))
+    for cut in range(end, len(WHOLE)):
+        assert decode_checkpoint(KEY, WHOLE[:cut]) == Checkpoint("id", 77, join_state(HEAD), len(WHOLE))
+    for cut in range(end):
+        with pytest.raises(CorruptObjectError):
+            decode_checkpoint(KEY, WHOLE[:cut])
+    alone = encode_checkpoint(KEY, "id", 77, join_state(HEAD))
+    assert decode_checkpoint(KEY, alone) == Checkpoint("id", 77, join_state(HEAD), len(alone))
+
+
+def test_each_changed_bit_of_a_checkpoint_is_found() -> None:
+    for at in range(len(WHOLE)):
+        for bit in range(8):
+            changed = bytearray(WHOLE)
+            changed[at] ^= 1 << bit
+            with pytest.raises(CorruptObjectError, match=KEY):
+                decode_checkpoint(KEY, bytes(changed))
+
+
+def test_no_part_of_a_checkpoint_passes_for_the_other_or_for_that_of_another_key() -> None:
+    end = head_length(WHOLE)
+    head, rest = WHOLE[20:end], WHOLE[end:]
+    for parts in ((rest, head), (head, head), (rest, rest)):
+        with pytest.raises(CorruptObjectError):
+            decode_checkpoint(KEY, sealed(b"".join(len(p).to_bytes(8, "little") for p in parts)) + b"".join(parts))
+    with pytest.raises(CorruptObjectError):
+        decode_checkpoint(f"{KEY}0", WHOLE)
+    with pytest.raises(CorruptObjectError):
+        decode_checkpoint(KEY, WHOLE + b"x")

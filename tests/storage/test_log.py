@@ -23,7 +23,7 @@ from l0gc.errors import (
     ThrottledError,
 )
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import seal, unseal
+from l0gc.storage.entry import join_state, seal, split_state, unseal
 from l0gc.storage.log import (
     APPEND_DEADLINE_S,
     RAISE_DEADLINE_S,
@@ -64,7 +64,7 @@ def entries(log: SharedLog) -> list[tuple[int, str]]:
 
 
 def kept(r: Replay) -> tuple[int, bytes] | None:
-    return None if r.checkpoint is None else (r.checkpoint.offset, r.checkpoint.payload)
+    return None if r.checkpoint is None else (r.checkpoint.offset, split_state(r.checkpoint.payload)[0])
 
 
 def log_of(store: MemoryStore, count: int, seed: int = 0) -> SharedLog:
@@ -80,7 +80,7 @@ def moves_on(log: SharedLog, store: MemoryStore, first: int, last: int, nap_s: f
     for i in range(first, last + 1):
         append(log, store, i, f"e{i}")
     store.clock.sleep(nap_s)
-    log.write_checkpoint(last, b"state", store.clock.ms)
+    log.write_checkpoint(last, join_state(b"state"), store.clock.ms)
     return log.truncate()
 
 
@@ -88,7 +88,7 @@ def aged_log(store: MemoryStore, count: int) -> SharedLog:
     """A log of `count` entries, all old enough to be truncated, and with a checkpoint of the last one."""
     log = log_of(store, count, seed=99)
     store.clock.sleep(AGE_S)
-    log.write_checkpoint(count - 1, b"state", store.clock.ms)
+    log.write_checkpoint(count - 1, join_state(b"state"), store.clock.ms)
     return log
 
 
@@ -318,7 +318,7 @@ def test_a_412_whose_owner_is_gone_may_have_been_this_writers_own_entry(store: M
             store.fault = lambda call: None
             append(other, store, 1, "next")
             store.clock.sleep(AGE_S)
-            other.write_checkpoint(1, b"state", store.clock.ms)
+            other.write_checkpoint(1, join_state(b"state"), store.clock.ms)
             assert other.truncate() == 1
             raise PreconditionFailedError("412, to the repeat, and a long nap")
 
@@ -356,11 +356,11 @@ def test_an_entry_that_was_found_by_a_read_says_only_of_its_own_time_that_the_ne
     landed = writer.append(0, b'"mine"', time_ms=0, as_of_ms=store.clock.ms)
     assert landed.date_ms == written_ms
     store.clock.sleep(10)
-    other.write_checkpoint(1, b"state", store.clock.ms)
+    other.write_checkpoint(1, join_state(b"state"), store.clock.ms)
     append(other, store, 2, "after it")
     other.truncate()
     store.clock.sleep(AGE_S)
-    other.write_checkpoint(2, b"state", store.clock.ms)
+    other.write_checkpoint(2, join_state(b"state"), store.clock.ms)
     other.truncate()
     with pytest.raises(LogOvertakenError):
         append(writer, store, 1, "phantom", landed.date_ms)
@@ -403,7 +403,7 @@ def test_young_entries_are_never_truncated_by_the_stores_clock(early_s: int) -> 
     log = SharedLog(store, FOLDER, Runtime(FakeClock(store.clock.ms + 10**12), random.Random(0)))
     for i in range(3):
         append(log, store, i)
-    log.write_checkpoint(2, b"state", store.clock.ms)
+    log.write_checkpoint(2, join_state(b"state"), store.clock.ms)
     store.clock.sleep(AGE_S - early_s)
     assert log.truncate() == (0 if early_s else 2)
 
@@ -434,7 +434,7 @@ def test_two_checkpoints_stay_for_readers_on_their_way(store: MemoryStore) -> No
     log = a_log(store)
     for i in range(4):
         append(log, store, i)
-        log.write_checkpoint(i, b"%d" % i, store.clock.ms)
+        log.write_checkpoint(i, join_state(b"%d" % i), store.clock.ms)
     log.truncate()
     assert [k for k in store.objects if "/checkpoint/" in k] == [log.checkpoint_key(2), log.checkpoint_key(3)]
 
@@ -442,18 +442,18 @@ def test_two_checkpoints_stay_for_readers_on_their_way(store: MemoryStore) -> No
 def test_a_checkpoint_is_kept_once(store: MemoryStore) -> None:
     log = a_log(store)
     append(log, store, 0)
-    weight, certain = log.write_checkpoint(0, b"first", store.clock.ms)
+    weight, certain = log.write_checkpoint(0, join_state(b"first"), store.clock.ms)
     assert (weight, certain) == (len(store.objects[log.checkpoint_key(0)].body), True)
-    assert log.write_checkpoint(0, b"first", store.clock.ms) == (weight, True)
+    assert log.write_checkpoint(0, join_state(b"first"), store.clock.ms) == (weight, True)
     store.fault = lose_reply("/checkpoint/")
-    assert not log.write_checkpoint(1, b"second", store.clock.ms)[1]
+    assert not log.write_checkpoint(1, join_state(b"second"), store.clock.ms)[1]
     assert log.newest_checkpoint() == (1, len(store.objects[log.checkpoint_key(1)].body))
 
 
 def test_a_checkpoint_carries_the_time_of_the_log(store: MemoryStore) -> None:
     log = a_log(store)
     append(log, store, 0)
-    log.write_checkpoint(0, b"state", 12345)
+    log.write_checkpoint(0, join_state(b"state"), 12345)
     found = log.replay().checkpoint
     assert found is not None
     assert found.time_ms == 12345
@@ -554,7 +554,7 @@ def test_a_writer_that_a_proxy_doubled_and_whose_clock_stood_still_does_not_take
     real = writer.boundary.read
 
     def read_after_a_truncation() -> tuple[int, str | None, int]:
-        other.write_checkpoint(1, b"state", store.clock.ms)
+        other.write_checkpoint(1, join_state(b"state"), store.clock.ms)
         assert other.truncate() == 1
         return real()
 
@@ -573,7 +573,7 @@ def test_a_writer_that_slept_as_long_as_a_date_was_ahead_asks_the_boundary(store
 
     def meanwhile() -> None:
         store.clock.sleep(3_600)
-        other.write_checkpoint(4, b"state", store.clock.ms)
+        other.write_checkpoint(4, join_state(b"state"), store.clock.ms)
         assert other.truncate() == 4
 
     store.fault = once(meanwhile, "put_if_absent", ENTRIES)
@@ -625,10 +625,10 @@ def test_a_replay_during_a_truncation_begins_again_and_ends_well(store: MemorySt
     log = aged_log(store, 5)
     other = a_log(store, seed=1)
     store.delete([log.checkpoint_key(4)])
-    log.write_checkpoint(1, b"old", store.clock.ms)
+    log.write_checkpoint(1, join_state(b"old"), store.clock.ms)
 
     def truncate() -> None:
-        other.write_checkpoint(4, b"state", store.clock.ms)
+        other.write_checkpoint(4, join_state(b"state"), store.clock.ms)
         other.truncate()
 
     store.fault = once(truncate, "get", ENTRIES, after=1)  # the reader holds the old checkpoint and one entry after it
@@ -662,7 +662,7 @@ def test_servers_of_one_store_that_differ_by_a_second_cost_no_request(store: Mem
 
 def test_nothing_is_truncated_by_a_listing_whose_date_is_ahead(store: MemoryStore) -> None:
     log = log_of(store, 3)
-    log.write_checkpoint(2, b"state", store.clock.ms)
+    log.write_checkpoint(2, join_state(b"state"), store.clock.ms)
     folder = log.list_folder()
     ahead = Folder(folder.entries, folder.checkpoints, folder.date_ms + 3_600_000)
     assert log.truncate(ahead) == 0

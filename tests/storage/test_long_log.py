@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import join_state, split_state
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Folder, SharedLog
 from tests.support.memory_store import MemoryStore, once
 
@@ -36,7 +37,7 @@ def held_log(store: MemoryStore, count: int) -> SharedLog:
     for offset in range(count):
         log.append(offset, b"x", time_ms=store.clock.ms, as_of_ms=store.clock.ms)
         if offset % 10 == 3:
-            log.write_checkpoint(offset, b"state %d" % offset, store.clock.ms)
+            log.write_checkpoint(offset, join_state(b"state %d" % offset), store.clock.ms)
     store.clock.ms += TRUNCATE_MIN_AGE_MS
     log.truncate(as_of={AS_OF})
     store.page_size = PAGE
@@ -48,7 +49,7 @@ def replayed(store: MemoryStore) -> tuple[bytes, list[int]]:
     """The checkpoint and the entries that a process begins with."""
     found = a_log(store, seed=1).replay()
     assert found.checkpoint is not None
-    return found.checkpoint.payload, [e.offset for e in found.entries]
+    return split_state(found.checkpoint.payload)[0], [e.offset for e in found.entries]
 
 
 def test_a_replay_costs_the_same_however_long_a_pin_holds_the_log() -> None:
@@ -83,7 +84,7 @@ def test_a_replay_as_of_a_pin_reads_no_further() -> None:
     log = held_log(store, 200)
     found = log.replay(AS_OF)
     assert found.checkpoint is not None
-    assert (found.checkpoint.payload, [e.offset for e in found.entries]) == (b"state 3", [4, 5])
+    assert (split_state(found.checkpoint.payload)[0], [e.offset for e in found.entries]) == (b"state 3", [4, 5])
 
 
 def test_a_log_that_is_truncated_between_two_pages_is_read_again() -> None:
@@ -92,7 +93,7 @@ def test_a_log_that_is_truncated_between_two_pages_is_read_again() -> None:
     log = held_log(store, 200)
 
     def truncated() -> None:
-        log.write_checkpoint(199, b"state 199", store.clock.ms)
+        log.write_checkpoint(199, join_state(b"state 199"), store.clock.ms)
         log.truncate()
 
     store.fault = once(truncated, "scan", FOLDER)

@@ -23,9 +23,8 @@ from l0gc.errors import (
     StoreError,
     UsageError,
 )
-from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import Entry, Place, StoredEntry, decode_entry, encode_entry
+from l0gc.storage.entry import Entry, Place, StoredEntry, decode_checkpoint, encode_entry, join_state, split_state
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
@@ -53,11 +52,14 @@ class Names:
         assert len(state) == entry.offset
         state.append(name)
 
+    def lacks(self, state: list[str], entry: StoredEntry | None = None) -> bool:
+        return False
+
     def encode(self, state: list[str]) -> bytes:
-        return json.dumps(state).encode()
+        return join_state(json.dumps(state).encode())
 
     def decode(self, body: bytes, source: str) -> list[str]:
-        names = json.loads(body)
+        names = json.loads(split_state(body)[0])
         assert isinstance(names, list)
         return names
 
@@ -136,7 +138,7 @@ def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
     assert a.state == ["a0"]
     assert a.write_checkpoint() == 0
     key = a.log.checkpoint_key(0)
-    assert json.loads(decode_entry(key, store.get(key).body, CHECKPOINT_LIMIT).payload) == ["a0"]
+    assert json.loads(split_state(decode_checkpoint(key, store.get(key).body).state)[0]) == ["a0"]
 
 
 def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_read(store: MemoryStore) -> None:

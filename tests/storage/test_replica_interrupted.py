@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from l0gc.errors import CorruptObjectError
-from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import StoredEntry, decode_entry
+from l0gc.storage.entry import StoredEntry, decode_checkpoint
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica, StateMachine
 from l0gc.streamlog.controller.entries import ControllerMachine
@@ -100,7 +99,7 @@ def _nothing_half_is_kept(scene: Scene, way: str, every: int) -> None:
         assert replica.offset == scene.last
         assert replica.write_checkpoint() == scene.last
         kept = scene.store.objects.pop(replica.log.checkpoint_key(scene.last))
-        assert decode_entry(replica.log.checkpoint_key(scene.last), kept.body, CHECKPOINT_LIMIT).payload == scene.state
+        assert decode_checkpoint(replica.log.checkpoint_key(scene.last), kept.body).state == scene.state
 
 
 @pytest.mark.parametrize(("name", "last"), ENTRIES)

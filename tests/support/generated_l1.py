@@ -129,7 +129,7 @@ def a_cluster(partitions: int) -> tuple[Handles, GeneratedL1]:
     handle = cluster.journal(topic.journals[0])
     handle.advance(cluster.controller.epoch())  # a checkpoint is of an entry
     state = TopicState(topic.revision, topic.topic_id)
-    state.l1_list = RowList(np.concatenate([_rows_of(partition) for partition in range(partitions)]))
+    state.listed = RowList(np.concatenate([_rows_of(partition) for partition in range(partitions)]))
     state.partitions = np.arange(partitions, dtype=NUMBER)
     state.next_offsets = np.full(partitions, 10 * NAMED, np.int64)
     state.reconciled, state.log_start = state.next_offsets - 1, np.zeros(partitions, np.int64)

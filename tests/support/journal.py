@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from l0gc.epoch import prev
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import StoredEntry, join_state, split_state
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.apply import apply
@@ -186,6 +187,17 @@ def l1_row(
 
 def l1_rows(*rows: tuple[object, ...]) -> Rows:
     return np.array(list(rows), L1_ROW)
+
+
+def parts_of(checkpoint: bytes) -> tuple[list[Any], list[Any]]:
+    """The two parts of an encoded state, decoded, to be spoiled."""
+    head, rest = split_state(checkpoint)
+    return msgspec.msgpack.decode(head), msgspec.msgpack.decode(rest)
+
+
+def of_parts(head: list[Any], rest: list[Any]) -> bytes:
+    """An encoded state of these parts."""
+    return join_state(msgspec.msgpack.encode(head), msgspec.msgpack.encode(rest))
 
 
 def journal_of(

@@ -13,7 +13,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -108,6 +108,10 @@ class MemoryStore:
         o = self._object(key)
         self._leave("get", key)
         return StoredObject(o.body, o.etag, o.modified_ms, self.clock.ms)
+
+    def get_start(self, key: str, length: int) -> StoredObject:
+        stored = self.get(key)
+        return replace(stored, body=stored.body[:length])
 
     def head(self, key: str) -> Head:
         self._enter("head", key)

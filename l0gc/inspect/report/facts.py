@@ -25,7 +25,7 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars_month, size, span
 from l0gc.inspect.causes import PAUSED, WAITS_FOR
 from l0gc.inspect.overview import Cause, Journals, Overview
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.reading import read_journals, read_overview
 from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.topic import Hole
@@ -262,6 +262,9 @@ def gather(
         bars = epoch_bars(rows_left(o.scan.rows, o.watermark, left), o.watermark)
     behind, others, others_lag = lags(o.cluster_epoch, [r.summary for r in o.logs.readings])
     left_bytes = o.garbage.left_bytes if o.garbage is not None else 0
+    given_up = list[Hole]()
+    if any(topic.totals().holes for *_, topic in o.logs.topics()):  # they are among the L1 rows
+        given_up = read_journals(cluster, o.logs.snapshot, o.watermark, whole=True).given_up(SHOWN_HOLES)
     report = Report(
         overview=o,
         url=url,
@@ -270,7 +273,7 @@ def gather(
         others_behind=others,
         others_lag=others_lag,
         by_topic=[] if o.external_log else by_topic(o.logs),
-        given_up=o.logs.given_up(SHOWN_HOLES),
+        given_up=given_up,
         epochs=bars,
         trend=trend_points(thinned(scans), sweeps_of(o.runs)),
         saved=saved(o.runs, price_gb_month),

@@ -201,10 +201,10 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
         handle = cluster.journal(journal)
         try:
             if journal in fresh:
-                handle.catch_up()
+                handle.catch_up(whole=False)
             for topic in asked:
                 if journal in topic.journals:
-                    progress = progress_of(handle.state.producers, batch.input_of(topic.revision))
+                    progress = progress_of(handle.head.producers, batch.input_of(topic.revision))
                     if (there := landed_rows(batch, rows, journal, progress)) is not None:
                         landed[journal, topic.revision] = there
         except CorruptObjectError as e:
@@ -286,8 +286,8 @@ class _BatchAppender(Appender):
         input_id = batch.input_of(objects[0].left[number].extents.revision)
 
         def is_there() -> bool:
-            journal.catch_up()
-            there = landed_rows(batch, self._rows, number, progress_of(journal.state.producers, input_id))
+            journal.catch_up(whole=False)
+            there = landed_rows(batch, self._rows, number, progress_of(journal.head.producers, input_id))
             if there is not None and there.places != self._rows.places:
                 raise _moved(batch)
             return there is not None
@@ -295,12 +295,12 @@ class _BatchAppender(Appender):
         if is_there():
             return None
         producer = self._producer(journal)
-        known = journal.state.producers.get(producer.producer_id)
+        known = journal.head.producers.get(producer.producer_id)
         same = known is not None and (known.epoch, known.run) == (producer.epoch, producer.run)
         first = known.next_sequence if known is not None and same else 0
         begin = batch.number << PLACES
         ends = [begin + n for n in range(1, len(objects))] + [(batch.number + 1) << PLACES]
-        starts = [landed_of(journal.state.producers, producer.producer_id, input_id), *ends]
+        starts = [landed_of(journal.head.producers, producer.producer_id, input_id), *ends]
         identity = producer.producer_id, producer.epoch, producer.run
         digest = f"{self._rows.digest}/{self._rows.places}"
         offers = []

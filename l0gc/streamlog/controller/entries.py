@@ -22,7 +22,7 @@ from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, UsageError
 from l0gc.formatting import count, moment, span
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout, check_topic_name
 from l0gc.limits import LONGEST_KEY_BYTES
-from l0gc.storage.entry import Place, StoredEntry
+from l0gc.storage.entry import Place, StoredEntry, join_state, split_state
 from l0gc.streamlog.controller.state import (
     ALL_TOPICS,
     EPOCH_TIME_STEP_MS,
@@ -417,15 +417,18 @@ class ControllerMachine:
         return ControllerState()
 
     def encode(self, state: ControllerState) -> bytes:
-        return msgspec.msgpack.encode(state)
+        return join_state(msgspec.msgpack.encode(state))
 
     def decode(self, body: bytes, source: str) -> ControllerState:
         try:
-            state = _STATE.decode(body)
+            state = _STATE.decode(split_state(body)[0])
             _check_state(state)
         except (*UNDECODABLE, UsageError) as e:
             raise CorruptObjectError(f"{source} is not a controller checkpoint: {e}") from e
         return state
+
+    def lacks(self, state: ControllerState, entry: StoredEntry | None = None) -> bool:
+        return False
 
     def check(self, state: ControllerState, offset: int, payload: bytes) -> None:
         _checked(state, offset, payload)

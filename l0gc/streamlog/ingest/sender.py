@@ -93,7 +93,7 @@ class Sender:
         return f"{self._name}/{self._topic.topic_id}/{partition}"
 
     def _producers(self, partition: int) -> Mapping[int, ProducerState]:
-        return self._cluster.journal(self._topic.journal_of(partition)).state.producers
+        return self._cluster.journal(self._topic.journal_of(partition)).head.producers
 
     @property
     def result(self) -> UploadResult:

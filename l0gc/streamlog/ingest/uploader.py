@@ -203,7 +203,7 @@ class Uploader:
         position = None
         if self._producer is not None and source.input_id:
             producer_id = self._producer.producer_id
-            landed = [landed_of(j.state.producers, producer_id, source.input_id) for j in self.journals]
+            landed = [landed_of(j.head.producers, producer_id, source.input_id) for j in self.journals]
             position = Position(source.input_id, self._runs, landed)
         for values in source.blocks():
             if source.kind == RECORDS:

@@ -2,6 +2,9 @@
 
 A checkpoint contains exactly what the log contains (hazard 18): it is made from the state that the entries made. Bytes
 that were read are accepted only if they are consistent; anything else is corrupt, and stops the journal.
+
+Its second part has the L1 rows. A reader of the window, the bounds and the offsets leaves it out, and its state then has
+the sums of the rows instead: whatever would read a row raises an error.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import journal_log
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import StoredEntry, join_state, split_state
 from l0gc.streamlog.journal.apply import apply
-from l0gc.streamlog.journal.entries import decode_journal_entry
+from l0gc.streamlog.journal.entries import EXPIRE, Closed, Edit, decode_journal_entry
 from l0gc.streamlog.journal.producers import Int62, ProducerState
-from l0gc.streamlog.journal.row_list import RowList
+from l0gc.streamlog.journal.row_list import L1Sums, RowList
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     DROPPED,
@@ -62,8 +65,14 @@ class _Topic(msgspec.Struct, array_like=True):
     objects: list[_Object]
     blocks: bytes
     extents: bytes
-    l1: bytes
+    l1: L1Sums
     misfits: Int62 = 0
+
+
+class _Rows(msgspec.Struct, array_like=True):
+    """The L1 rows of the topic at the same place among the topics."""
+
+    l1: bytes
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -85,6 +94,7 @@ class _Checkpoint(msgspec.Struct, array_like=True):
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Checkpoint)
+_REST: Final = msgspec.msgpack.Decoder(list[_Rows])
 
 
 class JournalMachine:
@@ -100,20 +110,40 @@ class JournalMachine:
     def apply(self, state: JournalState, entry: StoredEntry) -> None:
         apply(state, entry, f"{journal_log(self._journal)}log/{entry.offset:020}")
 
+    def lacks(self, state: JournalState, entry: StoredEntry | None = None) -> bool:
+        """Return whether a state lacks L1 rows. An entry needs them if objects leave the lists that it does not name."""
+        topics = {t.revision for t in state.topics.values() if t.lacks_l1}
+        if not topics or entry is None:
+            return bool(topics)
+        match decode_journal_entry(entry.payload, f"journal {self._journal}'s entry {entry.offset}"):
+            case Edit(kind=kind, topics=edited):
+                return kind == EXPIRE and any(t.revision in topics for t in edited)
+            case Closed(topics=closed):
+                return any(t.revision in topics for t in closed)
+        return False
+
     def encode(self, state: JournalState) -> bytes:
         columns = {name: getattr(state, name) for name in _Checkpoint.__struct_fields__ if name != "journal"}
         columns["topics"] = [_encode_topic(t) for t in state.topics.values()]
         columns |= {"closed_revisions": pack(state.closed_revisions), "dropped": pack_columns(state.dropped)}
-        return msgspec.msgpack.encode(_Checkpoint(self._journal, **columns))
+        rows = [_Rows(pack_columns(t.l1)) for t in state.topics.values()]
+        return join_state(
+            msgspec.msgpack.encode(_Checkpoint(self._journal, **columns)),
+            msgspec.msgpack.encode(rows),
+        )
 
     def decode(self, body: bytes, source: str) -> JournalState:
         try:
-            c = _DECODER.decode(body)
+            head, rest = split_state(body)
+            c = _DECODER.decode(head)
+            rows = _REST.decode(rest) if rest else [None] * len(c.topics)
+            if len(rows) != len(c.topics):
+                raise UsageError("its L1 rows are not those of its topics")
             if c.journal != self._journal:
                 raise UsageError(f"it is journal {c.journal}'s")
             if not 0 <= c.previous_applied_epoch <= c.max_applied_epoch:
                 raise UsageError(f"it has the window [{c.previous_applied_epoch}, {c.max_applied_epoch}]")
-            topics = {t.revision: _decode_topic(t) for t in c.topics}
+            topics = {t.revision: _decode_topic(t, of) for t, of in zip(c.topics, rows, strict=True)}
             if len(topics) != len(c.topics):
                 raise UsageError("it has a topic twice")
             closed = unpack(c.closed_revisions, OFFSET)
@@ -142,12 +172,12 @@ def _encode_topic(t: TopicState) -> _Topic:
         [_Object(o.key, o.epoch, o.log_offset, o.time_ms, o.start, len(o.blocks), len(o.extents)) for o in t.objects],
         b"".join(pack(o.blocks) for o in t.objects),
         b"".join(pack(o.extents) for o in t.objects),
-        pack_columns(t.l1),
+        t.listed.sums,
         t.misfits,
     )
 
 
-def _decode_topic(t: _Topic) -> TopicState:
+def _decode_topic(t: _Topic, rows: _Rows | None) -> TopicState:
     partitions = unpack(t.partitions, NUMBER).copy()
     columns = [unpack(body, OFFSET).copy() for body in (t.next_offsets, t.reconciled, t.log_start)]
     if any(len(c) != len(partitions) for c in columns) or not ascending(partitions):
@@ -162,13 +192,18 @@ def _decode_topic(t: _Topic) -> TopicState:
         or (following > MAX_OFFSET).any()
     ):
         raise UsageError(f"the offsets of revision {t.revision} cannot be")
-    l1 = unpack_columns(t.l1, L1_ROW)
-    check_rows(l1)
-    _check_l1(t.revision, partitions, reconciled, log_start, l1)
+    listed: RowList | L1Sums = t.l1 if t.l1.objects else RowList()
+    if rows is not None:
+        l1 = unpack_columns(rows.l1, L1_ROW)
+        check_rows(l1)
+        _check_l1(t.revision, partitions, reconciled, log_start, l1)
+        listed = RowList(l1)
+    if min(t.l1) < 0 or listed.sums != t.l1:
+        raise UsageError(f"the L1 objects of revision {t.revision} do not add up to {tuple(t.l1)}")
     if not 0 <= t.misfits <= int((reconciled + 1).sum()):
         raise UsageError(f"revision {t.revision} has {t.misfits} records that do not fit its value schema")
     objects = _decode_objects(t, partitions, following)
-    topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, RowList(l1))
+    topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, listed)
     topic.misfits = t.misfits
     _check_no_gap(t, topic)
     return topic

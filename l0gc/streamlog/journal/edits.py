@@ -8,7 +8,8 @@ What makes an edit safe (hazard 24): it names exactly the objects that it remove
 the list, equal in every byte, at the very offset where it lands. So nothing is removed twice, lost, or both removed and
 listed, and the list has no gap. A partition whose list differs from what the edit expects is refused; the others are not.
 No list is read as a whole: an edit costs what it changes. A handle calls `fits` before it appends, and a replay calls it
-again before `take`.
+again before `take`. A replay for readers of the offsets alone leaves out the lists, and with them what `fits` compares with
+them; what it decides about offsets is the same, and nothing is appended by it.
 
 What is reconciled or given up begins right after the last reconciled offset and ends with an extent (hazard 9). So a hole
 covers no record that is in L1, and nothing fills it later (hazard 35). Nothing that is added is stamped below the L1
@@ -74,7 +75,7 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
         if edit.kind != MERGE:
             topic.let_go(change.partitions, topic.reconciled[at])
         topic.misfits += int(change.misfits["records"].sum())
-        topic.l1_list = topic.l1_list.changed(gone, change.added)
+        topic.listed = topic.listed.changed(gone, change.added)
         dropped.append(dropped_rows(t.revision, gone, time_ms, max(edit.epoch, state.max_applied_epoch)))
     state.dropped = np.concatenate(dropped)
 
@@ -119,7 +120,8 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
         return found
     if kind == MERGE:
         mark(added["partition"][added["last"] < begins[np.searchsorted(partitions, added["partition"])]], BELOW)
-        mark(change.removed["partition"][~topic.l1_list.has(change.removed)], MOVED_ON)
+        if not topic.lacks_l1:
+            mark(change.removed["partition"][~topic.l1_list.has(change.removed)], MOVED_ON)
     else:
         ranges, reconciled = ranges_of(added), topic.values(topic.reconciled, partitions, -1)
         for at in np.flatnonzero((ranges["base"] != reconciled + 1) | ~np.isin(partitions, topic.partitions)).tolist():
@@ -134,7 +136,9 @@ def _named_before(topic: TopicState, change: Change, dropped: Rows) -> Rows:
     """Return the partitions for which the change names an object twice, or one that they have or dropped."""
     added = identities(change.added)
     order = np.argsort(added, kind="stable")
-    twice = topic.l1_list.names(change.added) | np.isin(added, identities(dropped))
+    twice = np.isin(added, identities(dropped))
+    if not topic.lacks_l1:
+        twice |= topic.l1_list.names(change.added)
     twice[order[1:]] |= added[order[1:]] == added[order[:-1]]
     found: Rows = change.added["partition"][twice]
     return found

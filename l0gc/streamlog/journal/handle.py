@@ -151,8 +151,14 @@ class JournalHandle:
         """Return the state as of the last replay. It is shared with the handle, so do not change it."""
         return self.replica.state
 
-    def catch_up(self) -> JournalState:
-        return self.replica.catch_up()
+    @property
+    def head(self) -> JournalState:
+        """Return the same, but perhaps without L1 rows: see `Replica`."""
+        return self.replica.head
+
+    def catch_up(self, *, whole: bool = True) -> JournalState:
+        """Return the state up to the log's current end; perhaps without L1 rows if not `whole`."""
+        return self.replica.catch_up(whole=whole)
 
     # -- data -----------------------------------------------------------------------------------------------------------
 
@@ -185,7 +191,7 @@ class JournalHandle:
         cluster_epoch = self._controller.epoch(at_least=epoch)
         check_not_poisoned(self.journal, epoch, cluster_epoch)  # before the fence, whose window it would move
         if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append in flight
-            _ = self.replica.state  # replayed, so that the fence has an applied window to admit by
+            _ = self.replica.head  # replayed, so that the fence has an applied window to admit by
         request = _Request(objects, cluster_epoch)
         hold = threading.Lock()
         try:
@@ -241,7 +247,7 @@ class JournalHandle:
             return Objects(entry) if entry else None
 
         try:
-            self.replica.propose(decide)
+            self.replica.propose(decide, whole=False)
         except L0gcError as e:
             self.fence.forget()
             if not taken:
@@ -302,7 +308,7 @@ class JournalHandle:
         first = min(request.offsets)
         objects: dict[tuple[str, int], UnreconciledObject] = {}
         with suppress(L0gcError), self.replica.lock:  # they have landed, even if the journal cannot be read now
-            topics = self.replica.state.topics
+            topics = self.replica.head.topics
             objects = {
                 (o.key, o.log_offset): o
                 for revision in {o.revision for o in request.objects}
@@ -339,11 +345,11 @@ class JournalHandle:
 
     # -- L1 -------------------------------------------------------------------------------------------------------------
 
-    def _propose(self, decide: Callable[[JournalState], JournalEntry | None]) -> bool:
+    def _propose(self, decide: Callable[[JournalState], JournalEntry | None], *, whole: bool = False) -> bool:
         if self.unread is not None:
             raise self.not_judged(self.unread)
-        self.replica.catch_up()
-        return self.replica.propose(lambda state, offset: decide(state)) is not None
+        self.replica.catch_up(whole=whole)
+        return self.replica.propose(lambda state, offset: decide(state), whole=whole) is not None
 
     def not_judged(self, unread: UnitSummary) -> L0gcError:
         """Return the error for what is skipped because of a reading; a retry helps only if nothing is damaged."""
@@ -378,7 +384,7 @@ class JournalHandle:
             if dry_run:
                 left(self.catch_up())
             else:
-                self._propose(left)
+                self._propose(left, whole=True)
             done.refused |= found.refused
             done.dropped = np.concatenate([done.dropped, found.dropped])
         return done
@@ -391,7 +397,7 @@ class JournalHandle:
         """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)
-        return self.replica.state.l1_fence
+        return self.replica.head.l1_fence
 
     def purge(self, names: Iterable[bytes]) -> int:
         """Forget dropped objects, which are gone from the bucket, by their names; return how many there were."""

@@ -6,7 +6,7 @@ share the others. So a list never changes, and a state can be copied while an en
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from l0gc.streamlog.journal.rows import (
     distinct,
     identities,
     in_order,
+    is_hole,
+    lost_records,
     of_partition,
     places,
     position,
@@ -28,6 +30,28 @@ PIECE_ROWS: Final = 4096
 """The most rows of a piece: 250 KB."""
 _SPARSE: Final = 4
 """The pieces are cut anew when there are this many times as many as the rows need."""
+
+
+class L1Sums(NamedTuple):
+    """Sums over L1 rows: all that a state has of a list that it was read without."""
+
+    objects: int = 0
+    bytes: int = 0
+    holes: int = 0
+    lost_records: int = 0
+
+    @classmethod
+    def of(cls, rows: Rows) -> L1Sums:
+        return cls(len(rows), int(rows["bytes"].sum()), int(is_hole(rows).sum()), lost_records(rows))
+
+    @property
+    def sums(self) -> L1Sums:
+        return self
+
+    def changed(self, gone: Rows, added: Rows) -> L1Sums:
+        """Return the sums without the rows `gone`, and with those `added`."""
+        before, after = L1Sums.of(gone), L1Sums.of(added)
+        return L1Sums(*(a - b + c for a, b, c in zip(self, before, after, strict=True)))
 
 
 class RowList:
@@ -55,6 +79,10 @@ class RowList:
             self._pieces = np.split(whole, np.cumsum([len(piece) for piece in self._pieces])[:-1]) if len(whole) else []
             self._whole = whole
         return self._whole
+
+    @property
+    def sums(self) -> L1Sums:
+        return L1Sums.of(self.rows)
 
     def of(self, partition: int) -> Rows:
         """Return the rows of one partition."""

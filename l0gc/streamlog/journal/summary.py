@@ -83,14 +83,17 @@ def read_journal(
     return summary, [] if state is None else [(t.revision, t.topic_id) for t in state.topics.values()]
 
 
-def sum_up(task: JournalTask, replica: Replica[JournalState]) -> tuple[UnitSummary, JournalState | None]:
-    """Return the summary of a journal's current log, and its state; None if it cannot be read.
+def sum_up(
+    task: JournalTask, replica: Replica[JournalState], *, whole: bool = False
+) -> tuple[UnitSummary, JournalState | None]:
+    """Return the summary of a journal's current log, and its state, or None if it cannot be read. The state may lack L1 rows
+    if not `whole`.
 
     Raises `StoreUnreachableError`.
     """
     try:
         with replica.lock:
-            state = replica.catch_up()
+            state = replica.catch_up(whole=whole)
             summary = summary_of(task.journal, task.runs, state, replica.end)
             return msgspec.structs.replace(summary, rewritten=is_rewritten(task.noted, state, replica)), state
     except StoreUnreachableError:

@@ -11,18 +11,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from l0gc.errors import ProtocolError
 from l0gc.formatting import Outcome
 from l0gc.keys import PartitionId, level_one
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.row_list import RowList
+from l0gc.streamlog.journal.row_list import L1Sums, RowList
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
     NUMBER,
     Rows,
     distinct,
-    is_hole,
-    lost_records,
     name_text,
     places,
     unpack,
@@ -175,7 +174,10 @@ class UnreconciledObject:
 
 @dataclass(slots=True)
 class TopicState:
-    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition."""
+    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition.
+
+    `listed` are its L1 objects, or only their sums if the state was read without them.
+    """
 
     revision: int
     topic_id: str
@@ -184,7 +186,7 @@ class TopicState:
     reconciled: Rows = field(default_factory=_NO_OFFSETS.copy)
     log_start: Rows = field(default_factory=_NO_OFFSETS.copy)
     objects: list[UnreconciledObject] = field(default_factory=list)
-    l1_list: RowList = field(default_factory=RowList)
+    listed: RowList | L1Sums = field(default_factory=RowList)
     misfits: int = 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -210,10 +212,7 @@ class TopicState:
             len(self.partitions),
             int((self.next_offsets - self.log_start).sum()),
             int((self.next_offsets - 1 - self.reconciled).sum()),
-            len(self.l1),
-            int(self.l1["bytes"].sum()),
-            int(is_hole(self.l1).sum()),
-            lost_records(self.l1),
+            *self.listed.sums,
             self.misfits,
         )
 
@@ -232,6 +231,20 @@ class TopicState:
         """
         keys = (e.key for e in self.extents(partition) if e.base_offset <= offset <= e.last_offset)
         return next((f"l0gc give-up --object {key}" for key in keys), "")
+
+    @property
+    def lacks_l1(self) -> bool:
+        return isinstance(self.listed, L1Sums)
+
+    @property
+    def l1_list(self) -> RowList:
+        """Return the list of L1 objects.
+
+        Raises `ProtocolError` if the state lacks it: an empty one would turn live objects into garbage.
+        """
+        if isinstance(self.listed, L1Sums):
+            raise ProtocolError(f"the L1 objects of revision {self.revision} were not read with their journal's state")
+        return self.listed
 
     @property
     def l1(self) -> Rows:

@@ -13,10 +13,15 @@ more before that, so that a missing object that another merge replaced does not 
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
+import msgspec
+
+from l0gc.errors import L0gcError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
@@ -118,6 +123,21 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
     """
     shares = _whole_journals(cluster.controller.snapshot(), None, rule)
     return any(few_at_once(cluster, lambda share: _ShareMerge(cluster, share).is_due(), shares))
+
+
+def merge_basis(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int | None:
+    """Return a number for what decides whether there is anything to merge, as of the journals' last reading, without their
+    L1 rows; None if a journal cannot be read. It differs if L1 objects were added or removed, or the rule changed.
+    """
+    found: list[tuple[object, ...]] = []
+    with suppress(L0gcError):
+        for share in _whole_journals(cluster.controller.replica.state, None, rule):
+            topics = cluster.journal(share.window.journal).head.topics
+            for revision, of_topic in sorted(share.rules.items()):
+                if (known := topics.get(revision)) is not None:
+                    found.append((revision, astuple(of_topic), known.listed.sums, int(known.reconciled.sum())))
+        return zlib.crc32(msgspec.msgpack.encode(found))
+    return None
 
 
 def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:

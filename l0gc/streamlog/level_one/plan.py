@@ -145,7 +145,7 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
     """Return what a round may take from a journal, up to about `budget` bytes, or why it cannot be read."""
     try:
         with handle.replica.lock:
-            state = handle.catch_up()
+            state = handle.catch_up(whole=False)
             steps, more = steps_of(state, window, budget)
             errors = strangers(state, window) if window.after < 0 else []  # reported once
             return JournalPlan(window.journal, handle.replica.offset, steps, more, errors)

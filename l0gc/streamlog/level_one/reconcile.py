@@ -184,7 +184,7 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
         try:
             handle = journal(read.journal)
             with handle.replica.lock:
-                topic = handle.catch_up().topics.get(read.revision)
+                topic = handle.catch_up(whole=False).topics.get(read.revision)
                 return None if topic is None else still_unreconciled(topic, read)
         except CorruptObjectError:
             return read
@@ -232,7 +232,7 @@ class Lift:
             take, before = self.round.takes[number], 0
             handle = cluster.journal(take.journal)
             with handle.replica.lock:
-                objects = list(unreconciled(handle.catch_up(), take))
+                objects = list(unreconciled(handle.catch_up(whole=False), take))
             for revision, o in objects:
                 yield self.round.reader_of(take, before), ObjectRead(take.journal, revision, o)
                 before += o.bytes

@@ -65,7 +65,7 @@ def test_a_state_that_no_checkpoint_may_hold_is_a_fault_of_the_log(monkeypatch: 
     def losing(machine: JournalMachine, state: JournalState, entry: StoredEntry) -> None:
         apply(machine, state, entry)
         for topic in state.topics.values():
-            topic.l1_list = RowList(topic.l1[1:])
+            topic.listed = RowList(topic.l1[1:])
 
     monkeypatch.setattr(JournalMachine, "apply", losing)
     ((kind, text),) = copy_of(cluster).faults

@@ -7,15 +7,17 @@ import dataclasses
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import l0gc.streamlog.garbage
 import l0gc.streamlog.journal.edits
 from l0gc.collect.dropped_l1 import DroppedRemoval
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import Rows, of_partition
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import l1_file, l1_key
+from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key
 from l0gc.streamlog.level_one.reconcile import Commit
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
@@ -106,6 +108,18 @@ def looked_before_fence(self: JournalGarbage, before_ms: int, dropped_before_ms:
 )
 def no_grace(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
     _removal(self, now_ms, 0, 1 << 50)
+
+
+@mutant(
+    26,
+    "l0gc/streamlog/journal/topic.py::TopicState.l1_list",
+    "a state that was read without L1 rows counts as one that has none",
+    "tests/streamlog/journal/test_head.py::test_a_head_has_the_offsets_and_sums_of_the_whole_state_and_no_row",
+    simulated=False,
+)
+def lacking_is_empty() -> AbstractContextManager[Any]:
+    empty = property(lambda self: RowList() if self.lacks_l1 else self.listed)
+    return mock.patch.object(TopicState, "l1_list", empty)
 
 
 @instead(

@@ -37,7 +37,7 @@ from l0gc.streamlog.journal.entries import (
     ObjectExtents,
     Objects,
 )
-from l0gc.streamlog.journal.rows import EXTENT, L1_ROW, MISFITS, NUMBER, pack, unpack
+from l0gc.streamlog.journal.rows import EXTENT, MISFITS, NUMBER, pack, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.journal import (
     REVISION,
@@ -52,6 +52,8 @@ from tests.support.journal import (
     l1_row,
     l1_rows,
     lowest_of,
+    of_parts,
+    parts_of,
     reconciled,
     starts_of,
 )
@@ -483,14 +485,14 @@ def test_a_log_and_a_checkpoint_without_misfits_are_read() -> None:
     """Those of an older version end before that field."""
     j = two_objects()
     body = pack(reconciled(j.state, {0: 2}).topics[0].change.added)
-    payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body, b"", b"", b"", b""]]])
+    payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body, b"", b""]]])
     apply(j.state, StoredEntry(2, 0, payload, 0, 0), "the entry")
-    checkpoint = msgspec.msgpack.decode(MACHINE.encode(j.state))
+    checkpoint, rows = parts_of(MACHINE.encode(j.state))
     assert checkpoint[4][0].pop() == 0
-    assert same(MACHINE.decode(msgspec.msgpack.encode(checkpoint), "an old one"), j.state)
+    assert same(MACHINE.decode(of_parts(checkpoint, rows), "an old one"), j.state)
     checkpoint[4][0].append(4)
     with pytest.raises(CorruptObjectError, match="4 records that do not fit"):
-        MACHINE.decode(msgspec.msgpack.encode(checkpoint), "a damaged one")
+        MACHINE.decode(of_parts(checkpoint, rows), "a damaged one")
 
 
 # -- the end -------------------------------------------------------------------------------------------------------------
@@ -559,7 +561,7 @@ def corruptions() -> list[tuple[str, Any]]:
         ("extents", lambda t: edit(t, 8, t[8][:-1])),
         ("extent rows", lambda t: edit(t, 8, b"\xff" * len(t[8]))),
         ("an extent's partition", stray),
-        ("l1", lambda t: edit(t, 9, b"x" * L1_ROW.itemsize)),
+        ("l1", lambda t: edit(t, 9, [1, 2, 0, 0])),
         ("no blocks", lambda t: edit(t, 7, b"")),
         ("object sizes", lambda t: edit(t[6][0], 5, 99)),
     ]
@@ -567,10 +569,18 @@ def corruptions() -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize(("name", "spoil"), corruptions(), ids=[n for n, _ in corruptions()])
 def test_a_checkpoint_whose_rows_cannot_be_is_refused(name: str, spoil: Any) -> None:
-    checkpoint = msgspec.msgpack.decode(MACHINE.encode(two_objects().state))
+    checkpoint, rows = parts_of(MACHINE.encode(two_objects().state))
     spoil(checkpoint[4][0])
     with pytest.raises(CorruptObjectError):
-        MACHINE.decode(msgspec.msgpack.encode(checkpoint), "the checkpoint")
+        MACHINE.decode(of_parts(checkpoint, rows), "the checkpoint")
+
+
+@pytest.mark.parametrize("rows", [[], [[b"x"]], [[b"\0" * 8], [b"\0" * 8]], [[5]]])
+def test_a_checkpoint_whose_second_part_cannot_be_is_refused(rows: list[Any]) -> None:
+    checkpoint, right = parts_of(MACHINE.encode(two_objects().state))
+    assert len(right) == 1
+    with pytest.raises(CorruptObjectError):
+        MACHINE.decode(of_parts(checkpoint, rows), "the checkpoint")
 
 
 def test_a_copy_of_the_state_does_not_share_its_columns() -> None:

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,6 +64,8 @@ from tests.support.journal import (
     l1_row,
     l1_rows,
     name_of,
+    of_parts,
+    parts_of,
     reconciled,
     starts_of,
 )
@@ -394,10 +395,20 @@ def test_a_checkpoint_holds_all_of_it() -> None:
     [(8, b"x"), (8, pack(np.array([5, 3], OFFSET))), (9, -1), (10, b"\xff" * 112), (11, -1), (12, 1)],
 )
 def test_a_checkpoint_whose_dropped_rows_fence_or_closed_topics_cannot_be_is_refused(field: int, value: Any) -> None:
-    checkpoint = msgspec.msgpack.decode(MACHINE.encode(lifted().state))
+    checkpoint, rows = parts_of(MACHINE.encode(lifted().state))
     checkpoint[field] = value
     with pytest.raises(CorruptObjectError):
-        MACHINE.decode(msgspec.msgpack.encode(checkpoint), "the checkpoint")
+        MACHINE.decode(of_parts(checkpoint, rows), "the checkpoint")
+
+
+def test_a_checkpoint_whose_sums_are_not_those_of_its_rows_is_refused() -> None:
+    checkpoint, rows = parts_of(MACHINE.encode(lifted().state))
+    assert checkpoint[4][0][9] == [8, 800, 0, 0]
+    for place in range(4):
+        wrong = [n + (at == place) for at, n in enumerate([8, 800, 0, 0])]
+        head = [*checkpoint[:4], [[*checkpoint[4][0][:9], wrong, *checkpoint[4][0][10:]]], *checkpoint[5:]]
+        with pytest.raises(CorruptObjectError, match="do not add up"):
+            MACHINE.decode(of_parts(head, rows), "the checkpoint")
 
 
 def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refused() -> None:
@@ -418,11 +429,11 @@ def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refuse
         ):
             MACHINE.decode(body, "the checkpoint")
 
-    refused(l1_list=RowList(rows[:0]))  # 40 records are reconciled
-    refused(l1_list=RowList(rows[rows["partition"] == 0]))
-    refused(l1_list=RowList(rows[rows["base"] > 0]))  # partition 0 begins at record 0
-    refused(l1_list=RowList(rows[rows["last"] < 39]))  # and has 40 records in L1
-    refused(l1_list=RowList(np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))])))
+    refused(listed=RowList(rows[:0]))  # 40 records are reconciled
+    refused(listed=RowList(rows[rows["partition"] == 0]))
+    refused(listed=RowList(rows[rows["base"] > 0]))  # partition 0 begins at record 0
+    refused(listed=RowList(rows[rows["last"] < 39]))  # and has 40 records in L1
+    refused(listed=RowList(np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))])))
     refused(log_start=np.array([0, 9], OFFSET))  # the list of partition 1 begins at record 10
     refused(log_start=np.array([0, 45], OFFSET))  # all of what is in L1 is deleted, and listed
     MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
@@ -452,7 +463,7 @@ def test_a_checkpoint_whose_l1_objects_leave_a_gap_or_overlap_is_refused(files: 
         j = Journal()
         j.land(extents_of(4, {0: 10, 2: 10}, key=key_of(4)))
         j.reconcile({0: 9, 2: 9})
-        topic_of(j).l1_list = RowList(in_order(np.concatenate([files, in_l1((2, 0, 9))])))
+        topic_of(j).listed = RowList(in_order(np.concatenate([files, in_l1((2, 0, 9))])))
         topic_of(j).log_start[0] = log_start
         return MACHINE.encode(j.state)
 

@@ -164,7 +164,7 @@ def test_only_objects_of_the_same_quarter_of_a_retention_are_merged() -> None:
     assert [m.sources["max_timestamp"].tolist() for m in listed.merges(rule)] == [
         [0, 99], [100, 150, 199], [1000, 1001, 1002, 1003],
     ]  # fmt: skip
-    listed.topic.l1_list = RowList(listed.topic.l1[[0, 2, 5, 6, 7]])
+    listed.topic.listed = RowList(listed.topic.l1[[0, 2, 5, 6, 7]])
     assert listed.merges(rule) == []
 
 
@@ -211,7 +211,7 @@ class Listed:
 
     def __init__(self, *partitions: Sequence[int]) -> None:
         rows = [rows_of(partition, sizes) for partition, sizes in enumerate(partitions)]
-        self.topic = TopicState(7, "t", l1_list=RowList(np.concatenate(rows)))
+        self.topic = TopicState(7, "t", listed=RowList(np.concatenate(rows)))
 
     def merges(self, rule: MergeRule = RULE) -> list[MergeGroup]:
         return list(merges_of(self.topic, rule, lambda p: np.ones(len(p), bool)))
@@ -243,7 +243,7 @@ def test_a_partition_is_looked_at_exactly_if_a_run_may_be_too_long(partitions: l
     topic = Listed(*partitions).topic
     rows = topic.l1.copy()
     rows["max_timestamp"] = rows["base"] // 70
-    topic.l1_list = RowList(rows)
+    topic.listed = RowList(rows)
     found = set(candidates(topic, rule).tolist())
     for partition in range(len(partitions)):
         mine = topic.l1_of(partition)
