@@ -60,6 +60,7 @@ _ENGINES: Final = "tests/integrations/iceberg/test_engines.py::test_every_engine
 _BACKUP: Final = (
     "tests/flows/test_backup.py::test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_bucket"
 )
+_COPIED_TABLES: Final = "tests/flows/test_backup.py::test_a_restored_copy_syncs_no_table_of_production_and_gets_its_own"
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
 _TYPED: Final = "tests/integrations/iceberg/test_typed.py::test_every_engine_reads_typed_columns"
@@ -91,6 +92,7 @@ ELSEWHERE: Final = {
     ("docs/operate-backup.md", "rclone copy --fast-list $COPY $RESTORED"): _BACKUP,
     ("docs/operate-backup.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
     ("docs/operate-backup.md", 'l0gc pause --why "restoring'): _BACKUP,
+    ("docs/operate-backup.md", "l0gc table drop $TOPIC --forget"): _COPIED_TABLES,
     ("docs/operate-backup.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
     ("docs/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
     ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): _REST,
