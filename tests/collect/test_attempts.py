@@ -48,6 +48,7 @@ def test_a_run_that_ended_well_is_recorded_with_the_stores_time_in_one_request()
     [
         (CorruptObjectError("object x is damaged"), 4, "object x is damaged"),
         (AccessDeniedError("no"), 1, "no"),
+        (CorruptObjectError("x" * 1001), 4, "x" * 1000),
         (KeyboardInterrupt(), 130, "it was stopped"),
         (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero"),
     ],
@@ -91,7 +92,21 @@ def test_a_run_for_a_part_is_recorded_as_one_where_none_for_the_whole_is() -> No
     assert (found.exit_code, found.part) == (1, False)  # what failed for the whole is not forgotten
 
 
-@pytest.mark.parametrize(("code", "ended"), [(0, "ended"), (130, "stopped"), (143, "stopped"), (3, "failed")])
+def test_a_run_for_a_part_replaces_no_record_that_the_store_refuses_to_show() -> None:
+    cluster = memory_cluster()
+    store = known(cluster)
+    run(cluster)
+    store.fault = failing(AccessDeniedError("no"), "get", attempt_key("reconcile"))
+    run(cluster, whole=False)
+    store.fault = lambda call: None
+    found = last(store)
+    assert found is not None
+    assert not found.part
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"), [(0, "ended"), (129, "stopped"), (130, "stopped"), (143, "stopped"), (3, "failed")]
+)
 def test_what_a_signal_stopped_has_not_failed(code: int, ended: str) -> None:
     assert Attempt("sweep", code, "").ended == ended
 

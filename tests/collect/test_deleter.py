@@ -13,7 +13,14 @@ from l0gc.collect.deleter import PATIENCE_S, TRIES, DeleteOutcome, Deleter
 from l0gc.collect.pacing import Pacer
 from l0gc.collect.pause import PauseWatch, set_pause
 from l0gc.collect.scan import Deletable
-from l0gc.errors import AccessDeniedError, BucketNotFoundError, StoreError, StoreTimeoutError, ThrottledError
+from l0gc.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    SafetyError,
+    StoreError,
+    StoreTimeoutError,
+    ThrottledError,
+)
 from l0gc.keys import PAUSED
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, VersionedKey, VersionsDeleted
@@ -125,6 +132,12 @@ def test_patience_begins_with_the_batch_and_not_with_the_run() -> None:
     assert deleter.delete(OBJECTS).deleted == OBJECTS
 
 
+def test_patience_begins_anew_with_each_success() -> None:
+    store = Stubborn({"k2": (3, "SlowDown")})
+    store.fault = lambda call: store.clock.sleep(50) if (call.kind, call.when) == ("delete", "before") else None
+    assert sorted(o.key for o in run(store).deleted) == [o.key for o in OBJECTS]
+
+
 def test_a_time_out_makes_the_run_slower_and_another_error_does_not() -> None:
     for error, throttled in ((StoreTimeoutError, 1), (ThrottledError, 1), (StoreError, 0)):
         store = MemoryStore()
@@ -150,6 +163,13 @@ def test_what_went_before_a_refusal_is_reported_as_deleted() -> None:
     outcome = run(store)
     assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
     assert [o.key for o in outcome.left] == ["k2"]
+
+
+def test_what_a_request_took_before_an_error_without_an_answer_is_not_left() -> None:
+    store = MemoryStore(fault=failing(SafetyError("unforeseen"), "delete", when="after"))
+    outcome = run(store)
+    assert isinstance(outcome.error, SafetyError)
+    assert (outcome.left, outcome.deleted) == ([], [])
 
 
 def test_a_stop_ends_it_after_the_request_that_is_under_way() -> None:

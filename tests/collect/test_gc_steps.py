@@ -76,6 +76,8 @@ def test_a_sweep_is_due_where_m_has_moved_over_something() -> None:
     assert sweep_not_due(PublishedWatermark("c", -1, 0, AT_MS), GcNote())
     assert sweep_not_due(PUBLISHED, NOTE)
     assert not sweep_not_due(PUBLISHED, GcNote(swept=6))
+    assert not sweep_not_due(PUBLISHED, GcNote(swept=6, shadowed=7))  # a shadow run deleted nothing
+    assert sweep_not_due(PUBLISHED, GcNote(swept=6, shadowed=7), shadow=True)
     assert sweep_not_due(PublishedWatermark("c", 7, 9, AT_MS, 0, 0, 10), GcNote(swept=6))
     assert not sweep_not_due(PublishedWatermark("c", 7, 9, AT_MS), GcNote(swept=6))
     graced = PublishedWatermark("c", 7, 9, AT_MS, history=[(5, AT_MS - 100)])
@@ -120,5 +122,7 @@ def test_the_worst_code_counts_and_every_code_has_its_place() -> None:
     assert worst([3, 0, 1]) == 1
     assert worst([1, 4, 6, 3]) == 4
     assert worst([4, 130]) == 130
+    order = [143, 130, 4, 6, 5, 2, 1, 3]
+    assert [worst(order[n:][::-1]) for n in range(len(order))] == order
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, L0gcError)]
     assert {k.exit_code for k in kinds} <= set(WORST)

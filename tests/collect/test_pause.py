@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
-from l0gc.collect.pause import Pause, clear_pause, describe_pause, read_pause, set_pause
+from l0gc.collect.pause import Pause, PauseWatch, clear_pause, describe_pause, read_pause, set_pause
 from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.remover import SEGMENTS_IN_HAND
 from l0gc.collect.runs import list_runs
@@ -35,6 +36,21 @@ def test_a_pause_records_who_why_and_since_when_by_the_stores_clock() -> None:
     assert new
     assert pause == read_pause(store) == Pause("disk audit", "ann@ops1", store.clock.ms)
     assert describe_pause(pause) == "disk audit (ann@ops1, since 2023-11-14 22:13Z)"
+
+
+def test_a_reading_that_ends_late_does_not_replace_a_newer_one() -> None:
+    store = MemoryStore()
+    watch = PauseWatch(store, store.clock, threading.Event())
+
+    def read_later() -> None:
+        store.clock.sleep(10)
+        assert not watch.is_set()
+
+    store.fault = once(read_later, "get")
+    assert not watch.is_set()
+    reads = store.requests["get"]
+    assert not watch.is_set(5)
+    assert store.requests["get"] == reads
 
 
 def test_the_first_pause_is_kept() -> None:

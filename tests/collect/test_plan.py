@@ -208,6 +208,20 @@ def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: 
     assert result.over_ratio == dry.over_ratio == (most < 60)
 
 
+@pytest.mark.parametrize(("ratio", "left"), [(0.25, 1), (1.0, 0)])
+def test_a_sweep_that_its_share_ends_aborts_no_upload(ratio: float, left: int) -> None:
+    cluster = a_cluster(watermark=None)
+    store, state = store_of(cluster), cluster.controller.snapshot()
+    publish(store, cluster.runtime, msgspec.structs.replace(with_counts(108), cluster_id=state.cluster_id))
+    store.unfinished = [UnfinishedUpload(cluster.controller.layout().format(0, 1, name_of(1)), "1", 0)]
+    SweepRun(cluster, Sweep(max_delete_ratio=ratio)).run()
+    assert len(store.unfinished) == left
+
+
+def test_a_bucket_without_versions_is_not_purged_of_them() -> None:
+    assert not plan_sweep(a_cluster(), Sweep(purge_versions=True)).by_version
+
+
 def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     cluster = a_cluster()
     before = level_zero(cluster)

@@ -385,6 +385,21 @@ def test_orphans_are_searched_for_in_key_order_under_a_limit(options: Vacuum, *,
     assert [count == 1 for count in asked] == [in_order]
 
 
+def test_no_batch_of_dropped_objects_is_read_after_the_limit() -> None:
+    class Watched(FakeGarbage):
+        def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
+            for batch in super().dropped(unit, before_ms, epoch):
+                self.events.append("batch")
+                yield batch
+
+    cluster, store = a_cluster()
+    source = Watched()
+    for name in "abc":
+        source.drop(0, 0, 3, put(store, f"l1/dropped/{name}"))
+    vacuum(cluster, source, Vacuum(max_objects=1))
+    assert source.events.count("batch") == 2  # the second one shows that the limit leaves something
+
+
 @pytest.mark.parametrize(("ratio", "data"), [(0.0, 0), (0.25, 2), (0.5, 5), (0.6, 6), (1.0, 6)])
 def test_a_vacuum_deletes_no_more_than_the_share_of_l1_and_old_records_are_none_of_it(ratio: float, data: int) -> None:
     """A journal that forgot what it named makes orphans of live objects."""

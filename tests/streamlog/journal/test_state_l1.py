@@ -206,6 +206,14 @@ def test_a_merged_object_has_a_name_that_nothing_had_before() -> None:
     assert why(j, merged(j, 1, 2, name=19)) == {0: NAMED_TWICE}  # one that was dropped
 
 
+def test_two_objects_of_one_merge_have_two_names() -> None:
+    j = lifted()
+    rows = topic_of(j).l1_of(0)[1:3]
+    for second, refused in ((1000, {0: NAMED_TWICE}), (1001, {})):
+        files = l1_rows(l1_row(0, 10, 14, epoch=EPOCH, name=1000), l1_row(0, 15, 29, epoch=EPOCH, name=second))
+        assert why(j, edit(MERGE, EPOCH, removed=rows, added=files)) == refused
+
+
 # -- expiry ---------------------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,7 @@ def test_a_merged_object_is_never_larger_than_the_target_and_no_run_stays_behind
 def test_a_history_of_tiny_objects_shrinks_at_once() -> None:
     rule = MergeRule()
     assert merged([2_000] * 3_000, rule) == [6_000_000]
+    assert spans([2_000] * (MERGED_AT_ONCE + 1), rule, grows=True) == [(0, MERGED_AT_ONCE)]
     assert len(merged([2_000] * 10_000, rule)) == -(-10_000 // MERGED_AT_ONCE)
 
 
@@ -166,6 +167,10 @@ def test_only_objects_of_the_same_quarter_of_a_retention_are_merged() -> None:
     ]  # fmt: skip
     listed.topic.listed = RowList(listed.topic.l1[[0, 2, 5, 6, 7]])
     assert listed.merges(rule) == []
+
+
+def test_a_retention_of_less_than_4_ms_still_limits_what_is_merged() -> None:
+    assert [RULE.within(Retention(ms=ms)).window_ms for ms in (0, 3, 4, 8)] == [1, 1, 1, 2]
 
 
 def test_no_object_becomes_larger_than_a_quarter_of_what_a_retention_keeps() -> None:
