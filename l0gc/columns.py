@@ -72,7 +72,12 @@ def bitmap(here: Any) -> pa.Buffer | None:
 
 def is_valid(column: pa.Array) -> Any:
     """Return which values of a column are not null."""
-    return column.is_valid().to_numpy(zero_copy_only=False)
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    if (bitmap_of := column.buffers()[0]) is None:  # of the null type
+        return np.zeros(len(column), np.bool_)
+    bits = np.unpackbits(np.frombuffer(bitmap_of, np.uint8), bitorder="little")  # to_numpy imports pandas
+    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
 
 
 def valid_only(values: Any, here: Any, kind: pa.DataType) -> pa.Array:

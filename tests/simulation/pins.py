@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l0gc.errors import CorruptObjectError, RefusedObjectError
+from l0gc.errors import CorruptObjectError, RefusedObjectError, UnansweredObjectError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.housekeep import housekeep
@@ -43,7 +43,7 @@ def _replay(world: World, cluster: Handles, pin: Pin, live: set[str]) -> None:
     for journal, as_of in pin.ends or ():
         try:
             state = cluster.journal_as_of(journal, as_of).catch_up()
-        except RefusedObjectError:
+        except (RefusedObjectError, UnansweredObjectError):
             raise  # the store's weather
         except CorruptObjectError as e:
             if pin.revision in world.watch.promises.kept:

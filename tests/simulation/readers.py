@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError, RefusedObjectError
+from l0gc.errors import (
+    CorruptObjectError,
+    L0gcError,
+    ObjectNotFoundError,
+    PartitionClosedError,
+    RefusedObjectError,
+    UnansweredObjectError,
+)
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
@@ -64,7 +71,7 @@ def check_topic(world: World, cluster: Handles, topic: Topic, *, complete: bool)
             mine.append(r.value)
             if world.thread is not None and world.random.random() < 0.15:
                 _meanwhile(world)
-    except RefusedObjectError:
+    except (RefusedObjectError, UnansweredObjectError):
         raise  # the store's weather
     except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
         if isinstance(e, CorruptObjectError) and world.losses is not None and not complete:

@@ -204,7 +204,7 @@ def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[
 
     Raises as `fetch`.
     """
-    bodies, left = [b""] * len(blocks), list(range(len(blocks)))
+    bodies, left = dict[int, bytes](), list(range(len(blocks)))
 
     def read() -> None:
         for n, body in zip(left, fetch(store, key, [(blocks[n].start, blocks[n].length) for n in left]), strict=True):
@@ -218,9 +218,9 @@ def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[
     except (RefusedObjectError, UnansweredObjectError):
         raise
     except CorruptObjectError:
-        if not all(bodies):  # it is shorter than the log records
+        if len(bodies) < len(blocks):  # it is shorter than the log records
             raise
-    return bodies
+    return [bodies[n] for n in range(len(blocks))]
 
 
 def blocks_of(e: ObjectExtents) -> list[Block]:
