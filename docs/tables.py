@@ -26,7 +26,7 @@ from l0gc.inspect.causes import CAUSES
 from l0gc.operations import texts_of
 from l0gc.streamlog.controller import state
 from l0gc.streamlog.controller.entries import ControllerEntry
-from l0gc.streamlog.journal import checkpoint, producers
+from l0gc.streamlog.journal import checkpoint, producers, shared
 from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.entries import ClosedTopic, EditedTopic, JournalEntry, ObjectExtents
 
@@ -202,6 +202,7 @@ PACKED: dict[str, Any] = {
     "START": packed.START,
     "MISFITS": packed.MISFITS,
     "L1": packed.L1_ROW,
+    "SHARED": shared.SHARED_ROW,
     "DROPPED": packed.DROPPED,
 }
 """The packed rows, by their names in docs/format.md."""
@@ -259,7 +260,13 @@ TABLES: dict[str, Callable[[], str]] = {
         state.TopicTable,
     ),
     "arrays of a journal's entries": partial(
-        _arrays, ObjectExtents, producers.ProducerBatch, producers.InputSpan, EditedTopic, ClosedTopic
+        _arrays,
+        ObjectExtents,
+        producers.ProducerBatch,
+        producers.InputSpan,
+        EditedTopic,
+        shared.PackedShared,
+        ClosedTopic,
     ),
     "state of a journal": partial(
         _arrays,

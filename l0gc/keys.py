@@ -25,6 +25,7 @@ _FIELD: Final = re.compile(r"\{(\w+)(?::0([0-9]{1,2}))?\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 L1_DATA: Final = "level_one/data/"
+_SHARED_KEY: Final = re.compile(rf"{L1_DATA}({_NAME.pattern})-([0-9]{{1,19}})/j([0-9]{{4,9}})/([0-9]{{18}})/({_UUID})")
 _L1_KEY: Final = re.compile(
     rf"{L1_DATA}({_NAME.pattern})-([0-9]{{1,19}})/([0-9]{{5,7}})/([0-9]{{18}})/"
     rf"([0-9]{{20}})-([0-9]{{20}})-({_UUID})\.parquet"
@@ -182,7 +183,11 @@ class PartitionId:
 
 
 class L1Key(NamedTuple):
-    """The fields of an L1 object's key."""
+    """The fields of an L1 object's key.
+
+    That of a shared object, with records of many partitions, names their `journal`; its `partition`, `base` and `last` are
+    -1. In other keys `journal` is -1.
+    """
 
     topic: str
     revision: int
@@ -191,6 +196,7 @@ class L1Key(NamedTuple):
     base: int
     last: int
     name: str
+    journal: int = -1
 
     @property
     def id(self) -> PartitionId:
@@ -224,8 +230,20 @@ def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> st
     return f"{L1_DATA}{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
 
 
+def level_one_shared(topic: str, revision: int, journal: int, epoch: int, name: str) -> str:
+    """Return the key of a shared L1 object: records of many of the topic's partitions in one journal. The key names the
+    journal, so that a search for orphans asks no other. It sorts after the keys of single partitions.
+    """
+    return f"{L1_DATA}{topic}-{revision}/j{journal:04}/{epoch:018}/{name}"
+
+
 def parse_level_one(key: str) -> L1Key | None:
     """Return the fields of `key`, or None if it is not the key of an L1 object."""
+    if (m := _SHARED_KEY.fullmatch(key)) is not None:
+        journal = int(m[3])
+        if m[3] != f"{journal:04}" or m[2] != str(int(m[2])):
+            return None
+        return L1Key(m[1], int(m[2]), -1, int(m[4]), -1, -1, m[5], journal)
     m = _L1_KEY.fullmatch(key)
     if m is None:
         return None

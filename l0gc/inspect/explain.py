@@ -226,8 +226,14 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
         return e
     e.epoch = l1.epoch
     e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
-    records = f"the L1 object with the records {l1.base} to {l1.last}"
-    e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
+    if l1.partition < 0:
+        what = (
+            f"a shared L1 object with records of many partitions of topic {l1.topic}, which journal {l1.journal} keeps"
+        )
+        e.explanation.append(f"This is {what}; revision {l1.revision} of the topic.")
+    else:
+        records = f"the L1 object with the records {l1.base} to {l1.last}"
+        e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")
     logs = read_journals(cluster, o.logs.snapshot, o.watermark, whole=True)
     named, text = _who_names(logs, l1)
     e.explanation.append(text)
@@ -249,6 +255,10 @@ def _who_names(logs: Journals, l1: L1Key) -> tuple[bool, str]:
         if name in state.dropped_of(l1.revision)["name"].tolist():
             why = "it was replaced, or its records expired; readers may still need it"
             return False, f"Journal {journal} has dropped it: {why}."
+        shared = next((o for o in state.topic(l1.revision).shared if o.name == name), None)
+        if shared is not None:
+            partitions = count(len(shared.partitions), "partition")
+            return True, f"Journal {journal} names it: its records of {partitions} are live."
         if name in state.topic(l1.revision).l1_of(l1.partition, l1.base)["name"][:1].tolist():
             return True, f"Journal {journal} names it: its records are live."
     return False, "No journal that could be read names it: a run left it behind, or is about to commit it."

@@ -34,6 +34,7 @@ from l0gc.streamlog.journal.rows import (
     name_text,
     unpack,
 )
+from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -205,11 +206,10 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
         return _object(struct, names)
     if isinstance(struct, EditedTopic):
         named = {"topic": names[struct.revision]} if struct.revision in names else {}
-        rows = (
-            (column, rows) for column, rows in struct.change._asdict().items() if column != "partitions" and len(rows)
-        )
+        rows = {name: getattr(struct.change, name) for name in ("added", "removed", "starts", "misfits")}
         which = {"revision": struct.revision, "topic_id": struct.topic_id}
-        return named | which | {column: Table.of(some) for column, some in rows}
+        shared = {"shared": [_shared(o) for o in struct.change.shared]} if struct.shared else {}
+        return named | which | {name: Table.of(some) for name, some in rows.items() if len(some)} | shared
     if isinstance(struct, Purged):
         return {"names": [name_text(name) for name in unpack(struct.names, NAME)]}
     tree: dict[str, Any] = {}
@@ -311,3 +311,11 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
         yield {**which, "l1": Table.of(topic.l1)}
+    for shared in topic.shared:
+        yield {**which, **_shared(shared)}
+
+
+def _shared(o: SharedObject) -> dict[str, Any]:
+    """Return a shared L1 object: its rows that are named."""
+    fields = {"shared": name_text(o.name), "epoch": o.epoch, "bytes": o.bytes, "time_ms": o.time_ms}
+    return {**fields, "rows": Table.of(o.rows[o.is_named])}

@@ -28,7 +28,7 @@ from l0gc.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from l0gc.keys import PartitionId, level_one, parse_level_one
+from l0gc.keys import PartitionId, level_one, level_one_shared, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.storage.ranges import KeyRange
 from l0gc.streamlog.cluster import Handles
@@ -118,7 +118,7 @@ class JournalGarbage:
         # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(self._names))]
         for at in range(0, len(rows), BATCH):
-            yield [self._dropped(row) for row in rows[at : at + BATCH]]
+            yield [self._dropped(unit, row) for row in rows[at : at + BATCH]]
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
         """Return what was dropped by then, while no epoch above `epoch` existed, and is not pinned; or all `others`."""
@@ -132,10 +132,14 @@ class JournalGarbage:
         found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
 
-    def _dropped(self, row: Rows) -> Deletable:
-        revision, epoch = int(row["revision"]), int(row["epoch"])
-        p = PartitionId(self._names[revision], revision, int(row["partition"]))
-        key = level_one(p, epoch, int(row["base"]), int(row["last"]), name_text(row["name"]))
+    def _dropped(self, unit: int, row: Rows) -> Deletable:
+        revision, epoch, partition = int(row["revision"]), int(row["epoch"]), int(row["partition"])
+        topic, name = self._names[revision], name_text(row["name"])
+        if partition < 0:
+            key = level_one_shared(topic, revision, unit, epoch, name)
+        else:
+            p = PartitionId(topic, revision, partition)
+            key = level_one(p, epoch, int(row["base"]), int(row["last"]), name)
         return Deletable(key, epoch, int(row["bytes"]), int(row["dropped_ms"]))
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:

@@ -21,7 +21,7 @@ from l0gc.storage.ranges import KeyRange
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.rows import Rows, name_bytes, places
+from l0gc.streamlog.journal.rows import NAME, Rows, name_bytes, places
 from l0gc.streamlog.journal.state import JournalState
 
 _IN_ORDER: Final = 100_000
@@ -36,14 +36,19 @@ def _cut_in(folder: str, cut: str) -> int | None:
 
 
 class Span(NamedTuple):
-    """The partitions of a topic whose keys may be in a part, inclusive."""
+    """The partitions of a topic whose keys may be in a part, inclusive; keys of shared objects may be in any part."""
 
     first: int
     last: int
 
     def holds(self, rows: Rows) -> Rows:
-        found: Rows = rows[(rows["partition"] >= self.first) & (rows["partition"] <= self.last)]
+        found: Rows = rows[
+            (rows["partition"] < 0) | (rows["partition"] >= self.first) & (rows["partition"] <= self.last)
+        ]
         return found
+
+    def has(self, partition: int) -> bool:
+        return partition < 0 or self.first <= partition <= self.last
 
 
 class JournalPart(KeyRange, frozen=True, kw_only=True):
@@ -117,6 +122,7 @@ class JournalLook:
                 names = [span.holds(state.dropped_of(t.revision))["name"]]
                 if topic is not None:
                     names.append(span.holds(topic.l1)["name"])
+                    names.append(np.array([o.name for o in topic.shared], NAME))
                 self._names[at] = _sorted(np.concatenate(names))
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
@@ -131,15 +137,15 @@ class JournalLook:
             if topic is None:
                 facts.append(self._of_unlisted(k))
                 continue
-            if k.partition >= topic.partitions:
+            if k.partition >= topic.partitions or (k.partition < 0 and k.journal not in topic.journals):
                 facts.append(Fact(-1, -1, True))
                 continue
-            journal = topic.journal_of(k.partition)
+            journal = k.journal if k.partition < 0 else topic.journal_of(k.partition)
             fence = self._part.fences.get(journal, -1)
             facts.append(Fact(k.epoch, fence, needed=True))
             span = self._spans[k.revision]
             # What a log that was set back has forgotten may be named by nobody, and is needed (hazard 38).
-            if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.first <= k.partition <= span.last:
+            if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.has(k.partition):
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
         for at, some in by_journal.items():
             names = np.frombuffer(b"".join(name_bytes(k.name) for _, k in some), _NAME)

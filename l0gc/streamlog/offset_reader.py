@@ -8,8 +8,9 @@ them.
 
 If only offsets are requested, as for a count, the journal has them, and no object is read.
 
-In a partition, all of L1 lies below all of L0, and the journal's objects are in order of offset. So the partitions' L1
-objects are read one after another, then each L0 object once for all partitions. Memory holds only what is fetched ahead.
+In a partition, all of L1 lies below all of L0, and the journal's objects are in order of offset. So the partitions' own L1
+objects are read one after another, then each shared L1 object and each L0 object once for all partitions. If a partition
+has objects of its own above rows of shared ones, these follow in a second pass. Memory holds only what is fetched ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -33,7 +34,7 @@ from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks, select
 from l0gc.streamlog.ingest.headers_and_times import column_of
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
-from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_key
+from l0gc.streamlog.journal.topic import STAMPED, TopicState, UnreconciledObject, l1_key
 from l0gc.streamlog.level_one import parquet
 from l0gc.streamlog.level_one.values import parser_of
 from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
@@ -165,15 +166,15 @@ class OffsetReader:
             RecordsLostError: records were given up.
         """
         while (self._next < self._ends).any():
-            known = self._known()
+            known, before = self._known(), self._next.copy()
             try:
                 yield from self._from_l1(known)
-                yield from self._from_l0(known)
+                yield from self._from_blocks(known)
             except _GoneError as gone:
                 self._check_not_lost(gone)
                 self._journal.catch_up()
                 continue
-            for at in np.flatnonzero(self._next < self._ends).tolist():
+            for at in np.flatnonzero((self._next < self._ends) & (self._next == before)).tolist():
                 raise self._gap(at)
 
     # -- what the journal says ----------------------------------------------------------------------------------------
@@ -307,24 +308,28 @@ class OffsetReader:
             yield self._piece(int(self._partitions[at]), pa.record_batch([offsets], names=self._schema.names))
 
     def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
-        """Yield the requested L1 objects and holes, partition by partition in order of offset."""
+        """Yield the requested L1 objects and holes, partition by partition in order of offset, up to the first row of a
+        shared object.
+        """
         reconciled = known.values(known.reconciled, self._partitions, -1)
         for at in np.flatnonzero((self._next < self._ends) & (self._next <= reconciled)).tolist():
             start, end = int(self._next[at]), int(self._ends[at])
-            p = self._topic.id(int(self._partitions[at]))
+            p, following = self._topic.id(int(self._partitions[at])), start
             for f in known.files(p.partition, start):
-                if f.base_offset >= end:
+                if f.base_offset >= end or f.base_offset > following:
                     break
+                following = f.last_offset + 1
                 yield at, parquet.WantedFile(l1_key(p, f), f, start, end)
 
-    # -- L0 ------------------------------------------------------------------------------------------------------------
+    # -- shared L1 objects, and L0 -------------------------------------------------------------------------------------
 
-    def _from_l0(self, known: TopicState) -> Iterator[Piece]:
-        # Later objects are looked up before earlier ones are read.
-        objects = objects_within(known, self._partitions, self._next.copy(), self._ends)
-        fetched = self._parallel.fetch_ahead(self._fetched, objects, lambda o: 0 if self._only_offsets else o.bytes)
+    def _from_blocks(self, known: TopicState) -> Iterator[Piece]:
+        fetched = self._parallel.fetch_ahead(
+            self._fetched, self._with_blocks(known), lambda o: 0 if self._only_offsets else o.bytes
+        )
         for wanted, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
-            self.counters.l0_objects += not self._only_offsets
+            self.counters.l0_objects += not self._only_offsets and wanted.time_ms != STAMPED
+            self.counters.l1_objects += not self._only_offsets and wanted.time_ms == STAMPED
             self.counters.bytes += fetched_bytes
             at = self._rows_of(wanted)
             gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
@@ -334,6 +339,19 @@ class OffsetReader:
             piece = self._piece(partitions, batch)
             self._next[at] = wanted.extents["base"] + wanted.extents["records"]
             yield piece
+
+    def _with_blocks(self, known: TopicState) -> Iterator[UnreconciledObject]:
+        """Yield the requested shared L1 objects and L0 objects, each with the extents that follow what is read before."""
+        # Later objects are looked up before earlier ones are read.
+        objects = [*known.shared_objects(self._topic.name, self._journal.journal), *known.objects]
+        following = self._next.copy()
+        for o in objects_within(objects, self._partitions, following.copy(), self._ends):
+            at = self._rows_of(o)
+            follows = o.extents["base"] == following[at]
+            if follows.any():
+                extents = o.extents[follows]
+                following[at[follows]] = extents["base"] + extents["records"]
+                yield replace(o, extents=extents)
 
     def _rows_of(self, wanted: UnreconciledObject) -> Rows:
         """Return the rows of the reader's partitions to which the extents belong."""
@@ -361,10 +379,11 @@ class OffsetReader:
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())
-        of_records = (f for f in self._schema if f.name in parquet.WHOLE_RECORD)
+        in_blocks = (*parquet.WHOLE_RECORD, *(["epoch"] if wanted.time_ms == STAMPED else []))
+        of_records = (f for f in self._schema if f.name in in_blocks)
         stored = {f.name: pa.concat_arrays([column_of(b, f) for b in found]) for f in of_records}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
-        stored["epoch"] = columns.repeated(wanted.epoch, total)
+        stored.setdefault("epoch", columns.repeated(wanted.epoch, total))
         arrays = [stored[name] for name in self._schema.names]
         return wanted, sum(map(len, bodies)), pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
 

@@ -272,7 +272,7 @@ class _RunReader:
         partitions, starts, ends = self._ranges["partition"], self._ranges["base"], self._ranges["last"] + 1
         stored = l0_bytes(known, partitions, starts, ends)
         if len(partitions):
-            rows = known.l1
+            rows = known.all_rows()
             at, there = places(partitions, rows["partition"])
             mine = there & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))

@@ -6,9 +6,10 @@ since; if it is not found, the caller creates another view. `topic_copy` is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, Literal, TypeVar
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
@@ -16,13 +17,15 @@ from l0gc import columns
 from l0gc.errors import UNREADABLE, CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import Rows, places
-from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_key
+from l0gc.streamlog.journal.rows import Rows, distinct, distinct_at, is_hole, places
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file, l1_key
 from l0gc.streamlog.level_one.give_up import oldest_in_hole
 from l0gc.streamlog.level_one.parquet import WantedFile, open_l1, read_l1
 
 Found = TypeVar("Found")
+_AtHole = Literal["begin", "end", "skip"]
 
 NEVER: Final = 1 << 62
 """A time that no record has."""
@@ -48,14 +51,17 @@ def deleted(topic: Topic) -> PartitionClosedError:
     return PartitionClosedError(f"topic {topic.name!r} (revision {topic.revision}) was deleted while it was read")
 
 
-def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Iterator[UnreconciledObject]:
-    """Yield the L0 objects with records of some partitions, in order of the log, which is that of each partition's offsets;
-    of their extents those that are wanted, cut to what is wanted of them.
+def objects_within(
+    objects: Sequence[UnreconciledObject], partitions: Rows, starts: Rows, ends: Rows
+) -> Iterator[UnreconciledObject]:
+    """Yield those of the objects with records of some partitions, and of their extents those that are wanted, cut to what is
+    wanted of them.
 
     Args:
+        objects: L0 objects, or shared ones, in the order of each partition's offsets.
         starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
     """
-    for o in known.objects if len(partitions) else ():
+    for o in objects if len(partitions) else ():
         at, there = places(partitions, o.extents["partition"])
         first = np.maximum(o.extents["base"], starts[at])
         end = np.minimum(o.extents["base"] + o.extents["records"], ends[at])
@@ -70,7 +76,7 @@ def objects_within(known: TopicState, partitions: Rows, starts: Rows, ends: Rows
 def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
     """Return about how many bytes of L0 the records of each partition take; see `objects_within`."""
     found = np.zeros(len(partitions))
-    for o in objects_within(known, partitions, starts, ends):
+    for o in objects_within(known.objects, partitions, starts, ends):
         extents = o.extents
         records = np.ones(len(o.blocks))
         np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
@@ -98,9 +104,16 @@ class TopicView:
         self.log_start = known.values(known.log_start, self.partitions, 0)
         self.reconciled = known.values(known.reconciled, self.partitions, -1)
 
-    def files(self, partition: int, start: int) -> list[L1File]:
-        """Return the L1 objects of a partition with records from `start` on."""
-        return self._known.files(partition, start)
+    def listed(self) -> Rows:
+        """Return what the partitions list in L1, as rows of `L1_ROW` by partition and offset; see `TopicState.all_rows`."""
+        rows = self._known.all_rows()
+        found: Rows = rows[np.searchsorted(rows["partition"], self.run.first) :]
+        return found[: np.searchsorted(found["partition"], self.run.first + self.run.count)]
+
+    def is_shared(self, rows: Rows) -> Rows:
+        """Return which of these rows are of shared objects."""
+        names = {o.name for o in self._known.shared}
+        return np.fromiter((bytes(name) in names for name in rows["name"]) if names else [False] * len(rows), bool)
 
     def l0_bytes(self, starts: Rows, ends: Rows) -> Rows:
         """Return about how many bytes of L0 these ranges take; there is one for each partition of the run."""
@@ -128,25 +141,16 @@ class TopicView:
             inside[inside] = times[at[inside]] <= o.time_ms
             found[at[inside]] = o.extents["base"][inside]
 
-        def in_l1(n: int) -> int | None:
-            partition, start = self.run.first + n, int(self.log_start[n])
-            try:
-                return self._in_l1_at(partition, start, int(times[n]), holes="end" if after_hole else "begin")[0]
-            except UNREADABLE as e:
-                if unreadable is None:
-                    raise
-                unreadable[partition] = e
-                return start
-
-        lifted = np.flatnonzero((self.reconciled >= self.log_start) & (times < NEVER)).tolist()
-        for n, offset in zip(lifted, self._cluster.parallel.map(in_l1, lifted), strict=True):
-            found[n] = found[n] if offset is None else offset
+        lifted = (self.reconciled >= self.log_start) & (times < NEVER)
+        place: _AtHole = "end" if after_hole else "begin"
+        for n, (offset, _) in self._first_in_l1(lifted, self.log_start, times, place, unreadable).items():
+            found[n] = offset
         return np.maximum(found, self.log_start)
 
     def times_of(self, offsets: Rows) -> Rows:
         """Return when the first record from each partition's offset on landed, by the log's time.
 
-        The result is `NEVER` without a record. Raises as `files`.
+        The result is `NEVER` without a record. Raises as `at_time`.
         """
         found = np.full(self.run.count, NEVER)
         for o in reversed(self._known.objects):
@@ -155,39 +159,79 @@ class TopicView:
             inside[inside] = (o.extents["base"] + o.extents["records"])[inside] > offsets[at[inside]]
             found[at[inside]] = o.time_ms
 
-        def in_l1(n: int) -> int:
-            return self._in_l1_at(self.run.first + n, int(offsets[n]), -NEVER, holes="skip")[1]
-
-        lifted = np.flatnonzero((self.reconciled >= offsets) & (offsets < self.next)).tolist()
-        for n, time_ms in zip(lifted, self._cluster.parallel.map(in_l1, lifted), strict=True):
+        lifted, since = (self.reconciled >= offsets) & (offsets < self.next), np.full(self.run.count, -NEVER)
+        for n, (_, time_ms) in self._first_in_l1(lifted, offsets, since, "skip").items():
             found[n] = min(found[n], time_ms)  # what is in L1 is older, unless it is a hole
         return found
 
-    def _in_l1_at(
-        self, partition: int, start: int, timestamp_ms: int, *, holes: Literal["begin", "end", "skip"]
-    ) -> tuple[int | None, int]:
-        """Return the first record in L1 from an offset on that is not older, and its time, else `NEVER`.
+    def _first_in_l1(
+        self,
+        wanted: Rows,
+        starts: Rows,
+        times: Rows,
+        holes: _AtHole,
+        unreadable: dict[int, L0gcError] | None = None,
+    ) -> dict[int, tuple[int, int]]:
+        """Return for each wanted partition, by its place in the run, the first record in L1 from its start on that is not
+        older than its time, and the record's own time. A shared object is read once for all of its partitions.
 
         Args:
             holes: what stands for a hole with such a record: its beginning, or its end if it has older records, too.
         """
-        names = ("offset", "timestamp")
-        for f in self.files(partition, start):
-            if f.max_timestamp < timestamp_ms or (f.is_hole and holes == "skip"):
-                continue
-            key = l1_key(self.topic.id(partition), f)
-            if f.is_hole and holes == "end" and oldest_in_hole(self._cluster.store, key, f.bytes) < timestamp_ms:
-                return f.last_offset + 1, f.max_timestamp
-            if f.is_hole:
-                return max(f.base_offset, start), f.max_timestamp
-            wanted = WantedFile(key, f, start, f.last_offset + 1)
-            opened = open_l1(self._cluster.store, wanted)
-            for base, batch in read_l1(self._cluster.store, opened, names, timestamp_ms):
-                times = np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
-                late = np.flatnonzero((times >= timestamp_ms) & (np.arange(base, base + len(times)) >= start))
-                if len(late):
-                    return base + int(late[0]), int(times[late[0]])
-        return None, NEVER
+        rows = self.listed()
+        at = rows["partition"] - self.run.first
+        may = wanted[at] & (rows["last"] >= starts[at]) & (rows["max_timestamp"] >= times[at])
+        may &= ~is_hole(rows) | (holes != "skip")
+        rows = rows[may][distinct_at(at[may])[1]]  # a record's time is never before that of the one before it
+        numbers = {o.name: number for number, o in enumerate(self._known.shared)}
+        of_rows = np.array([numbers.get(bytes(name), -1) for name in rows["name"]], np.int64)
+        found: dict[int, tuple[int, int]] = {}
+
+        def look(mine: Rows, read: Callable[[], Iterator[tuple[int, int, Rows]]]) -> None:
+            """Look through the times of consecutive records, given with the partition and the first one's offset."""
+            try:
+                for partition, base, of_records in read():
+                    n = partition - self.run.first
+                    late = np.flatnonzero((of_records >= times[n]) & (base + np.arange(len(of_records)) >= starts[n]))
+                    if n not in found and len(late):
+                        found[n] = base + int(late[0]), int(of_records[late[0]])
+            except UNREADABLE as e:
+                if unreadable is None:
+                    raise
+                for partition in mine["partition"].tolist():
+                    unreadable[partition] = e
+                    found[partition - self.run.first] = int(starts[partition - self.run.first]), NEVER
+
+        objects, looks = self._known.shared_objects(self.topic.name, self.run.journal), []
+        for row in rows[of_rows < 0]:
+            n = int(row["partition"]) - self.run.first
+            looks.append((row.reshape(1), partial(self._times_of_file, row, int(starts[n]), int(times[n]), holes)))
+        for number in distinct(of_rows[of_rows >= 0]).tolist():
+            mine = rows[of_rows == number]
+            looks.append((mine, partial(self._times_of_shared, objects[number], mine["partition"])))
+        self._cluster.parallel.map(lambda one: look(*one), looks)
+        return found
+
+    def _times_of_file(self, row: Any, start: int, since_ms: int, holes: _AtHole) -> Iterator[tuple[int, int, Rows]]:
+        f, store = l1_file(row), self._cluster.store
+        key = l1_key(self.topic.id(f.partition), f)
+        if f.is_hole:
+            ends = holes == "end" and oldest_in_hole(store, key, f.bytes) < since_ms
+            yield f.partition, f.last_offset + 1 if ends else max(f.base_offset, start), row["max_timestamp"].reshape(1)
+            return
+        opened = open_l1(store, WantedFile(key, f, start, f.last_offset + 1))
+        for base, batch in read_l1(store, opened, ("offset", "timestamp"), since_ms):
+            yield f.partition, base, np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
+
+    def _times_of_shared(self, o: UnreconciledObject, partitions: Rows) -> Iterator[tuple[int, int, Rows]]:
+        mine = replace(o, extents=o.extents[places(partitions, o.extents["partition"])[1]])
+        blocks = [mine.block(number) for number in mine.needed]
+        for number, block, body in zip(
+            mine.needed, blocks, fetch_blocks(self._cluster.store, o.key, blocks), strict=True
+        ):
+            times = np.frombuffer(columns.raw(decode_block(body, o.key, block).column("timestamp")), np.int64)
+            for e in mine.extents[mine.extents["block"] == number]:
+                yield int(e["partition"]), int(e["base"]), times[e["row"] : e["row"] + e["records"]]
 
 
 def look(

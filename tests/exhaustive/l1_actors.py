@@ -43,7 +43,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.rows import L1_ROW, Rows, is_hole, name_bytes
-from l0gc.streamlog.journal.topic import Extent, TopicState, UnreconciledObject, l1_file, l1_key
+from l0gc.streamlog.journal.topic import STAMPED, Extent, TopicState, UnreconciledObject, l1_file, l1_key
 from l0gc.streamlog.level_one.give_up import Remains, give_up
 from l0gc.streamlog.level_one.merge import Share, _merge_share
 from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule
@@ -231,12 +231,13 @@ def _extents(cluster: Handles) -> list[Extent]:
 class Expirer(Actor):
     """Lets the partition begin at some record."""
 
-    def __init__(self, name: str, *starts: int) -> None:
+    def __init__(self, name: str, *starts: int, partition: int = 0) -> None:
         super().__init__(name)
         self.options = starts
+        self._partition = partition
 
     def act(self, cluster: Handles, local: Local) -> Local:
-        result = delete_records(cluster, TOPIC.name, 0, before_offset=local.choice)
+        result = delete_records(cluster, TOPIC.name, self._partition, before_offset=local.choice)
         if result.errors and not all("fenced off" in e for e in result.errors):
             raise BrokenError(str(result.errors))
         return Local("")
@@ -277,7 +278,7 @@ class Reader(Actor):
         replica = cast(Replica, cluster.journal(0).replica)
         following = -1
         try:
-            for _, base, batch in read_slices(cluster, TOPIC, Read(skip_holes=True)):
+            for _, base, batch in read_slices(cluster, TOPIC, Read(partition=0, skip_holes=True)):
                 topic = replica.peek().topic(TOPIC.revision)
                 start = topic.view(0).log_start_offset
                 while following in topic.l1[is_hole(topic.l1)]["base"]:
@@ -349,6 +350,9 @@ def _decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Reco
 
 
 def _fetched(reader: OffsetReader, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
+    if wanted.time_ms == STAMPED:  # a shared L1 object
+        with _holding(0, int(wanted.extents["base"][0])):
+            reader._cluster.store.get(wanted.key)
     if wanted.key in _lost(reader._cluster):
         with _holding(0, int(wanted.extents["base"][0])):
             raise ObjectNotFoundError(wanted.key)

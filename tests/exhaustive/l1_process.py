@@ -32,7 +32,7 @@ from tests.exhaustive.process import RightTime
 from tests.exhaustive.store import Call, LocalClock, Stands
 from tests.support.memory_store import MemoryStore
 
-TOPIC: Final = Topic("events", 1, 1, (0,), "t")
+TOPIC: Final = Topic("events", 1, 2, (0,), "t")
 START_MS: Final = 1_700_000_000_000
 EPOCH_MS: Final = 600_000
 GRACE_EPOCHS: Final = 2

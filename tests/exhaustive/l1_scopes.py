@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.exhaustive.l1_actors import Alterer, Deleter, Expirer, Giver, Merger, Reader, Reconciler, Vacuumer
 from tests.exhaustive.l1_search import L1Scope
+from tests.exhaustive.shared_actors import Drainer, Lifter, Sharer
 
 R, M, E, V = Reconciler("r"), Merger("m"), Expirer("e", 1, 2), Vacuumer("v")
 """A reconciler, a merge, an expiry up to the second or third record, a vacuum."""
@@ -20,6 +21,13 @@ G = Giver("g", 2, 3)
 
 L = Merger("m", looks=True)
 """A merge that looks the value schema up first."""
+
+S, L2, DR = Sharer("s", 3), Lifter("l"), Drainer("d")
+"""A reconciler that has written a shared object and commits it three times, one that lifts what is before it in partition 1,
+and a drain of both partitions.
+"""
+BOTH = ((1,), (0, 1))
+"""A record of partition 1, and then one of each."""
 
 L1_SCOPES = (
     # The vacuum may fence the reconciler off; or the merge, whose sources it may delete.
@@ -53,6 +61,16 @@ L1_SCOPES = (
     L1Scope("given-up-merged-and-vacuumed", (Giver("g", 2), M, V), waiting=2, lost=(2,), ticks=1),
     L1Scope("given-up-and-read", (Reader("read"), Giver("g", 3), R), waiting=3, lost=(3,), ticks=0),
     L1Scope("given-up-and-deleted", (Giver("g", 2), D, V), waiting=2, lost=(2,), ticks=1),
+    # Two partitions share an object; the row of one is refused until a record before it is lifted.
+    L1Scope("shared-and-vacuumed", (S, L2, V), both=BOTH),
+    L1Scope("shared-drained-and-vacuumed", (S, L2, DR, V), both=BOTH, ticks=3),
+    L1Scope(
+        "shared-expired-and-vacuumed", (S, L2, Expirer("e", 1), Expirer("f", 1, 2, partition=1), V), both=BOTH, ticks=1
+    ),
+    L1Scope("shared-drained-and-expired", (S, L2, DR, Expirer("e", 1)), both=BOTH, ticks=1),
+    L1Scope("shared-and-drained-by-two", (S, L2, DR, Drainer("e", 0)), both=BOTH, ticks=0),
+    L1Scope("shared-and-deleted", (S, L2, D, V), both=BOTH, ticks=1),
+    L1Scope("shared-drained-and-read", (S, DR, Reader("read"), V), both=((0, 1),), ticks=2),
     # The topic gets another value schema, while a reconciler and a merge go on by the one before.
     L1Scope("altered-and-merged", (R, L, Alterer("a")), ticks=0),
     L1Scope("altered-lifted-and-merged", (R, Reconciler("s"), L, Alterer("a")), lifted=1, waiting=2, ticks=0),

@@ -47,6 +47,7 @@ class L1Scope:
         waiting: how many records wait to be lifted.
         lost: which of the records that wait are lost from the beginning of the search on, by their offsets.
         ticks: how often the cluster epoch goes up, at whatever times.
+        both: instead of the records of one partition, the L0 objects that wait, each with a record of these partitions.
     """
 
     name: str
@@ -55,6 +56,7 @@ class L1Scope:
     waiting: int = 1
     lost: tuple[int, ...] = ()
     ticks: int = 2
+    both: tuple[tuple[int, ...], ...] = ()
 
 
 class State(NamedTuple):
@@ -110,7 +112,9 @@ class L1Search:
         self._stops: dict[int, _Stop] = {}
         self._ended: dict[tuple[int, int, int], str] = {}
         self.lost: frozenset[str] = frozenset()
-        self._l0 = {f"level_zero/data/000/{n:018}/x": b"" for n in range(scope.lifted + scope.waiting)}
+        self._l0 = {
+            f"level_zero/data/000/{n:018}/x": b"" for n in range(len(scope.both) or scope.lifted + scope.waiting)
+        }
 
     # -- what `View` asks of it
 
@@ -143,11 +147,12 @@ class L1Search:
         self._logs = [_Log(Shadow(0), {})]
         state = State(0, self._there.of(frozenset()), FIRST_EPOCH, 0, ())
         for n, key in enumerate(self._l0):
-            o = extents_of(1, {0: 1}, key=key, revision=TOPIC.revision, topic_id=TOPIC.topic_id)
+            of = dict.fromkeys(self._scope.both[n] if self._scope.both else (0,), 1)
+            o = extents_of(1, of, key=key, revision=TOPIC.revision, topic_id=TOPIC.topic_id)
             log, wrong = self._grow(state, msgspec.msgpack.encode(Objects([o])))
             assert not wrong, wrong
             state = state._replace(log=log)
-            if n < self._scope.lifted:
+            if n < self._scope.lifted and not self._scope.both:
                 state, _ = self._at_once(state, Reconciler(f"first-{n}"))
         nodes = []
         for i, actor in enumerate(self._scope.actors):

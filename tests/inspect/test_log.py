@@ -21,7 +21,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.entries import ControllerEntry
 from l0gc.streamlog.controller.state import ControllerState, Topic, TopicTable
-from l0gc.streamlog.journal.entries import EXPIRE, MERGE, JournalEntry, Objects
+from l0gc.streamlog.journal.entries import EXPIRE, MERGE, RECONCILE, Edit, EditedTopic, JournalEntry, Objects
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
@@ -35,6 +35,7 @@ from tests.support.journal import (
     name_of,
     of_topic,
     reconciled,
+    shared_object,
     starts_of,
 )
 from tests.support.memory_store import memory_cluster, once, store_of
@@ -89,6 +90,12 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
     assert handle.land(give_up({4: (0, 0)}, epoch, topic.revision, topic.topic_id)).refused == {}
     assert handle.land(edit(EXPIRE, epoch, *which, starts=starts_of({1: 4}))).refused == {}
     assert handle.purge([bytes(handle.state.dropped["name"][0])]) == 1
+    assert handle.append([of_topic(topic, epoch, {2: 1}, key="m")]).error is None
+    following = handle.state.topics[topic.revision].view(2)
+    shared = shared_object({2: (following.last_reconciled_offset + 1, following.next_offset - 1)}, epoch=epoch)
+    edited = EditedTopic.of(topic.revision, topic.topic_id, [shared])
+    assert handle.land(Edit(RECONCILE, epoch, [edited])).refused == {}
+    assert handle.append([of_topic(topic, epoch, {2: 1}, key="n")]).error is None
     assert handle.fence_l1(2) == 2
     later, _ = cluster.controller.create_topic("later", 1, 1)
     cluster.controller.delete_topic("later")

@@ -213,14 +213,14 @@ def test_the_sizes_that_growth_is_worked_out_with(objects: int, extents: int, to
 
 
 def test_an_l1_row_in_a_checkpoint(tmp_path: Path) -> None:
-    cluster, partitions = new_cluster(500), 500
-    for _ in range(4):
+    cluster, partitions = new_cluster(50), 50
+    for _ in range(40):
         run_upload(cluster, tmp_path / "lines", 1, partitions)
         reconcile(cluster)
     handle = cluster.journal(0)
     handle.replica.write_checkpoint()
     rows = len(handle.state.topics[1].l1)
-    assert rows == 4 * partitions
+    assert rows == 40 * partitions
     assert handle.replica.checkpoint_weight / rows == pytest.approx(model.L1_ROW_BYTES, rel=0.25)
 
 

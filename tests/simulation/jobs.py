@@ -20,6 +20,7 @@ from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.journal.entries import EditedTopic
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
@@ -85,10 +86,15 @@ def _what_landed(world: World, r: Round, written: WrittenL1) -> dict[tuple[int, 
     for (journal, revision), rows in written.files.items():
         l1 = world.watch.shadow(journal).l1
         for key, (partition, _) in spans_of_files(r.topics()[revision].name, revision, rows):
-            if key in l1.ever:
+            if (key, partition) in l1.ever:
                 place = journal, revision, partition
                 shows = key in l1.named or key in l1.dropped
                 landed[place] = landed.get(place, False) or shows
+    for (journal, revision), objects in written.shared.items():
+        l1, name = world.watch.shadow(journal).l1, r.topics()[revision].name
+        for key, (partition, _) in l1.spans_of_shared(name, EditedTopic.of(revision, "", objects)):
+            if (key, partition) in l1.ever:
+                landed[journal, revision, partition] = key in l1.named
     return landed
 
 

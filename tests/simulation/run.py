@@ -30,8 +30,10 @@ SWEPT = "objects swept in the end"
 MAX_STEPS = 1800
 """Of each of the two busy phases of a seed; the event between them has a third as many."""
 
-SOME = {"pins": 0.3, "renewals of pins": 0.5, "schemas": 0.2}
-"""How many of the seeds have pins, of these renewals, and value schemas; the others take the same steps as without any."""
+SOME = {"pins": 0.3, "renewals of pins": 0.5, "schemas": 0.2, "shared objects": 0.4}
+"""How many of the seeds have pins, of these renewals, value schemas, and partitions that share L1 objects; the others take
+the same steps as without any.
+"""
 
 RETRIES = 8
 """How often an upload may be refused in the quiet end: a few times for each journal that its process has slept on."""
@@ -59,7 +61,13 @@ def simulate(seed: int, *, loses: bool = False) -> Outcome:
         return random.Random(f"{what} of {seed}").random() < SOME[what]
 
     drawn = Weather.draw(chance)
-    weather = replace(drawn, pins=has("pins"), renews_pins=has("renewals of pins"), schemas=has("schemas"))
+    weather = replace(
+        drawn,
+        pins=has("pins"),
+        renews_pins=has("renewals of pins"),
+        schemas=has("schemas"),
+        shares=has("shared objects"),
+    )
     with world_of(seed, chance, weather, Holds.draw(seed)) as world:
         world.losses = Losses() if loses else None
         return to_the_end(world, _run)
@@ -174,7 +182,8 @@ def _drain(world: World, survivors: list[Process]) -> int:
     swept = jobs.sweep(cluster)
     for _ in range(3):  # epochs of grace
         _later(world, cluster.controller.advance)
-    jobs.vacuum(cluster, 0, 0)
+    for _ in range(2):  # a dropped shared object goes once the fence of an earlier vacuum has passed its stamp
+        jobs.vacuum(cluster, 0, 0)
     holds.check_vacuumed(world)
     for key in sorted(world.store.objects):
         kept = key in world.watch.foreign or key in needed or world.holds.for_good(key)

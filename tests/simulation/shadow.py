@@ -18,6 +18,7 @@ from l0gc.storage.entry import StoredEntry, decode_entry
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
+    DRAIN,
     EXPIRE,
     GIVE_UP,
     MERGE,
@@ -113,6 +114,7 @@ def fingerprint(state: JournalState) -> Fingerprint:
             t.log_start.tobytes(),
             tuple((o.key, o.epoch, o.log_offset, o.start, o.blocks.tobytes(), o.extents.tobytes()) for o in t.objects),
             t.listed.sums,
+            tuple((o.name, o.epoch, o.rows.tobytes(), o.flags.tobytes()) for o in t.shared),
         )
         for t in state.topics.values()
     ]
@@ -140,6 +142,9 @@ class Shadow:
     prints: list[Fingerprint] = field(default_factory=list)
     kept_below: int = 0
     l1: L1Shadow = field(default_factory=L1Shadow)
+
+    def __post_init__(self) -> None:
+        self.l1.journal = self.journal
 
     # -- what may still be needed ---------------------------------------------------------------------------------------
 
@@ -306,6 +311,8 @@ class Shadow:
             if entry.kind == EXPIRE:
                 self._begins(topic, name, starts)
                 self.l1.begins(t.revision, starts, now)
+            elif entry.kind == DRAIN:
+                self.l1.drained(t.revision, added, now)
             elif entry.kind == MERGE:
                 if added != removed:
                     raise Wrong(f"merged {removed} into {added}, which hold other records")
@@ -373,7 +380,8 @@ class Shadow:
                         f"though that may still need {self.needs(topic.revision, p)}"
                     )
         for revision, there in s.topics.items():
-            if {bytes(n) for n in there.l1["name"]} != self.l1.names_in_state(revision):
+            rows = zip(*(there.all_rows()[c].tolist() for c in ("partition", "base", "last", "name")), strict=True)
+            if {(p, base, last, bytes(name)) for p, base, last, name in rows} != self.l1.rows_in_state(revision):
                 raise Wrong(f"has a state with other L1 objects of revision {revision}")
         if {bytes(n) for n in s.dropped["name"]} != self.l1.dropped_names() or s.l1_fence != self.l1.fence:
             raise Wrong("has a state with other dropped objects, or another L1 fence")

@@ -1,6 +1,7 @@
 """What a journal's log says of L1, counted by rules of its own: which objects each partition has, and what it has dropped.
 
 An object is named from the entry that adds it until an entry takes it away; from then on it is dropped, until it is purged.
+A shared object is named for each partition by itself, and dropped when the last of them lets it go.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from l0gc.keys import PartitionId, level_one
+from l0gc.keys import PartitionId, level_one, level_one_shared
 from l0gc.streamlog.journal.entries import EditedTopic
-from l0gc.streamlog.journal.rows import L1_ROW, NAME, Rows, unpack
+from l0gc.streamlog.journal.rows import BLOCK, L1_ROW, NAME, Rows, name_text, unpack, unpack_columns
+from l0gc.streamlog.journal.shared import SHARED_ROW
 from l0gc.streamlog.journal.topic import l1_file
 
 Place = tuple[int, int]
@@ -36,6 +38,10 @@ class Span:
     newest_ms: int = 0
 
 
+Spans = list[tuple[str, tuple[int, Span]]]
+"""What objects hold of partitions, each by the object's key."""
+
+
 @dataclass(frozen=True)
 class Dropped:
     """When an object was dropped."""
@@ -49,11 +55,12 @@ class Dropped:
 class L1Shadow:
     """L1 of one journal."""
 
+    journal: int = 0
     fence: int = 0
     files: dict[Place, dict[str, Span]] = field(default_factory=dict)
     dropped: dict[str, Dropped] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
-    ever: set[str] = field(default_factory=set)
+    ever: set[tuple[str, int]] = field(default_factory=set)
     files_ever: dict[Place, list[Span]] = field(default_factory=dict)
 
     # -- entries ----------------------------------------------------------------------------------------------------------
@@ -61,22 +68,35 @@ class L1Shadow:
     def edited(self, name: str, t: EditedTopic, there: Iterable[str], now: tuple[int, int]) -> tuple[Ranges, Ranges]:
         """Take what an edit adds and removes; returns the runs of records that both hold."""
         files, gone = self._files(name, t.revision, t.added), self._files(name, t.revision, t.removed)
-        self._change(t.revision, files, gone, there, now)
-        return _ranges(files), _ranges(gone)
+        added = [*files, *self.spans_of_shared(name, t)]
+        self._change(t.revision, added, gone, there, now)
+        return _ranges(added), _ranges(gone)
+
+    def drained(self, revision: int, ranges: Ranges, now: tuple[int, int]) -> None:
+        """What a drain has added replaces shared objects: exactly their records of these partitions."""
+        for p, base, last in ranges:
+            files = self.files.get((revision, p), {})
+            gone = {k: f for k, f in files.items() if is_shared(k) and base <= f.base and f.last <= last}
+            records = sorted((f.base, f.last) for f in gone.values())
+            if [b for b, _ in records] != [base, *(e + 1 for _, e in records[:-1])] or records[-1][1] != last:
+                raise Wrong(f"drained records {base} to {last} of partition {p} from {records}")
+            for key in gone:
+                self._drop(revision, files, key, now)
 
     def begins(self, revision: int, starts: dict[int, int], now: tuple[int, int]) -> None:
         """What is wholly below the new starts goes."""
         for p, start in starts.items():
             files = self.files.get((revision, p), {})
             for key in [k for k, f in files.items() if f.last < start]:
-                self._drop(files, key, now)
+                self._drop(revision, files, key, now)
 
     def closed(self, revision: int, now: tuple[int, int]) -> None:
         """A topic is gone: all that it has is dropped."""
         for place in [place for place in self.files if place[0] == revision]:
-            files = self.files.pop(place)
+            files = self.files[place]
             for key in list(files):
-                self._drop(files, key, now)
+                self._drop(revision, files, key, now)
+            del self.files[place]
 
     def purged(self, names: bytes, there: Iterable[str]) -> None:
         """Forget what is gone from the bucket."""
@@ -99,9 +119,10 @@ class L1Shadow:
                 f"has L1 objects of partition {partition} up to {files[-1].last}, and {reconciled} is reconciled"
             )
 
-    def names_in_state(self, revision: int) -> set[bytes]:
-        """The names of the L1 objects that the state should have of a topic."""
-        return {f.name for place, files in self.files.items() if place[0] == revision for f in files.values()}
+    def rows_in_state(self, revision: int) -> set[tuple[int, int, int, bytes]]:
+        """What the state should list of a topic: the partition, the first and the last record, and the object's name."""
+        mine = [(place[1], files) for place, files in self.files.items() if place[0] == revision]
+        return {(p, f.base, f.last, f.name) for p, files in mine for f in files.values()}
 
     def dropped_names(self) -> set[bytes]:
         """The names of what the state should have among the dropped objects."""
@@ -112,39 +133,57 @@ class L1Shadow:
     def _change(
         self,
         revision: int,
-        files: dict[str, tuple[int, Span]],
-        gone: dict[str, tuple[int, Span]],
+        files: Spans,
+        gone: Spans,
         there: Iterable[str],
         now: tuple[int, int],
     ) -> None:
-        for key, (_, span) in files.items():
+        for key, (p, span) in files:
             if key not in there:
                 raise Wrong(f"names {key}, which is not there")
             if span.epoch < self.fence:
                 raise Wrong(f"names {key}, which is stamped below its L1 fence {self.fence}")
-            if key in self.ever:
+            if (key, p) in self.ever or key in self.dropped:
                 raise Wrong(f"names {key} a second time")
-        for key, (p, _) in gone.items():
+        for key, (p, _) in gone:
             have = self.files.get((revision, p), {})
             if key not in have:
                 raise Wrong(f"drops {key}, which it does not name")
-            self._drop(have, key, now)
-        for key, (p, span) in files.items():
+            self._drop(revision, have, key, now)
+        for key, (p, span) in files:
             self.files_ever.setdefault((revision, p), []).append(span)
             self.files.setdefault((revision, p), {})[key] = span
             self.named.add(key)
-            self.ever.add(key)
+            self.ever.add((key, p))
 
-    def _drop(self, have: dict[str, Span], key: str, now: tuple[int, int]) -> None:
+    def _drop(self, revision: int, have: dict[str, Span], key: str, now: tuple[int, int]) -> None:
         span = have.pop(key)
+        if is_shared(key) and any(key in files for place, files in self.files.items() if place[0] == revision):
+            return
         self.dropped[key] = Dropped(*now, span.name)
         self.named.discard(key)
 
     # -- rows -------------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _files(name: str, revision: int, rows: bytes) -> dict[str, tuple[int, Span]]:
-        return dict(spans_of_files(name, revision, unpack(rows, L1_ROW)))
+    def _files(name: str, revision: int, rows: bytes) -> Spans:
+        return list(spans_of_files(name, revision, unpack(rows, L1_ROW)))
+
+    def spans_of_shared(self, name: str, t: EditedTopic) -> Spans:
+        """The rows of shared objects that an edit names."""
+        found: Spans = []
+        for o in t.shared:
+            key = level_one_shared(name, t.revision, self.journal, o.epoch, name_text(o.name))
+            blocks = [b for b, n in enumerate(unpack(o.blocks, BLOCK)["extents"].tolist()) for _ in range(n)]
+            rows = unpack_columns(o.rows, SHARED_ROW).tolist()
+            lengths, of_block = unpack(o.blocks, BLOCK)["length"].tolist(), dict.fromkeys(blocks, 0)
+            for block, (_, records, _, _) in zip(blocks, rows, strict=True):
+                of_block[block] += records
+            for block, flag, (p, records, base, newest_ms) in zip(blocks, o.flags, rows, strict=True):
+                if flag == 1:
+                    size = max(1, int(lengths[block] * (records / of_block[block])))
+                    found.append((key, (p, Span(base, base + records - 1, o.epoch, o.name, size, newest_ms))))
+        return found
 
 
 def spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str, tuple[int, Span]]]:
@@ -156,10 +195,14 @@ def spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str, 
         yield key, (f.partition, span)
 
 
-def _ranges(files: dict[str, tuple[int, Span]]) -> Ranges:
+def is_shared(key: str) -> bool:
+    return not key.endswith(".parquet")
+
+
+def _ranges(files: Spans) -> Ranges:
     """The runs of records that files hold, by partition."""
     found: Ranges = []
-    for p, base, last in sorted((p, f.base, f.last) for p, f in files.values()):
+    for p, base, last in sorted((p, f.base, f.last) for _, (p, f) in files):
         if found and found[-1][0] == p and found[-1][2] + 1 == base:
             found[-1] = (p, found[-1][1], last)
         else:

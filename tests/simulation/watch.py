@@ -29,7 +29,7 @@ from tests.simulation import typed
 from tests.simulation.promises import Promises
 from tests.simulation.retention import Retentions, check_expiry
 from tests.simulation.shadow import LandingWorld, Shadow, fingerprint
-from tests.simulation.shadow_l1 import Wrong, spans_of_files
+from tests.simulation.shadow_l1 import Wrong, is_shared, spans_of_files
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LAYOUT = KeyLayout(shards=4)
 L0_KEY = re.compile(r"level_zero/data/00[0-3]/([0-9]{18})/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _JOURNAL = re.compile(r"l0gc/journal/(\d{4})/(log|checkpoint)/(\d{20})")
-_L1_KEY = re.compile(r"level_one/data/(.+)-(\d+)/(\d{5})/(\d{18})/[^/]+")
+_L1_KEY = re.compile(r"level_one/data/(.+)-(\d+)/(j\d{4}|\d{5})/(\d{18})/[^/]+")
 _CONTROLLER = re.compile(r"l0gc/controller/(log|checkpoint)/(\d{20})")
 _CONTROLLER_ENTRY = msgspec.msgpack.Decoder(ControllerEntry)
 
@@ -57,6 +57,11 @@ class Violation(AssertionError):
 
     def __reduce__(self) -> tuple[type[Violation], tuple[int, int, str]]:
         return Violation, (self.seed, self.step, self.text)
+
+
+def _journal_in(m: re.Match[str], topic: Topic) -> int:
+    """The journal that an L1 key belongs to: the one that it names, or that of its partition."""
+    return int(m[3][1:]) if m[3].startswith("j") else topic.journal_of(int(m[3]))
 
 
 class Watch:
@@ -121,7 +126,7 @@ class Watch:
         m = _L1_KEY.fullmatch(key)
         topics = self.topics_ever.get((m[1], int(m[2])), []) if m is not None else []
         return m is not None and any(
-            self.is_live(t) and int(m[4]) < self.shadow(t.journal_of(int(m[3]))).kept_below for t in topics
+            self.is_live(t) and int(m[4]) < self.shadow(_journal_in(m, t)).kept_below for t in topics
         )
 
     def named(self) -> set[str]:
@@ -373,7 +378,9 @@ class Watch:
         if any(key in s.l1.named for s in shadows):
             self._fail(f"{key} was deleted, though it holds records of a partition")
         thread = self._world.thread
-        for dropped in (s.l1.dropped[key] for s in shadows if key in s.l1.dropped):
+        for journal, dropped in ((s.l1, s.l1.dropped[key]) for s in shadows if key in s.l1.dropped):
+            if is_shared(key) and int(key.split("/")[-2]) >= journal.fence:
+                self._fail(f"{key} was deleted, though a commit may still name it: the L1 fence is at {journal.fence}")
             age_ms = self._world.clock.ms - dropped.time_ms
             if thread is not None and age_ms < thread.min_age_ms:
                 self._fail(f"{key} was deleted {age_ms} ms after it was dropped, within the time of grace")
@@ -389,7 +396,7 @@ class Watch:
             self._fail(f"{key} was deleted, though the lost part of a log that was set back may have named it")
         self._world.happened["orphaned L1 objects deleted"] += 1
         for topic in self.topics_ever[m[1], int(m[2])]:
-            fence = self.shadow(topic.journal_of(int(m[3]))).l1.fence
+            fence = self.shadow(_journal_in(m, topic)).l1.fence
             if int(m[4]) >= fence:
                 self._fail(f"{key} was deleted, though a run may still commit it: the L1 fence is at {fence}")
 

@@ -19,6 +19,7 @@ import l0gc.storage.replica
 import l0gc.streamlog.journal.row_list
 import l0gc.streamlog.level_one.merge_plan
 import l0gc.streamlog.level_one.reconcile
+import l0gc.streamlog.level_one.share
 import l0gc.streamlog.level_one.write
 import l0gc.streamlog.reader
 from l0gc.storage.log import SharedLog
@@ -111,6 +112,7 @@ class Weather:
     pins: bool = False
     renews_pins: bool = False
     schemas: bool = False
+    shares: bool = False
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
@@ -159,6 +161,11 @@ class Weather:
             (l0gc.streamlog.level_one.merge_plan, "OBJECTS", 1),
             (l0gc.streamlog.reader, "WINDOW_BYTES", self.window_bytes),
         ]
+        if self.shares:  # the partitions of a topic in a journal, if it has two, share what each round writes
+            constants += [
+                (l0gc.streamlog.level_one.share, "LEAST_PARTITIONS", 2),
+                (l0gc.streamlog.level_one.merge_plan, "DRAINED_ROWS", 2),
+            ]
         with ExitStack() as stack:
             for module, name, value in constants:
                 stack.enter_context(mock.patch.object(module, name, value))

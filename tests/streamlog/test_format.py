@@ -178,3 +178,15 @@ def test_init_again_remembers_another_form() -> None:
     assert form is not None
     assert form.etags == "plain"
     assert not store.quotes_etags
+
+
+@pytest.mark.parametrize("only_reads", [False, True])
+def test_an_l0gc_of_the_format_before_shared_objects_refuses_the_bucket(
+    monkeypatch: pytest.MonkeyPatch, *, only_reads: bool
+) -> None:
+    """Hazard 26: it would drop the rows of shared L1 objects, and take what holds them for orphans."""
+    store = MemoryStore()
+    memory_cluster(store)
+    monkeypatch.setattr("l0gc.streamlog.format.VERSION", 3)
+    with pytest.raises(UnsupportedFormatError, match=r"needs an l0gc that supports format 4, but this one .* format 3"):
+        check_format(store, only_reads=only_reads)

@@ -193,7 +193,7 @@ def test_what_is_not_written_as_l0gc_writes_it_is_no_l1_key(key: str) -> None:
 @pytest.mark.parametrize("partition", [0, 99_999, 100_000])
 def test_keys_say_what_they_were_made_of(partition: int) -> None:
     p = PartitionId("a.b-7", 12, partition)
-    assert parse_level_one(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID)
+    assert parse_level_one(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID, -1)
 
 
 def closed_as_unknown(w: World) -> tuple[Handles, int, int, set[str]]:

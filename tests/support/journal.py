@@ -36,6 +36,7 @@ from l0gc.streamlog.journal.rows import (
     Rows,
     pack,
 )
+from l0gc.streamlog.journal.shared import NAMED, SHARED_ROW, SharedObject
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.memory_store import MemoryStore, memory_cluster
 
@@ -212,3 +213,14 @@ def journal_of(
 def of_topic(topic: Topic, epoch: int, records: Mapping[int, int] | None = None, **more: object) -> ObjectExtents:
     """`extents_of` for a topic of a cluster."""
     return extents_of(epoch, records, revision=topic.revision, topic_id=topic.topic_id, **more)  # type: ignore[arg-type]
+
+
+def shared_object(
+    rows: Mapping[int, tuple[int, int]], *, epoch: int = 5, name: int = 1, per_block: int = 2, newest: int = 7
+) -> SharedObject:
+    """A shared object with records of partitions, each from its first to its last one."""
+    counts = [min(per_block, len(rows) - at) for at in range(0, len(rows), per_block)]
+    blocks = np.array([(100, 0, n, 1000) for n in counts], BLOCK)
+    found = [(p, last + 1 - base, base, newest) for p, (base, last) in sorted(rows.items())]
+    flags = np.full(len(rows), NAMED, np.uint8)
+    return SharedObject(uuid.UUID(int=name).bytes, epoch, blocks, np.array(found, SHARED_ROW), flags)

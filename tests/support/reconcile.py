@@ -18,7 +18,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
-from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
+from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key, shared_key
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, RECORD, WantedFile, open_l1, read_l1
 from l0gc.streamlog.level_one.plan import ROUND_BYTES, Fault, Round, choose_steps, make_round, plan_journal, windows_of
@@ -122,6 +122,10 @@ class Begun:
             l1_key(topics[revision].id(f.partition), f)
             for (_, revision), rows in self.written.files.items()
             for f in map(l1_file, rows)
+        } | {
+            shared_key(topics[revision].name, revision, journal, o)
+            for (journal, revision), objects in self.written.shared.items()
+            for o in objects
         }
 
 
@@ -157,7 +161,12 @@ def files(cluster: Handles, topic: str, partition: int) -> list[L1File]:
 def named(cluster: Handles, topic: str) -> set[str]:
     """The keys of all L1 objects that a topic's journals name."""
     t = cluster.controller.snapshot().topic(topic)
-    return {l1_key(t.id(p), f) for p in range(t.partitions) for f in files(cluster, topic, p)}
+    shared = {
+        o.key
+        for journal in t.journals
+        for o in cluster.journal(journal).catch_up().topic(t.revision).shared_objects(topic, journal)
+    }
+    return {l1_key(t.id(p), f) for p in range(t.partitions) for f in files(cluster, topic, p)} | shared
 
 
 def l1_records(

@@ -332,7 +332,10 @@ class Basis:
             return (LATER if p.revision > self.state.epoch else FOREIGN), -1
         if topic.name != p.topic or (kind == LIVE and p.partition >= topic.partitions):
             return FOREIGN, -1
-        return kind, topic.journal_of(p.partition) if kind == LIVE else -1
+        if key.journal >= 0 and key.journal not in topic.journals:
+            return FOREIGN, -1
+        journal = topic.journal_of(p.partition) if key.journal < 0 else key.journal
+        return kind, journal if kind == LIVE else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +484,8 @@ def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
     """Return what is known of an L1 object that no journal lists."""
+    if p.partition < 0:
+        return "no journal names it; it was to hold records of many partitions"
     reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset
     if last <= reconciled:
         return f"no journal names it; its records {base} to {last} are in other L1 objects"

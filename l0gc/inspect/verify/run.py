@@ -82,7 +82,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.rows import Rows, name_bytes
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import UnreconciledObject, l1_file, l1_key
+from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file, l1_key, shared_key
 
 T = TypeVar("T")
 
@@ -313,6 +313,7 @@ def _read_journals(
                     places = np.array([(journal, topic.revision, *first_place(o), False) for o in objects], PLACE)
                     yield from References([o.key for o in objects], places, objects if deep else []).by_task(cut, "")
                 yield from _named(cut, journal, topic, state.l1)
+                yield from _shared(cut, journal, topic, state, deep=deep)
                 extents = sum(len(o.extents) for o in state.objects)
                 seen = Counter(extents=extents, holes=state.totals().holes)
                 yield journal % cut.tasks, Observations(seen)
@@ -329,6 +330,14 @@ def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[i
         places["partition"], places["offset"], places["expected"] = chunk["partition"], chunk["base"], chunk["bytes"]
         keys = [l1_key(topic.id(f.partition), f) for f in map(l1_file, chunk)]
         yield from References(keys, places, []).by_task(cut, _topic_folder(topic))
+
+
+def _shared(cut: Cut, journal: int, topic: Topic, state: TopicState, *, deep: bool) -> Iterator[tuple[int, References]]:
+    for objects in in_chunks(state.shared_objects(topic.name, journal), _REFERENCES_AT_ONCE):
+        sizes = (int(o.blocks["length"].sum(dtype=np.int64)) for o in objects)
+        rows = [(journal, topic.revision, *first_place(o)[:2], n, True) for o, n in zip(objects, sizes, strict=True)]
+        references = References([o.key for o in objects], np.array(rows, PLACE), objects if deep else [])
+        yield from references.by_task(cut, _topic_folder(topic))
 
 
 # -- the second stage: listings ------------------------------------------------------------------------------------------
@@ -504,7 +513,8 @@ class _Comparison:
             return None, size
         extent, text = faults[0]
         where: dict[str, Any] = {"partition": extent.partition, "offset": extent.base_offset, "detail": text}
-        return msgspec.structs.replace(self._suspect(n, Kind.L0_CORRUPT), **where, needed=o), size
+        kind = Kind.L1_CORRUPT if self._places["l1"][n] else Kind.L0_CORRUPT
+        return msgspec.structs.replace(self._suspect(n, kind), **where, needed=o), size
 
 
 # -- the third stage: the second reading ---------------------------------------------------------------------------------
@@ -599,8 +609,7 @@ def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None
             return _with(s, f"it has {size} bytes, and the journal records {s.expected}")
         return None
     match s.kind:
-        case Kind.L0_CORRUPT:
-            assert s.needed is not None
+        case Kind.L0_CORRUPT | Kind.L1_CORRUPT if s.needed is not None:
             faults = block_faults(cluster.store, s.needed)
             return _with(s, faults[0][1]) if faults else None
         case Kind.L1_CORRUPT:
@@ -651,7 +660,9 @@ def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> 
 def _l1_again(copy: JournalCopy, p: PartitionId, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
     if copy.state.closed(p.revision):
         return
-    named = {l1_key(p, f): f.bytes for f in copy.state.topic(p.revision).files(p.partition)}
+    topic = copy.state.topic(p.revision)
+    named = {l1_key(p, f): f.bytes for f in topic.files(p.partition)}
+    named |= {shared_key(p.topic, p.revision, copy.journal, o): o.bytes for o in topic.shared}
     for s in suspects:
         if s.kind != Kind.L1_ORPHAN:
             if s.key in named and (s.kind != Kind.L1_SIZE or named[s.key] == s.expected):

@@ -258,17 +258,20 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     """Return these ranges, one row for each partition of the view, with their weight."""
     reads_l0 = bool(((starts < ends) & (ends - 1 > view.reconciled)).any())
     part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends), reads_l0)
-    for n in np.flatnonzero((starts < ends) & (starts <= view.reconciled)).tolist():
-        start, end, cuts, total = int(starts[n]), int(ends[n]), [], 0.0
-        for f in view.files(view.run.first + n, start):
-            if f.base_offset >= end:
-                break
-            records = min(end, f.last_offset + 1) - max(start, f.base_offset)
-            total += _FILE_BYTES + f.bytes * records / (f.last_offset + 1 - f.base_offset)
-            cuts.append((min(end, f.last_offset + 1), total))
-        part.bytes[n] += total
-        if len(cuts) > 1:
-            part.cuts[n] = cuts
+    rows = view.listed()
+    at = rows["partition"] - view.run.first
+    mine = (starts < ends)[at] & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
+    rows, at = rows[mine], at[mine]
+    last = np.minimum(ends[at] - 1, rows["last"])
+    shares = (last + 1 - np.maximum(starts[at], rows["base"])) / (rows["last"] + 1 - rows["base"])
+    # A task opens a shared object once, for all of its partitions.
+    sizes = np.where(view.is_shared(rows), 0, _FILE_BYTES) + rows["bytes"] * shares
+    np.add.at(part.bytes, at, sizes)
+    changes = np.flatnonzero(at[1:] != at[:-1]) + 1
+    for some in np.split(np.arange(len(at)), changes):
+        if len(some) > 1:
+            totals = np.cumsum(sizes[some]).tolist()
+            part.cuts[int(at[some[0]])] = list(zip((last[some] + 1).tolist(), totals, strict=True))
     return part
 
 

@@ -6,11 +6,14 @@ all as `NUMBER`, then the keys and the values. If a record has a create time or 
 follow (`headers_and_times.py`). The log holds each block's CRC32C, its unpacked size, and which rows belong to which
 partition; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock determines a
 record's age.
+
+A shared L1 object consists of the same blocks. Its records come from several L0 objects, so a block of it ends with the
+timestamp and the epoch of each record, as 64-bit numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +33,7 @@ from l0gc.streamlog.ingest import headers_and_times
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.rows import BLOCK, NUMBER, Rows
-from l0gc.streamlog.journal.topic import Block
+from l0gc.streamlog.journal.topic import STAMPED, Block
 
 SCHEMA: Final = pa.schema(
     [
@@ -48,6 +51,9 @@ RECORD_OVERHEAD: Final = 16
 """The weight of a record besides the bytes of its value, so that tiny records are bounded, too."""
 _LEVEL: Final = 1
 """zstd's fastest level: an object only lives until it is reconciled."""
+_STAMP_BYTES: Final = 16
+"""The timestamp and the epoch of a record in a block of a shared L1 object."""
+_EPOCH: Final = pa.field("epoch", pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +165,60 @@ def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
 def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes, int]:
     """Return a block of the records `first` to `end`, end excluded, and how many bytes it unpacks to."""
     keys = records.keys[first:end]
-    sizes = np.empty((2, end - first), NUMBER)
-    sizes[0] = [-1 if key is None else len(key) for key in keys]
-    sizes[1] = np.diff(begins[first : end + 1])
+    key_sizes = np.fromiter((-1 if key is None else len(key) for key in keys), NUMBER, end - first)
     times, headers = records.create_times, records.headers
     more = headers_and_times.pack_optional(
         None if times is None else times[first:end],
         None if headers is None else headers.slice(first, end - first),
         end - first,
     )
-    count = (first - end if more else end - first).to_bytes(NUMBER.itemsize, "little", signed=True)
     values = memoryview(records.values)[int(begins[first]) : int(begins[end])]
-    pieces = [count, sizes.tobytes(), *filter(None, keys), values, *more]
+    return _packed(key_sizes, filter(None, keys), np.diff(begins[first : end + 1]), values, more)
+
+
+def _packed(
+    key_sizes: Rows, keys: Iterable[bytes | memoryview], sizes: Rows, values: memoryview, more: Sequence[bytes | memoryview],
+    stamps: Sequence[memoryview] = (),
+) -> tuple[bytes, int]:  # fmt: skip
+    """Return the records of a block, compressed, and their size before that."""
+    count = (-len(sizes) if more else len(sizes)).to_bytes(NUMBER.itemsize, "little", signed=True)
+    numbers = key_sizes.astype(NUMBER).tobytes(), sizes.astype(NUMBER).tobytes()
+    pieces = [count, *numbers, *keys, values, *more, *stamps]
     check_object_bytes(sum(map(len, pieces)))  # before it takes as much memory once more
     content = b"".join(pieces)
     return compressed(content, _LEVEL), len(content)
+
+
+def pack_shared(records: pa.RecordBatch, firsts: Rows) -> tuple[Rows, bytes]:
+    """Return the blocks of a shared L1 object, as rows of `BLOCK`, and its content.
+
+    Args:
+        records: with the columns of `SCHEMA` and the epoch of each record's L0 object, and those of `OPTIONAL` if any
+            record has one; in order of partition.
+        firsts: the row at which each partition begins.
+    """
+    sizes = np.maximum(columns.uncut(records.column("key"))[0], 0) + columns.uncut(records.column("value"))[0]
+    extents = np.r_[firsts, records.num_rows]
+    cuts = _block_cuts(np.r_[0, np.cumsum(sizes, dtype=np.int64)], extents)
+    blocks, bodies = np.empty(len(cuts) - 1, BLOCK), []
+    blocks["extents"] = np.diff(cuts)
+    for n, (first, end) in enumerate(pairwise(extents[cuts].tolist())):
+        body, blocks["bytes"][n] = _shared_block(records.slice(first, end - first))
+        blocks["length"][n], blocks["crc32c"][n] = len(body), crc32c(body)
+        bodies.append(body)
+    return blocks, b"".join(bodies)
+
+
+def _shared_block(records: pa.RecordBatch) -> tuple[bytes, int]:
+    """Return a block of a shared L1 object, and how many bytes it unpacks to."""
+    names = records.schema.names
+    key_sizes, keys = columns.uncut(records.column("key"))
+    sizes, values = columns.uncut(records.column("value"))
+    times = headers_and_times.times_of(records.column("create_time")) if "create_time" in names else None
+    headers = records.column("headers") if "headers" in names else None
+    more = headers_and_times.pack_optional(times, headers, records.num_rows)
+    stamps = [columns.raw(records.column(name)) for name in ("timestamp", "epoch")]
+    return _packed(key_sizes, [keys], sizes, values, more, stamps)
 
 
 def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -247,7 +292,8 @@ def _matches(body: bytes, block: Block) -> bool:
 
 
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
-    """Return the records of a block, of all partitions in it, with the optional columns if any of them has one.
+    """Return the records of a block, of all partitions in it, with the optional columns if any of them has one, and with
+    the column `epoch` if it is a block of a shared L1 object.
 
     Args:
         key: that of its object.
@@ -267,27 +313,36 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
     number = int.from_bytes(content[: NUMBER.itemsize], "little", signed=True)
     count, wrong = abs(number), CorruptObjectError(f"{where} holds records of another kind")
     after = NUMBER.itemsize * (1 + 2 * count)
-    if not count or after > len(content):
+    stamps_at = len(content) - (_STAMP_BYTES * count if block.time_ms == STAMPED else 0)
+    if not count or after > stamps_at:
         raise wrong
     key_sizes, sizes = np.frombuffer(content, NUMBER, 2 * count, NUMBER.itemsize).reshape(2, count)
     values_at = after + int(key_sizes.sum(dtype=np.int64, where=key_sizes > 0))
     end = values_at + int(sizes.sum(dtype=np.int64))
-    if key_sizes.min() < -1 or sizes.min() < 0 or end > len(content):
+    if key_sizes.min() < -1 or sizes.min() < 0 or end > stamps_at:
         raise wrong
-    if number > 0 and end != len(content):
+    if number > 0 and end != stamps_at:
         raise wrong
     if count < at_least:
         raise CorruptObjectError(f"{where} holds {count} records, but the log records {at_least} or more")
     data = pa.py_buffer(content)
     try:
-        more = headers_and_times.unpack_optional(data.slice(end), count) if number < 0 else []
+        more = headers_and_times.unpack_optional(data.slice(end, stamps_at - end), count) if number < 0 else []
     except (ValueError, pa.ArrowException):
         raise wrong from None
-    times = columns.repeated(block.time_ms, count, SCHEMA.field("timestamp").type)
+    kind = SCHEMA.field("timestamp").type
+    if block.time_ms == STAMPED:
+        stamps = data.slice(stamps_at), data.slice(stamps_at + 8 * count)
+        times, epochs = (
+            pa.Array.from_buffers(k, count, [None, b]) for k, b in zip((kind, _EPOCH.type), stamps, strict=True)
+        )
+        own = [epochs]
+    else:
+        times, own = columns.repeated(block.time_ms, count, kind), []
     keys = columns.cut(key_sizes, data.slice(after, values_at - after))
     values = columns.cut(sizes, data.slice(values_at, end - values_at))
-    schema = pa.schema([*SCHEMA, *headers_and_times.OPTIONAL]) if more else SCHEMA
-    return pa.RecordBatch.from_arrays([times, keys, values, *more], schema=schema)
+    fields = [*SCHEMA, *([_EPOCH] if own else []), *(headers_and_times.OPTIONAL if more else [])]
+    return pa.RecordBatch.from_arrays([times, keys, values, *own, *more], schema=pa.schema(fields))
 
 
 def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:

@@ -123,5 +123,6 @@ def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
         topic = state.topics.pop(revision, None)
         if topic is not None:
             epoch = max(e.epoch, state.max_applied_epoch)
-            state.dropped = np.concatenate([state.dropped, dropped_rows(revision, topic.l1, time_ms, epoch)])
+            rows = np.concatenate([topic.l1, *(o.as_row() for o in topic.shared)])
+            state.dropped = np.concatenate([state.dropped, dropped_rows(revision, rows, time_ms, epoch)])
     state.closed_revisions = np.union1d(state.closed_revisions, np.array(revisions, np.int64))

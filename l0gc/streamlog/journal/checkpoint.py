@@ -9,6 +9,7 @@ the sums of the rows instead: whatever would read a row raises an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ from l0gc.streamlog.journal.rows import (
     Rows,
     ascending,
     check_rows,
+    in_order,
     pack,
     pack_columns,
     places,
@@ -41,6 +43,7 @@ from l0gc.streamlog.journal.rows import (
     unpack,
     unpack_columns,
 )
+from l0gc.streamlog.journal.shared import PackedShared, SharedObject, unpack_shared
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 
@@ -67,6 +70,7 @@ class _Topic(msgspec.Struct, array_like=True):
     extents: bytes
     l1: L1Sums
     misfits: Int62 = 0
+    shared: list[PackedShared] = []
 
 
 class _Rows(msgspec.Struct, array_like=True):
@@ -174,6 +178,7 @@ def _encode_topic(t: TopicState) -> _Topic:
         b"".join(pack(o.extents) for o in t.objects),
         t.listed.sums,
         t.misfits,
+        [o.packed() for o in t.shared],
     )
 
 
@@ -192,29 +197,37 @@ def _decode_topic(t: _Topic, rows: _Rows | None) -> TopicState:
         or (following > MAX_OFFSET).any()
     ):
         raise UsageError(f"the offsets of revision {t.revision} cannot be")
+    shared = tuple(map(unpack_shared, t.shared))
+    if len({o.name for o in shared}) != len(shared):
+        raise UsageError(f"revision {t.revision} has a shared L1 object twice")
     listed: RowList | L1Sums = t.l1 if t.l1.objects else RowList()
     if rows is not None:
         l1 = unpack_columns(rows.l1, L1_ROW)
         check_rows(l1)
-        _check_l1(t.revision, partitions, reconciled, log_start, l1)
+        _check_l1(t.revision, partitions, reconciled, log_start, l1, shared)
         listed = RowList(l1)
     if min(t.l1) < 0 or listed.sums != t.l1:
         raise UsageError(f"the L1 objects of revision {t.revision} do not add up to {tuple(t.l1)}")
     if not 0 <= t.misfits <= int((reconciled + 1).sum()):
         raise UsageError(f"revision {t.revision} has {t.misfits} records that do not fit its value schema")
     objects = _decode_objects(t, partitions, following)
-    topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, listed)
+    topic = TopicState(t.revision, t.topic_id, partitions, following, reconciled, log_start, objects, listed, shared)
     topic.misfits = t.misfits
     _check_no_gap(t, topic)
     return topic
 
 
-def _check_l1(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, l1: Rows) -> None:
-    """Check that a partition's L1 rows hold every record from its log start to the last reconciled one, and end there.
+def _check_l1(
+    revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, l1: Rows, shared: Sequence[SharedObject]
+) -> None:
+    """Check that what a partition lists in L1 holds every record from its log start to the last reconciled one, and ends
+    there.
 
     Readers would take missing records for deleted, and vacuum would take unlisted objects for garbage.
     """
     ranges = ranges_of(l1)
+    if shared:
+        ranges = ranges_of(in_order(np.concatenate([ranges, *(o.ranges() for o in shared)])))
     at, there = places(partitions, ranges["partition"])
     kept = reconciled >= log_start  # of the other partitions, nothing that is in L1 is left
     whole = there.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
@@ -224,8 +237,8 @@ def _check_l1(revision: int, partitions: Rows, reconciled: Rows, log_start: Rows
 
 def _check_dropped(dropped: Rows) -> None:
     """Raise `UsageError` for rows that no entry can have dropped."""
-    wrong = dropped["last"] < dropped["base"]
-    for column in ("partition", "base", "bytes", "revision", "epoch", "dropped_epoch"):
+    wrong = (dropped["last"] < dropped["base"]) | (dropped["partition"] < -1)
+    for column in ("base", "bytes", "revision", "epoch", "dropped_epoch"):
         wrong |= dropped[column] < 0
     for column in ("revision", "epoch", "dropped_epoch"):
         wrong |= dropped[column] > MAX_EPOCH

@@ -1,28 +1,34 @@
 """Decide whether an edit fits a journal's state, and apply it (pure).
 
 A partition's list of L1 objects holds every record from the oldest that is kept to the last reconciled one. What is
-reconciled or given up is appended to it; a merge replaces objects by others with the same records; an expiry removes the
-oldest.
+reconciled or given up is appended to it; a merge replaces objects by others with the same records, a drain rows of shared
+objects; an expiry removes the oldest.
 
 What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they are removed only if they are in
-the list, equal in every byte, at the very offset where it lands. So nothing is removed twice, lost, or both removed and
-listed, and the list has no gap. A partition whose list differs from what the edit expects is refused; the others are not.
-No list is read as a whole: an edit costs what it changes. A handle calls `fits` before it appends, and a replay calls it
-again before `take`. A replay for readers of the offsets alone leaves out the lists, and with them what `fits` compares with
-them; what it decides about offsets is the same, and nothing is appended by it.
+the list, equal in every byte, at the very offset where it lands. A drain does not name what it replaces: it lands if its
+objects hold exactly the records of rows of shared objects that are named there. So nothing is removed twice, lost, or both
+removed and listed, and the list has no gap. A partition whose list differs from what the edit expects is refused; the
+others are not. No list is read as a whole: an edit costs what it changes. A handle calls `fits` before it appends, and a
+replay calls it again before `take`. A replay for readers of the offsets alone leaves out the lists of partitions' own
+objects, and with them what `fits` compares with them; what it decides about offsets is the same, and nothing is appended by
+it.
 
 What is reconciled or given up begins right after the last reconciled offset and ends with an extent (hazard 9). So a hole
 covers no record that is in L1, and nothing fills it later (hazard 35). Nothing that is added is stamped below the L1
 fence, because a vacuum may be deleting it (hazard 25).
+
+A commit that is repeated may add rows of a shared object that is listed already, for partitions that were refused before.
+It adds none to an object that was dropped, since a vacuum may be deleting that, too (hazard 26).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from l0gc.streamlog.journal.entries import EXPIRE, MERGE, Change, Edit, Kind
+from l0gc.streamlog.journal.entries import DRAIN, EXPIRE, MERGE, Change, Edit, Kind
 from l0gc.streamlog.journal.rows import (
     NO_DROPPED,
     Rows,
@@ -30,8 +36,9 @@ from l0gc.streamlog.journal.rows import (
     dropped_rows,
     identities,
     places,
-    ranges_of,
+    position,
 )
+from l0gc.streamlog.journal.shared import SharedObject, places_of, with_added, without
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -43,6 +50,7 @@ ANOTHER_TOPIC: Final = (
 NOT_AN_END: Final = "its last record is not the last of an object"
 MOVED_ON: Final = "an L1 object that it replaces is no longer in the partition's list, or never was"
 BELOW: Final = "an L1 object of it would hold only records below the log start offset"
+NOT_SHARED: Final = "its records are not exactly those that shared L1 objects hold of the partition, or no longer are"
 NAMED_TWICE: Final = "it names an L1 object that the partition had or has dropped"
 
 
@@ -64,34 +72,71 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
     dropped = [state.dropped]
     for t in edit.topics:
         topic, change = state.topics[t.revision], t.change
-        gone = _leaving(topic, change)
+        gone, shared, ended = _leaving(topic, edit.kind, change)
         at, _ = places(topic.partitions, change.partitions)
         if edit.kind == EXPIRE:
             starts = change.starts["offset"]
             topic.reconciled[at] = topic.reconciled_after(change.partitions, starts)
             topic.log_start[at] = starts
-        elif edit.kind != MERGE:
-            topic.reconciled[at] = ranges_of(change.added)["last"]
-        if edit.kind != MERGE:
+        elif edit.kind not in (MERGE, DRAIN):
+            topic.reconciled[at] = change.lifted["last"]
+        if edit.kind not in (MERGE, DRAIN):
             topic.let_go(change.partitions, topic.reconciled[at])
         topic.misfits += int(change.misfits["records"].sum())
         topic.listed = topic.listed.changed(gone, change.added)
-        dropped.append(dropped_rows(t.revision, gone, time_ms, max(edit.epoch, state.max_applied_epoch)))
+        topic.shared = with_added(shared, change.shared, time_ms)
+        dropped.append(_dropped(state, edit, t.revision, gone, ended, time_ms))
     state.dropped = np.concatenate(dropped)
 
 
 def dropped_by(state: JournalState, edit: Edit) -> Rows:
     """Return the objects that leave the lists through an edit that fits, as rows of `DROPPED`."""
+    dropped = [NO_DROPPED]
+    for t in edit.topics:
+        gone, _, ended = _leaving(state.topics[t.revision], edit.kind, t.change)
+        dropped.append(_dropped(state, edit, t.revision, gone, ended, state.time_ms))
+    return np.concatenate(dropped)
+
+
+def _dropped(
+    state: JournalState, edit: Edit, revision: int, gone: Rows, ended: Sequence[SharedObject], time_ms: int
+) -> Rows:
     epoch = max(edit.epoch, state.max_applied_epoch)
-    gone = ((t.revision, _leaving(state.topics[t.revision], t.change)) for t in edit.topics)
-    return np.concatenate([NO_DROPPED, *(dropped_rows(of, rows, state.time_ms, epoch) for of, rows in gone)])
+    both = np.concatenate([gone, *(o.as_row() for o in ended)])
+    return dropped_rows(revision, both, time_ms, epoch)
 
 
-def _leaving(topic: TopicState, change: Change) -> Rows:
-    """Return the rows that leave a topic's list: those that a merge removes, or those below the new starts."""
-    if len(change.starts):
-        return topic.l1_list.below(change.partitions, change.starts["offset"])
-    return change.removed
+def _leaving(
+    topic: TopicState, kind: Kind, change: Change
+) -> tuple[Rows, tuple[SharedObject, ...], Sequence[SharedObject]]:
+    """Return what leaves a topic's lists: rows of `L1_ROW`; and the shared objects that stay, and those that do not.
+
+    It is what a merge removes, what a drain replaces, or what lies below the new starts.
+    """
+    gone = change.removed
+    if kind == DRAIN:
+        rows = places_of(topic.shared, change.partitions)
+        rows = rows[_holders(change.added, rows) >= 0]
+    elif kind == EXPIRE:
+        starts = change.starts["offset"]
+        gone = topic.l1_list.below(change.partitions, starts)
+        rows = places_of(topic.shared, change.partitions)
+        rows = rows[rows["last"] < starts[np.searchsorted(change.partitions, rows["partition"])]]
+    else:
+        return gone, topic.shared, ()
+    return gone, *without(topic.shared, rows)
+
+
+def _holders(added: Rows, rows: Rows) -> Rows:
+    """Return for each row of a shared object which of the added L1 objects holds all of its records; -1 if none does."""
+    at, there = places(added["partition"], rows["partition"])  # the first one of the partition
+    several = distinct(added["partition"][1:][added["partition"][1:] == added["partition"][:-1]])
+    if len(several):
+        some = np.isin(rows["partition"], several)
+        at[some] = position(added, rows["partition"][some], rows["base"][some])
+    at[~there | (at < 0)] = -1
+    at[(at >= 0) & ((added["base"][at] > rows["base"]) | (added["last"][at] < rows["last"]))] = -1
+    return at
 
 
 def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) -> dict[int, str]:
@@ -103,12 +148,14 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
         for partition in distinct(wrong).tolist():
             found.setdefault(partition, why)
 
-    for row in added[added["epoch"] < state.l1_fence]:
-        found.setdefault(
-            int(row["partition"]),
-            f"what the run wrote is stamped with epoch {row['epoch']}, and vacuum has fenced off all below "
-            f"{state.l1_fence}; nothing of it counts: run it again",
+    stamped = [(int(row["epoch"]), [int(row["partition"])]) for row in added[added["epoch"] < state.l1_fence]]
+    stamped += [(o.epoch, o.partitions.tolist()) for o in change.shared if o.epoch < state.l1_fence]
+    for stamp, some in stamped:
+        why = (
+            f"what the run wrote is stamped with epoch {stamp}, and vacuum has fenced off all below {state.l1_fence}; "
+            "nothing of it counts: run it again"
         )
+        found |= dict.fromkeys(some, why)
     begins, following = (topic.values(column, partitions, 0) for column in (topic.log_start, topic.next_offsets))
     if kind == EXPIRE:
         starts = change.starts["offset"]
@@ -122,14 +169,30 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
         mark(added["partition"][added["last"] < begins[np.searchsorted(partitions, added["partition"])]], BELOW)
         if not topic.lacks_l1:
             mark(change.removed["partition"][~topic.l1_list.has(change.removed)], MOVED_ON)
+    elif kind == DRAIN:
+        rows = places_of(topic.shared, partitions)
+        holders = _holders(added, rows)
+        inside = holders >= 0
+        held = np.bincount(holders[inside], (rows["last"] + 1 - rows["base"])[inside], len(added))
+        mark(added["partition"][held != added["last"] + 1 - added["base"]], NOT_SHARED)
     else:
-        ranges, reconciled = ranges_of(added), topic.values(topic.reconciled, partitions, -1)
+        ranges, reconciled = change.lifted, topic.values(topic.reconciled, partitions, -1)
         for at in np.flatnonzero((ranges["base"] != reconciled + 1) | ~np.isin(partitions, topic.partitions)).tolist():
             why = f"records up to {reconciled[at]} are reconciled already, so {ranges['base'][at]} is not next"
             found.setdefault(int(partitions[at]), why)
         mark(partitions[~topic.end_with_extent(ranges)], NOT_AN_END)
-    mark(_named_before(topic, change, state.dropped_of(topic.revision)), NAMED_TWICE)
+    dropped = state.dropped_of(topic.revision)
+    mark(_named_before(topic, change, dropped), NAMED_TWICE)
+    for o in change.shared:
+        if cannot_be_listed(topic, o, dropped):
+            mark(o.partitions, NAMED_TWICE)
     return found
+
+
+def cannot_be_listed(topic: TopicState, o: SharedObject, dropped: Rows) -> bool:
+    """Return whether a shared object was dropped (hazard 26), or another one is listed under its name."""
+    known = next((known for known in topic.shared if known.name == o.name), o)
+    return o.name in {bytes(name) for name in dropped["name"]} or not known.is_same(o)
 
 
 def _named_before(topic: TopicState, change: Change, dropped: Rows) -> Rows:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cached_property
+from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -17,18 +18,21 @@ from l0gc.streamlog.journal.rows import (
     L1_ROW,
     MAX_OFFSET,
     MISFITS,
+    NO_NUMBERS,
     START,
     Rows,
     ascending,
     check_rows,
     continues,
     distinct,
+    in_order,
     is_hole,
     pack,
     ranges_of,
     the_same,
     unpack,
 )
+from l0gc.streamlog.journal.shared import LEFT, PackedShared, SharedObject, unpack_shared
 
 ENTRY_BYTES: Final = 1 << 20
 """The approximate limit of an entry's content; the rest goes into the next entry."""
@@ -79,16 +83,17 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 RECONCILE: Final = "reconcile"
 MERGE: Final = "merge"
+DRAIN: Final = "drain"
 EXPIRE: Final = "expire"
 GIVE_UP: Final = "give-up"
-Kind = Literal["reconcile", "merge", "expire", "give-up"]
+Kind = Literal["reconcile", "merge", "drain", "expire", "give-up"]
 
 
 class Change(NamedTuple):
     """The changes of an edit in a topic's partitions, as rows by partition and offset; `partitions` are the changed ones.
 
     `added` and `removed` are L1 objects; `starts` are new log start offsets; `misfits` counts the added records that do
-    not fit the topic's value schema.
+    not fit the topic's value schema. `shared` are shared L1 objects; those of their rows that are named are added.
     """
 
     partitions: Rows
@@ -96,6 +101,17 @@ class Change(NamedTuple):
     removed: Rows
     starts: Rows
     misfits: Rows
+    shared: tuple[SharedObject, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Rows, ...]:
+        """Return the rows, in the order of `_COLUMNS`."""
+        return self.added, self.removed, self.starts, self.misfits
+
+    @property
+    def lifted(self) -> Rows:
+        """Return the contiguous ranges that are added, as rows of `RANGE` by partition and offset."""
+        return in_order(np.concatenate([ranges_of(self.added), *(o.ranges() for o in self.shared)]))
 
 
 class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
@@ -106,6 +122,7 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
         added, removed: rows of `L1_ROW`.
         starts: rows of `START`.
         misfits: rows of `MISFITS`, one for each partition that has some.
+        shared: shared L1 objects, each with all of its rows; those that the edit adds are named.
     """
 
     revision: Int62
@@ -114,25 +131,31 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     removed: bytes = b""
     starts: bytes = b""
     misfits: bytes = b""
+    shared: list[PackedShared] = []
 
     @staticmethod
-    def of(revision: int, topic_id: str, **columns: Rows) -> EditedTopic:
+    def of(revision: int, topic_id: str, shared: Iterable[SharedObject] = (), **columns: Rows) -> EditedTopic:
         """Pack rows, which must be ordered by partition and offset."""
-        return EditedTopic(revision, topic_id, **{name: pack(rows) for name, rows in columns.items()})
+        packed = {name: pack(rows) for name, rows in columns.items()}
+        return EditedTopic(revision, topic_id, **packed, shared=[o.packed() for o in shared])
 
     @cached_property
     def change(self) -> Change:
         """Return the rows. Raises `UsageError` if they are malformed."""
-        columns = [unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items()]
-        for rows in columns[:2]:
+        added, removed, starts, misfits = (unpack(getattr(self, name), kind) for name, kind in _COLUMNS.items())
+        for rows in (added, removed):
             check_rows(rows)
-        return Change(distinct(np.concatenate([rows["partition"] for rows in columns])), *columns)
+        shared = tuple(map(unpack_shared, self.shared))
+        partitions = [rows["partition"] for rows in (added, removed, starts, misfits)]
+        partitions += [o.partitions for o in shared]
+        return Change(distinct(np.concatenate(partitions)), added, removed, starts, misfits, shared)
 
     def only(self, partitions: Rows) -> EditedTopic:
         """Return the part of the edit that concerns some of its partitions."""
-        columns = zip(_COLUMNS, self.change[1:], strict=True)
+        columns = zip(_COLUMNS, self.change.columns, strict=True)
         some = {name: rows[np.isin(rows["partition"], partitions)] for name, rows in columns}
-        return EditedTopic.of(self.revision, self.topic_id, **some)
+        shared = (o.only(np.isin(o.rows["partition"], partitions)) for o in self.change.shared)
+        return EditedTopic.of(self.revision, self.topic_id, (o for o in shared if o.is_named.any()), **some)
 
 
 _COLUMNS: Final = {
@@ -147,7 +170,8 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     """Changes the L1 objects of partitions, or the offsets at which they begin; everything that it names is durable.
 
     *reconcile*: what is added holds records that were in L0. *merge*: what is added holds exactly the records of what is
-    removed. *expire*: partitions begin at `starts`; what lies wholly below that leaves, unnamed.
+    removed. *drain*: what is added holds exactly the records of rows of shared objects, which leave, unnamed. *expire*:
+    partitions begin at `starts`; what lies wholly below that leaves, unnamed.
     *give up*: what is added is a hole of each partition, an L1 object without rows for records that were in L0 and are lost.
 
     It is parsed, and checked as far as possible without a state, when it is decoded or built: see `edits.fits`.
@@ -175,7 +199,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     def drops(self) -> bool:
         """Return whether the edit removes objects from a partition's list."""
         changes = [t.change for t in self.topics]
-        return any(len(c.removed) or len(c.starts) for c in changes)
+        return self.kind == DRAIN or any(len(c.removed) or len(c.starts) for c in changes)
 
     def without(self, refused: Container[tuple[int, int]]) -> Edit | None:
         """Return the edit without some partitions, given as (revision, partition); None if nothing is left."""
@@ -187,47 +211,57 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
         return msgspec.structs.replace(self, topics=topics) if topics else None
 
     def divided(self, limit: int) -> Iterator[Edit]:
-        """Yield the edit as several edits of at most `limit` bytes of rows, or of a single partition."""
-        partitions = [t.change.partitions for t in self.topics]
-        owners = np.repeat(np.arange(len(self.topics)), list(map(len, partitions)))
-        every, weights = np.concatenate(partitions), np.zeros(len(owners), np.int64)
-        begin = 0
-        for t, some in zip(self.topics, partitions, strict=True):
-            for rows in t.change[1:]:
-                np.add.at(weights, begin + np.searchsorted(some, rows["partition"]), rows.dtype.itemsize)
-            begin += len(some)
-        ends = np.cumsum(weights)
+        """Yield the edit as several edits of at most `limit` bytes of rows, or of a single partition or shared object."""
+        units = [unit for n, t in enumerate(self.topics) for unit in _units(n, t.change)]
+        ends = np.cumsum([weight for *_, weight in units])
         first, before = 0, 0
         while first < len(ends):
             end = max(first + 1, int(np.searchsorted(ends, before + limit, "right")))
             if end - first == len(ends):
                 yield self
                 return
-            some, of = every[first:end], owners[first:end]
-            topics = [self.topics[n].only(some[of == n]) for n in distinct(of).tolist()]
+            topics = [
+                self.topics[n].only(np.sort(np.concatenate([partitions for _, partitions, _ in some])))
+                for n, some in groupby(units[first:end], key=lambda unit: unit[0])
+            ]
             yield msgspec.structs.replace(self, topics=topics)
             first, before = end, int(ends[end - 1])
 
 
+def _units(topic: int, c: Change) -> Iterator[tuple[int, Rows, int]]:
+    """Yield what an entry holds as a whole, in order: the topic, the partitions, and the bytes of their rows."""
+    weights = np.zeros(len(c.partitions), np.int64)
+    for rows in c.columns:
+        np.add.at(weights, np.searchsorted(c.partitions, rows["partition"]), rows.dtype.itemsize)
+    for o in c.shared:
+        yield topic, o.partitions, o.blocks.nbytes + o.rows.nbytes
+    alone = ~np.isin(c.partitions, np.concatenate([NO_NUMBERS, *(o.partitions for o in c.shared)]))
+    for at in np.flatnonzero(alone).tolist():
+        yield topic, c.partitions[at : at + 1], int(weights[at])
+
+
 def _check_change(kind: Kind, c: Change) -> None:
     """Raise `UsageError` if a topic of an edit does not match the edit's kind."""
-    records = {RECONCILE: c.added, GIVE_UP: c.added, MERGE: c.removed, EXPIRE: c.starts}[kind]
+    records = {MERGE: c.removed, DRAIN: c.added, EXPIRE: c.starts}.get(kind)
+    records = c.lifted if records is None else records
     if not len(records) or len(distinct(records["partition"])) != len(c.partitions):
         raise UsageError(f"{kind} names no records of a partition that it changes")
     if (
-        (len(c.added) > 0) is (kind == EXPIRE)
+        (len(c.added) > 0 or len(c.shared) > 0) is (kind == EXPIRE)
         or (len(c.removed) and kind != MERGE)
         or (len(c.starts) and kind != EXPIRE)
-        or (len(c.misfits) and kind != RECONCILE)
+        or (kind != RECONCILE and (len(c.misfits) or c.shared))
     ):
         raise UsageError(f"{kind} has rows that are not for it")
+    if len({o.name for o in c.shared}) != len(c.shared) or any((o.flags == LEFT).any() for o in c.shared):
+        raise UsageError("it names a shared L1 object twice, or rows of one that have left")
     if (is_hole(c.added) != (kind == GIVE_UP)).any():
         raise UsageError("records are given up by an edit of that kind alone, which does nothing else (hazard 35)")
     match kind:
         case "reconcile" | "give-up":
-            if not continues(c.added):
-                raise UsageError("the L1 objects of a partition leave a gap")
-            ranges, misfits = ranges_of(c.added), c.misfits["records"]
+            ranges, misfits = c.lifted, c.misfits["records"]
+            if not continues(c.added) or len(ranges) != len(c.partitions):
+                raise UsageError("the L1 objects of a partition leave a gap, or it has two kinds of them")
             lifted = (ranges["last"] + 1 - ranges["base"])[np.searchsorted(c.partitions, c.misfits["partition"])]
             if not ascending(c.misfits["partition"]) or (misfits < 1).any() or (misfits > lifted).any():
                 raise UsageError(

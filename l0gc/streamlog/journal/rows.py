@@ -53,8 +53,8 @@ DROPPED: Final = np.dtype(
         ("dropped_epoch", "<i8"),
     ]
 )
-"""An L1 object that no partition lists any more. It was dropped at `dropped_ms` of the log's time, when the newest epoch
-was `dropped_epoch`.
+"""An L1 object that no partition lists any more; its `partition` is -1 if partitions shared it. It was dropped at
+`dropped_ms` of the log's time, when the newest epoch was `dropped_epoch`.
 """
 START: Final = np.dtype([("partition", "<i4"), ("offset", "<i8")])
 """Where a partition begins."""
@@ -63,6 +63,7 @@ MISFITS: Final = np.dtype([("partition", "<i4"), ("records", "<i8")])
 NUMBER: Final = np.dtype("<i4")
 OFFSET: Final = np.dtype("<i8")
 NAME: Final = np.dtype("V16")
+NO_NUMBERS: Final = np.empty(0, NUMBER)
 NO_L1_ROWS: Final = np.empty(0, L1_ROW)
 NO_DROPPED: Final = np.empty(0, DROPPED)
 NO_MISFITS: Final = np.empty(0, MISFITS)
@@ -254,19 +255,24 @@ def dropped_rows(revision: int, rows: Rows, time_ms: int, epoch: int) -> Rows:
 
 
 def pack_columns(rows: Rows) -> bytes:
-    """Return rows that have a base and a last offset as columns of small numbers, which compress to a third.
+    """Return rows as columns of small numbers, which compress to a third.
 
-    Each number is stored as the difference from what the row before suggests, each byte of it in a plane of its own.
+    Each number is stored as the difference from what the row before suggests, each byte of it in a plane of its own. Rows
+    that have a base and a last offset suggest that the next base follows.
     """
-    before = np.r_[np.int64(-1), rows["last"][:-1]][: len(rows)]
+    names = rows.dtype.names or ()
+    before = np.r_[np.int64(-1), rows["last"][:-1]][: len(rows)] if "last" in names else None
     parts = [len(rows).to_bytes(8, "little")]
-    for name in rows.dtype.names or ():
+    for name in names:
         column = rows[name]
         if column.dtype.kind == "V":
             parts.append(column.tobytes())
             continue
         column = column.astype(np.int64)
-        guess = before + 1 if name == "base" else rows["base"] if name == "last" else np.r_[0, column[:-1]][: len(rows)]
+        if before is not None and name in ("base", "last"):
+            guess = before + 1 if name == "base" else rows["base"]
+        else:
+            guess = np.r_[0, column[:-1]][: len(rows)]
         apart = column - guess
         planes = ((apart << 1) ^ (apart >> 63)).view(np.uint8).reshape(-1, 8).T
         used = 8 - next((n for n, plane in enumerate(planes[::-1]) if plane.any()), 8)
@@ -298,12 +304,14 @@ def unpack_columns(body: bytes, kind: np.dtype[Any]) -> Rows:
         apart[name] = (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(np.int64)
     if at != len(body):
         raise UsageError(f"{len(body)} bytes are more than {count} rows")
-    records = apart["last"]
-    apart["base"] = apart["base"] + np.r_[0, records[:-1] + 1][:count]
+    records = apart.get("last")
+    if records is not None:
+        apart["base"] = apart["base"] + np.r_[0, records[:-1] + 1][:count]
     for name, numbers in apart.items():
         if name != "last":
             rows[name] = _fitting(np.cumsum(numbers), kind[name])
-    rows["last"] = rows["base"] + records
+    if records is not None:
+        rows["last"] = rows["base"] + records
     return rows
 
 

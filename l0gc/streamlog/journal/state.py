@@ -24,7 +24,8 @@ from l0gc.epoch import prev
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.entries import Purged
 from l0gc.streamlog.journal.producers import ProducerState
-from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, Rows, places, unpack
+from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, NO_NUMBERS, Rows, places, unpack
+from l0gc.streamlog.journal.shared import UNLANDED, SharedObject
 from l0gc.streamlog.journal.topic import TopicState
 
 
@@ -120,16 +121,31 @@ class JournalState:
 
     def is_dropped_before(self, time_ms: int, epoch: int | Rows) -> NDArray[np.bool_]:
         """Return whether each row of `dropped` was dropped by a time of the log, with at most `epoch` (one for all, or
-        one each).
+        one each), and is not named by a commit that may be repeated.
         """
         time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
-        return np.logical_and(time <= time_ms, at <= epoch)
+        return (time <= time_ms) & (at <= epoch) & ~self.may_be_named()
+
+    def may_be_named(self) -> NDArray[np.bool_]:
+        """Return whether each row of `dropped` may be named by a repeated commit, for a partition that was refused before:
+        a shared object, until the L1 fence has passed its stamp (hazard 26). Other objects have one partition, which has
+        moved on.
+        """
+        return (self.dropped["partition"] < 0) & (self.dropped["epoch"] >= self.l1_fence)
 
     def has_named(self, revision: int, rows: Rows) -> Rows:
         """Return which L1 objects, given as rows of `L1_ROW` of the topic, the state lists or has dropped."""
-        found = np.isin(_sortable(rows["name"]), _sortable(self.dropped_of(revision)["name"]))
+        dropped = self.dropped_of(revision)
+        found = np.isin(_sortable(rows["name"]), _sortable(dropped["name"][dropped["partition"] >= 0]))
         topic = self.topics.get(revision)
         return found if topic is None else found | topic.l1_list.has(rows)
+
+    def has_landed(self, revision: int, o: SharedObject) -> Rows:
+        """Return the partitions of a shared object whose rows have landed, as far as is known: of an object that the topic
+        lists. Once it is dropped, nothing proves that.
+        """
+        listed = (known for known in self.topic(revision).shared if known.name == o.name)
+        return next((known.rows["partition"][known.flags != UNLANDED] for known in listed), NO_NUMBERS)
 
 
 def purged_rows(state: JournalState, e: Purged) -> Rows:

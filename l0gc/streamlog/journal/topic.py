@@ -13,7 +13,7 @@ import numpy as np
 
 from l0gc.errors import ProtocolError
 from l0gc.formatting import Outcome
-from l0gc.keys import PartitionId, level_one
+from l0gc.keys import PartitionId, level_one, level_one_shared
 from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.row_list import L1Sums, RowList
 from l0gc.streamlog.journal.rows import (
@@ -22,11 +22,15 @@ from l0gc.streamlog.journal.rows import (
     NUMBER,
     Rows,
     distinct,
+    in_order,
     name_text,
     places,
     unpack,
 )
+from l0gc.streamlog.journal.shared import SharedObject
 
+STAMPED: Final = -1
+"""In place of a block's time: the block itself holds the timestamp and the epoch of each record."""
 _NO_NUMBERS: Final = np.empty(0, NUMBER)
 _NO_OFFSETS: Final = np.empty(0, np.int64)
 
@@ -34,7 +38,8 @@ _NO_OFFSETS: Final = np.empty(0, np.int64)
 class Block(NamedTuple):
     """The place of a block in its L0 object, its CRC32C, and its unpacked size.
 
-    `time_ms` is the log's time at which its records landed: their timestamp.
+    `time_ms` is the log's time at which its records landed: their timestamp; `STAMPED` in a shared L1 object, whose blocks
+    hold the timestamp and the epoch of each record.
     """
 
     start: int
@@ -84,6 +89,10 @@ def l1_key(p: PartitionId, file: L1File) -> str:
     return level_one(p, file.epoch, file.base_offset, file.last_offset, file.name)
 
 
+def shared_key(topic: str, revision: int, journal: int, o: SharedObject) -> str:
+    return level_one_shared(topic, revision, journal, o.epoch, name_text(o.name))
+
+
 @dataclass(frozen=True, slots=True)
 class Hole(Outcome):
     """The records of a partition that were given up, from `first_offset` to `last_offset`; `key` is the L1 object's."""
@@ -123,6 +132,7 @@ class TopicTotals:
 
     `lost_records` are the given-up records in `holes`, including those below a log start; `records` includes them.
     `misfits` counts all records that did not fit the value schema when they were lifted, including expired ones.
+    `dead_bytes` of `l1_bytes` are those of shared L1 objects that no partition lists any more.
     """
 
     partitions: int = 0
@@ -133,6 +143,7 @@ class TopicTotals:
     holes: int = 0
     lost_records: int = 0
     misfits: int = 0
+    dead_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +198,7 @@ class TopicState:
     log_start: Rows = field(default_factory=_NO_OFFSETS.copy)
     objects: list[UnreconciledObject] = field(default_factory=list)
     listed: RowList | L1Sums = field(default_factory=RowList)
+    shared: tuple[SharedObject, ...] = ()
     misfits: int = 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -208,12 +220,17 @@ class TopicState:
         return int(self.next_offsets.sum())
 
     def totals(self) -> TopicTotals:
+        sums = self.listed.sums
         return TopicTotals(
             len(self.partitions),
             int((self.next_offsets - self.log_start).sum()),
             int((self.next_offsets - 1 - self.reconciled).sum()),
-            *self.listed.sums,
+            sums.objects + len(self.shared),
+            sums.bytes + sum(o.bytes for o in self.shared),
+            sums.holes,
+            sums.lost_records,
             self.misfits,
+            sum(o.dead_bytes() for o in self.shared),
         )
 
     def extents(self, partition: int) -> list[Extent]:
@@ -260,6 +277,23 @@ class TopicState:
     def files(self, partition: int, start: int = 0) -> list[L1File]:
         """Return the same as objects."""
         return [l1_file(row) for row in self.l1_of(partition, start)]
+
+    def shared_objects(self, topic: str, journal: int) -> list[UnreconciledObject]:
+        """Return the shared L1 objects, oldest first, in the form of L0 objects: each with its rows that are named."""
+        return [
+            UnreconciledObject(
+                shared_key(topic, self.revision, journal, o), o.epoch, -1, STAMPED, 0, o.blocks, o.extents()
+            )
+            for o in self.shared
+        ]
+
+    def all_rows(self) -> Rows:
+        """Return all that the partitions list, their own L1 objects and their rows of shared ones, as rows of `L1_ROW` by
+        partition and offset. The bytes of a shared object's row are about its share.
+        """
+        if not self.shared:
+            return self.l1
+        return in_order(np.concatenate([self.l1, *(o.listed() for o in self.shared)]))
 
     def lowest_epochs(self, first: int, count: int, ceiling: int) -> Rows:
         """Return, for `count` partitions from `first` on, the lowest epoch of an unreconciled extent, at most `ceiling`."""

@@ -18,6 +18,7 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import Edit, EditedTopic, Kind
 from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
 from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.journal.topic import TopicState
 
 
@@ -47,14 +48,22 @@ class Editor:
         return {known.revision: known for known in self.handle.topics(self.topics.values())}
 
     def land(
-        self, kind: Kind, epoch: int, changes: Iterable[tuple[int, Mapping[str, Rows]]], *, dry_run: bool = False
+        self,
+        kind: Kind,
+        epoch: int,
+        changes: Iterable[tuple[int, Mapping[str, Rows]]],
+        *,
+        shared: Mapping[int, Sequence[SharedObject]] = {},
+        dry_run: bool = False,
     ) -> LandedEdit:
-        """Land the columns of some partitions' changes, given with their topics' revisions, as one edit."""
+        """Land the columns of some partitions' changes, given with their topics' revisions, as one edit, and the shared
+        objects of these topics.
+        """
         of_topic: dict[int, list[Mapping[str, Rows]]] = {}
         for revision, columns in changes:
             of_topic.setdefault(revision, []).append(columns)
         topics = [
-            EditedTopic.of(revision, self.topics[revision].topic_id, **_joined(some))
+            EditedTopic.of(revision, self.topics[revision].topic_id, shared.get(revision, ()), **_joined(some))
             for revision, some in sorted(of_topic.items())
         ]
         return self.handle.land(Edit(kind, epoch, topics), dry_run=dry_run) if topics else LandedEdit()

@@ -83,7 +83,7 @@ def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int) ->
     """
     if retention.ms == UNLIMITED and retention.bytes == UNLIMITED:
         return np.empty(0, NUMBER), np.empty(0, OFFSET)
-    return _prefixes(topic.l1, retention, now_ms)
+    return _prefixes(topic.all_rows(), retention, now_ms)
 
 
 def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows]:

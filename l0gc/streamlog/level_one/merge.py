@@ -1,4 +1,4 @@
-"""A merge run: small consecutive L1 objects of a partition become one.
+"""A merge run: shared L1 objects are drained, and small consecutive L1 objects of a partition become one.
 
 What makes it safe: nothing is deleted here. A merged object is durable, and checked against what it replaces
 (`rewrite.py`), before an entry lists it instead. That entry lands only if the journal lists every replaced object where
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
@@ -29,8 +30,9 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import Rows
+from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.merge_plan import MergeGroup, MergeRule, merges_of
+from l0gc.streamlog.level_one.merge_plan import Drain, MergeGroup, MergeRule, drains_of, merges_of
 from l0gc.streamlog.level_one.plan import Window, few_at_once, judged, windows_of, writers_of
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -50,7 +52,7 @@ uses all cores (`rewrite.py`). A merge that is being copied holds up to about 10
 
 
 DEFAULT_RULE: Final = MergeRule()
-_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions")
+_MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions", "drained")
 _COUNTED: Final = (*_MERGED, "lost", "errors")
 """The fields that add up over journals and workers."""
 
@@ -62,7 +64,8 @@ class MergeResult(Outcome):
     Attributes:
         merged: `objects_before`: L1 objects that merges replaced. `objects_after`: the new ones. `records`: how many these
             hold. `bytes`: their size; a dry run gives the size of the replaced objects, its upper limit. `bytes_read`: the
-            size of the replaced objects. `partitions`: the number of partitions.
+            size of the replaced objects. `partitions`: the number of partitions. `drained`: how many of the records were in
+            shared objects before.
         lost: Merges that were given up, because another merge, an expiry or the deletion of the topic had changed the
             objects. Not an error. No journal names the written objects; [vacuum](#l0gc-vacuum) removes them.
         errors: What was left as it is, and why: journals that cannot be read, L1 objects that are missing or
@@ -79,6 +82,7 @@ class MergeResult(Outcome):
     bytes: int = 0
     bytes_read: int = 0
     partitions: int = 0
+    drained: int = 0
     lost: int = 0
     errors: list[str] = field(default_factory=list)
     engine: str = LOCAL
@@ -96,10 +100,14 @@ class MergeResult(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A worker's part of a journal: partitions number `number` of `of`. `rules` are by revision."""
+    """A worker's part of a journal: partitions number `number` of `of`. `rules` are by revision, and `tables` the revisions
+    of topics with a table; the time is that of the plan.
+    """
 
     window: Window
     rules: dict[int, MergeRule]
+    tables: frozenset[int] = frozenset()
+    now_ms: int = 0
     number: int = 0
     of: int = 1
 
@@ -110,9 +118,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """The planned merges, as sums for each journal; `total` adds them up, and its `bytes` are those to read."""
+    """The planned merges, as sums for each journal, and the drains before them, by journal. `total` adds them up, and its
+    `bytes` are those to read.
+    """
 
     journals: list[tuple[Share, MergeResult]]
+    drains: dict[int, list[Drain]] = field(default_factory=dict)
     total: MergeResult = field(default_factory=MergeResult)
 
 
@@ -121,7 +132,7 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
 
     The journals are read here, a few at a time, and forgotten; nothing else is.
     """
-    shares = _whole_journals(cluster.controller.snapshot(), None, rule)
+    shares = _whole_journals(cluster, cluster.controller.snapshot(), None, rule)
     return any(few_at_once(cluster, lambda share: _ShareMerge(cluster, share).is_due(), shares))
 
 
@@ -131,19 +142,25 @@ def merge_basis(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int | None:
     """
     found: list[tuple[object, ...]] = []
     with suppress(L0gcError):
-        for share in _whole_journals(cluster.controller.replica.state, None, rule):
+        for share in _whole_journals(cluster, cluster.controller.replica.state, None, rule):
             topics = cluster.journal(share.window.journal).head.topics
             for revision, of_topic in sorted(share.rules.items()):
                 if (known := topics.get(revision)) is not None:
-                    found.append((revision, astuple(of_topic), known.listed.sums, int(known.reconciled.sum())))
+                    sums = known.listed.sums, int(known.reconciled.sum())
+                    drains = any(drains_of(known, share.now_ms, has_table=revision in share.tables))
+                    found.append((revision, astuple(of_topic), *sums, drains))
         return zlib.crc32(msgspec.msgpack.encode(found))
     return None
 
 
-def _whole_journals(state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
+def _whole_journals(cluster: Handles, state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
     """Return one share for each journal with all that it has. Raises `NotFoundError`."""
+    now_ms = cluster.controller.replica.as_of_ms or 0
     rules = {t.revision: rule.within(state.retention(t)) for t in state.topics.values()}
-    return [Share(w, {revision: rules[revision] for revision in w.topics}) for w in windows_of(state, topic)]
+    tables = frozenset(table.revision for table in state.tables.values())
+    return [
+        Share(w, {revision: rules[revision] for revision in w.topics}, tables, now_ms) for w in windows_of(state, topic)
+    ]
 
 
 def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> MergePlan:
@@ -156,13 +173,16 @@ def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEF
     """
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
-    shares = _whole_journals(cluster.controller.snapshot(), topic, rule)
+    shares = _whole_journals(cluster, cluster.controller.snapshot(), topic, rule)
     shares = [s for s in shares if judged([s.window], unread)]
-    found = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).run(dry_run=True), shares)
-    plan = MergePlan(list(zip(shares, found, strict=True)))
+    found = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).plan(), shares)
+    plan = MergePlan([(share, result) for share, (result, _) in zip(shares, found, strict=True)])
     plan.total.errors += unread.values()
-    for result in found:
+    for share, (result, drains) in zip(shares, found, strict=True):
         plan.total.add(result, *_COUNTED)
+        plan.drains.update({share.window.journal: drains} if drains else {})
+        for d in drains:
+            plan.total.add(_of_drain(d), *_MERGED)
     plan.total.seconds = cluster.runtime.clock.monotonic() - began
     return plan
 
@@ -171,6 +191,12 @@ def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> M
     """Merge what was planned and still exists. Raises `StoreError`; finished merges stay committed."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
+    if plan.drains:
+        from l0gc.streamlog.level_one.drain import drain
+
+        workers.say("draining shared L1 objects", done=0, total=plan.total.bytes_read)
+        for done in drain(cluster, plan.drains, workers):
+            result.add(done, *_COUNTED)
     slots = max(LOCAL_SLOTS, cluster.parallel.cores) if workers.engine == LOCAL else workers.slots
     shares = [share for whole, planned in plan.journals for share in _cut(whole, planned, slots)]
     for at in range(0, len(shares), slots):
@@ -190,12 +216,17 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
     return (replace(whole, number=number, of=of) for number in range(of))
 
 
+def _of_drain(d: Drain) -> MergeResult:
+    """Return what a drain comes to, as far as that is known before it."""
+    return MergeResult(d.objects, d.partitions, d.records, d.bytes, d.bytes, d.partitions, d.records)
+
+
 # -- what a worker does -------------------------------------------------------------------------------------------------
 
 
 def _merge_share(cluster: Handles, share: Share) -> MergeResult:
     """Merge a share."""
-    return _ShareMerge(cluster, share).run(dry_run=False)
+    return _ShareMerge(cluster, share).run()
 
 
 class _ShareMerge(Editor):
@@ -206,29 +237,41 @@ class _ShareMerge(Editor):
         super().__init__(cluster.passing_journal(share.window.journal), share.window.topics, self._result.errors)
         self._partitions: set[tuple[int, int]] = set()
 
-    def run(self, *, dry_run: bool) -> MergeResult:
-        """Count, or do, the merges of the share, round by round."""
+    def run(self) -> MergeResult:
+        """Do the merges of the share, round by round."""
         with self.alone():
-            if dry_run:
-                for m in self._merges():
-                    self._count(m, m.bytes)
-            else:
-                self._merge_all()
+            self._merge_all()
         self._result.partitions = len(self._partitions)
         return self._result
+
+    def plan(self) -> tuple[MergeResult, list[Drain]]:
+        """Count the merges of the share, and return its drains."""
+        drains: list[Drain] = []
+        with self.alone():
+            states = self.states()
+            drains += self._drains(states)
+            for m in self._merges(states):
+                self._count(m, m.bytes)
+        self._result.partitions = len(self._partitions)
+        return self._result, drains
 
     def is_due(self) -> bool:
         found = False
         with self.alone():
-            found = any(True for _ in self._merges())
+            states = self.states()
+            found = any(True for _ in chain(self._drains(states), self._merges(states)))
         return found or bool(self.errors)
+
+    def _drains(self, states: Mapping[int, TopicState]) -> Iterator[Drain]:
+        for revision, topic in states.items():
+            yield from drains_of(topic, self._share.now_ms, has_table=revision in self._share.tables)
 
     def _merge_all(self) -> None:
         # With Arrow, which asking whether a merge is due does without.
         from l0gc.streamlog.level_one.rewrite import rewrite
 
         c = self._cluster
-        found = self._merges()
+        found = self._merges(self.states())
         for merges in grouped(found, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
             epoch = c.controller.snapshot().epoch
             written = rewrite(c.store, merges, self.topics, epoch, c.runtime, c.parallel)
@@ -242,8 +285,8 @@ class _ShareMerge(Editor):
         self._result.bytes += written
         self._result.bytes_read += m.bytes
 
-    def _merges(self) -> Iterator[MergeGroup]:
-        for revision, topic in self.states().items():
+    def _merges(self, states: Mapping[int, TopicState]) -> Iterator[MergeGroup]:
+        for revision, topic in states.items():
             mine = functools.partial(self._share.has, revision)
             yield from merges_of(topic, self._share.rules[revision], mine)
 

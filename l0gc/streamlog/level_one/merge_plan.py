@@ -1,4 +1,4 @@
-"""Chooses which L1 objects a merge joins (pure).
+"""Chooses which L1 objects a merge joins, and when it drains shared ones (pure).
 
 A run consists of consecutive objects of one partition, each below half of the target size. A run that a larger object ends
 is complete, and is merged once. The run at a partition's end grows with each reconcile, and is merged by size. It may have
@@ -9,12 +9,17 @@ each time its object's contents double.
 Retention deletes whole objects, so records that expire soon must not share one with records that stay long. With retention
 by time, only objects of the same quarter of the retention are merged; with retention by size, the target is at most a
 quarter of it.
+
+A topic's shared objects in a journal are drained together, each partition's rows into objects of its own, once a partition
+has so many rows that its readers would open many objects, once the oldest is a day old, which bounds the space of rows that
+have left, or once the topic has a table. So a record is written once more, and then merged by size like all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -35,6 +40,12 @@ _PARTS: Final = 4
 """The least number of objects that hold what a retention keeps."""
 _TIMES: Final = 2
 """An object is merged with what follows it unless that is smaller by more than this factor."""
+DRAINED_ROWS: Final = 32
+"""The most rows that a partition has in shared objects before they are drained."""
+DRAINED_AGE_MS: Final = 86_400_000
+"""The age of a topic's oldest shared object at which they are drained."""
+_DRAIN_BYTES: Final = 256 << 20
+"""About how many stored bytes of shared objects are drained in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +161,11 @@ def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]
 
 
 def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGroup]:
-    # Stretches of time, and what lies between holes, which no object spans (hazard 35).
+    # Stretches of time, and what lies between holes, which no object spans (hazard 35), or between rows of shared objects.
     hole = is_hole(rows)
     number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
-    for part in np.split(rows, np.flatnonzero((number[1:] != number[:-1]) | hole[1:] | hole[:-1]) + 1):
+    apart = (number[1:] != number[:-1]) | hole[1:] | hole[:-1] | (rows["base"][1:] != rows["last"][:-1] + 1)
+    for part in np.split(rows, np.flatnonzero(apart) + 1):
         if not len(part) or is_hole(part[:1]).any():
             continue
         newest = bool(part["last"][-1] == rows["last"][-1])
@@ -169,8 +181,51 @@ def candidates(topic: TopicState, rule: MergeRule) -> Rows:
     small = (rows["bytes"] < rule.enough_bytes) & ~is_hole(rows)
     number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
     ends = rows["partition"][1:] != rows["partition"][:-1]
-    apart = ends | ~small[1:] | ~small[:-1] | (number[1:] != number[:-1])
+    gap = rows["base"][1:] != rows["last"][:-1] + 1
+    apart = ends | gap | ~small[1:] | ~small[:-1] | (number[1:] != number[:-1])
     firsts = np.flatnonzero(np.r_[True, apart][: len(rows)])
     lengths = np.diff(np.r_[firsts, len(rows)])
     grows = np.r_[ends, True][firsts + lengths - 1] if len(rows) else small
     return distinct(rows["partition"][firsts[lengths > np.where(grows, OBJECTS, 1)]])
+
+
+# -- shared objects -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a topic's shared objects hold of the partitions `first` to `end`, end excluded: so many rows, records and bytes
+    of so many partitions.
+
+    `objects` are the shared objects that are counted here: all of them in the first piece of a topic.
+    """
+
+    revision: int
+    first: int
+    end: int
+    objects: int
+    partitions: int
+    records: int
+    bytes: int
+
+
+def drains_of(topic: TopicState, now_ms: int, *, has_table: bool) -> Iterator[Drain]:
+    """Yield the pieces in which a topic's shared objects are to be drained now, by partition."""
+    if not topic.shared:
+        return
+    rows = np.concatenate([o.rows[o.is_named] for o in topic.shared])
+    counts = np.bincount(rows["partition"])
+    aged = now_ms - min(o.time_ms for o in topic.shared) >= DRAINED_AGE_MS
+    if not (has_table or aged or counts.max() >= DRAINED_ROWS):
+        return
+    sizes = np.bincount(rows["partition"], np.concatenate([o.row_bytes()[o.is_named] for o in topic.shared]))
+    records = np.bincount(rows["partition"], rows["records"])
+    pieces = (np.cumsum(sizes) // _DRAIN_BYTES).astype(np.int64)
+    cuts = [0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(sizes)]
+    for n, (first, end) in enumerate(pairwise(cuts)):
+        some = slice(first, end)
+        objects = 0 if n else len(topic.shared)
+        partitions = int(np.count_nonzero(counts[some]))
+        if partitions:
+            sums = int(records[some].sum()), int(sizes[some].sum())
+            yield Drain(topic.revision, first, end, objects, partitions, *sums)

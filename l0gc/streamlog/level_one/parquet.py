@@ -195,13 +195,18 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
     tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
     metadata, tail = read_footer(store, key, size, tail_bytes)
     opened = OpenL1File(wanted, metadata, tail if len(tail) == size else None)
-    at = wanted.file.base_offset
-    for number in range(metadata.num_row_groups):
-        opened.groups.append(RowGroup(number, at, metadata.row_group(number).num_rows))
-        at = opened.groups[-1].end
-    if at != wanted.file.last_offset + 1:
-        raise CorruptObjectError(f"{key} ends at record {at - 1}, not {wanted.file.last_offset}")
+    _add_groups(opened)
     return opened
+
+
+def _add_groups(opened: OpenL1File) -> None:
+    """Locate the row groups. Raises `CorruptObjectError` unless they hold all of the object's records."""
+    file, at = opened.wanted.file, opened.wanted.file.base_offset
+    for number in range(opened.metadata.num_row_groups):
+        opened.groups.append(RowGroup(number, at, opened.metadata.row_group(number).num_rows))
+        at = opened.groups[-1].end
+    if at != file.last_offset + 1:
+        raise CorruptObjectError(f"{opened.wanted.key} ends at record {at - 1}, not {file.last_offset}")
 
 
 def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAST_TAIL) -> tuple[Any, bytes]:
@@ -393,6 +398,16 @@ def decode_fetched(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> 
         return list(decode(now, names))
 
     return read_again(read)
+
+
+def read_body(key: str, body: bytes, file: L1File) -> Iterator[pa.RecordBatch]:
+    """Yield the records of an object that is in memory, checked as if it was read from the store."""
+    wanted = WantedFile(key, file, file.base_offset, file.last_offset + 1)
+    opened = OpenL1File(wanted, pq.read_metadata(pa.BufferReader(body)), body)
+    _add_groups(opened)
+    for group in opened.groups:
+        for _, batch in decode(L1Chunk(opened, [group]), L1_COLUMNS.names):
+            yield batch
 
 
 def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -87,13 +87,16 @@ class JournalPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks."""
+    """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks. `alone` are the revisions of
+    topics whose partitions do not share objects, since a table needs objects of single partitions.
+    """
 
     epoch: int
-    takes: list[Window]
+    takes: Sequence[Window]
     bytes: int
     readers: int
     writers: int
+    alone: frozenset[int] = frozenset()
 
     def reader_of(self, take: Window, before: int) -> int:
         """Return the reader of an object before which the take has `before` bytes."""
@@ -290,13 +293,21 @@ def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = 
     return chosen
 
 
-def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step], cores: int, partitions: int) -> Round:
+def make_round(
+    epoch: int,
+    windows: Sequence[Window],
+    chosen: Mapping[int, Step],
+    cores: int,
+    partitions: int,
+    alone: frozenset[int] = frozenset(),
+) -> Round:
     """Return the round that takes the chosen steps, with as many tasks as are worthwhile.
 
     Args:
         windows: the planned ones.
-        cores: how many tasks run at once. With one, a single reader and writer do everything.
+        cores: how many tasks run at once.
         partitions: how many the topics have, and so the most useful writers.
+        alone: see `Round`.
     """
     takes: list[Window] = []
     total = 0
@@ -305,12 +316,19 @@ def make_round(epoch: int, windows: Sequence[Window], chosen: Mapping[int, Step]
         if step is not None:
             takes.append(replace(w, upto=step.cut, begins=total))
             total += step.bytes
-    if cores == 1:
-        return Round(epoch, takes, total, 1, 1)
     objects = sum(step.objects for step in chosen.values())
-    tasks = max(-(-total // TASK_BYTES), min(cores, -(-total // SMALL_TASK_BYTES)), 1)
+    return Round(epoch, takes, total, *task_counts(total, objects, cores, partitions), alone)
+
+
+def task_counts(size: int, objects: int, cores: int, partitions: int) -> tuple[int, int]:
+    """Return how many readers and writers are worthwhile for so many bytes, objects and partitions. With one core, a single
+    reader and writer do everything.
+    """
+    if cores == 1:
+        return 1, 1
+    tasks = max(-(-size // TASK_BYTES), min(cores, -(-size // SMALL_TASK_BYTES)), 1)
     writers = max(1, min(max(tasks, cores if tasks > 1 else 1), MAX_WRITERS, partitions))
-    return Round(epoch, takes, total, max(1, min(tasks, objects)), writers)
+    return max(1, min(tasks, objects)), writers
 
 
 def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None:

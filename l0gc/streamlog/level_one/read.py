@@ -1,4 +1,4 @@
-"""Turns L0 objects into records in columns: the work of a reconciler's readers.
+"""Turns L0 objects, or shared L1 objects, into records in columns: the work of the readers of a reconcile and of a drain.
 
 Every block is checked against the journal's CRC32C. Records of a damaged or missing one become a `Fault` that names it, and
 everything else continues. Whole blocks are turned into columns at once, so an extent costs no Python object.
@@ -156,6 +156,8 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     at = ends - counts
     if (begins != at).any():
         records = records.take(numbers(np.repeat(begins - at, counts) + np.arange(ends[-1])))
+    if "epoch" in schema.names:  # a shared object has that of each record
+        del columns["epoch"]
     columns = {name: np.repeat(column[order], counts) for name, column in columns.items()}
     columns["partition"] = np.repeat(extents["partition"].astype(np.int64), counts)
     columns["offset"] = np.repeat(extents["base"] - at, counts) + np.arange(ends[-1])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,8 @@ from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.entries import RECONCILE
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import NO_MISFITS, Rows, distinct, in_order
+from l0gc.streamlog.journal.rows import NO_L1_ROWS, NO_MISFITS, Rows, distinct, in_order
+from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.plan import (
     ROUND_BYTES,
@@ -52,8 +53,17 @@ from l0gc.streamlog.level_one.read import StillNeeded, read_rows
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
 from l0gc.watermark.publication import refuse_if_set_back
 
-Files: TypeAlias = tuple[int, int, Rows, Rows]
-"""L1 objects of a topic in a journal: (journal, revision, rows of `L1_ROW`, rows of `MISFITS`)."""
+
+class Files(NamedTuple):
+    """L1 objects of a topic in a journal: rows of `L1_ROW`, and shared ones; `misfits` are rows of `MISFITS`."""
+
+    journal: int
+    revision: int
+    files: Rows
+    misfits: Rows
+    shared: Sequence[SharedObject] = ()
+
+
 _SHOWN: Final = 20
 """The number of causes that are reported for a journal, and of partitions for each; the others are counted."""
 
@@ -144,7 +154,8 @@ def reconcile(
             result.limited = any(p.steps for p in planned.values())
             break
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
-        r = make_round(state.epoch, windows, chosen, workers.cores, partitions)
+        tables = frozenset(table.revision for table in state.tables.values())
+        r = make_round(state.epoch, windows, chosen, workers.cores, partitions, tables)
         for committed in workers.flow(range(len(r.takes)), *Lift(r).stages(workers.slots)):
             result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
             result.count_in(committed.lifted)
@@ -216,6 +227,10 @@ class Lift:
     """The work of a round in four stages; each yields values to the task of the next stage that it names."""
 
     round: Round
+    drains: ClassVar[bool] = False
+
+    def still_needed(self, cluster: Handles) -> StillNeeded:
+        return still_needed(cluster.journal)
 
     def stages(self, slots: int) -> list[Stage]:
         """Return the stages. One task per journal, or for several, hands out the work, and commits it at the end."""
@@ -238,7 +253,7 @@ class Lift:
                 before += o.bytes
 
     def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
-        needed = still_needed(cluster.journal)
+        needed = self.still_needed(cluster)
         for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
             yield writer, row if isinstance(row, Fault) else Packable(row)
 
@@ -246,29 +261,37 @@ class Lift:
         """Yield the L1 objects, durable and not committed, and the task that commits them."""
         number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
-        r = self.round
-        written = write_l1(cluster.store, r.topics(), r.epoch, arriving, cluster.runtime, cluster.parallel)
-        for (journal, revision), files in written.files.items():
-            yield number[journal], (journal, revision, files, written.misfits.get((journal, revision), NO_MISFITS))
-        for fault in written.faults:
-            yield number[fault.journal], fault
+        r, c = self.round, cluster
+        written = write_l1(
+            c.store, r.topics(), r.epoch, arriving, c.runtime, c.parallel, alone=r.alone, drains=self.drains
+        )
+        yield from handed_on(written, number)
 
-    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[ReconcileResult]:
+    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Outcome]:
         yield from commit_round(cluster, self.round, gathered(found)).values()
 
 
+def handed_on(written: WrittenL1, number: Mapping[int, int]) -> Iterator[tuple[int, Files | Fault]]:
+    """Yield what a writer has written, with the task that commits it, given by journal."""
+    for journal, revision in written.files | written.shared:
+        at = journal, revision
+        rows = written.files.get(at, NO_L1_ROWS), written.misfits.get(at, NO_MISFITS)
+        yield number[journal], Files(*at, *rows, written.shared.get(at, ()))
+    for fault in written.faults:
+        yield number[fault.journal], fault
+
+
 def gathered(found: Iterable[Files | Fault]) -> WrittenL1:
-    parts: dict[tuple[int, int], list[Rows]] = {}
-    faults: list[Fault] = []
-    misfits: dict[tuple[int, int], list[Rows]] = {}
+    written = WrittenL1()
     for what in found:
         if isinstance(what, Fault):
-            faults.append(what)
-        else:
-            parts.setdefault(what[:2], []).append(what[2])
-            misfits.setdefault(what[:2], []).append(what[3])
-    files, counts = ({topic: np.concatenate(rows) for topic, rows in some.items()} for some in (parts, misfits))
-    return WrittenL1(files, faults, counts)
+            written.faults.append(what)
+            continue
+        at = what.journal, what.revision
+        written.files[at] = np.concatenate([written.files.get(at, NO_L1_ROWS), what.files])
+        written.misfits[at] = np.concatenate([written.misfits.get(at, NO_MISFITS), what.misfits])
+        written.shared.setdefault(at, []).extend(what.shared)
+    return written
 
 
 def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
@@ -284,9 +307,10 @@ def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, Re
             {revision: rows for (of, revision), rows in some.items() if of == journal}
             for some in (written.files, written.misfits)
         )
+        shared = {revision: objects for (of, revision), objects in written.shared.items() if of == journal}
         faults = [f for f in written.faults if f.journal == journal]
-        if files or faults:
-            done[journal] = Commit(cluster, take, r.epoch).run(files, faults, misfits)
+        if files or shared or faults:
+            done[journal] = Commit(cluster, take, r.epoch).run(files, faults, misfits, shared)
     return done
 
 
@@ -301,7 +325,11 @@ class Commit(Editor):
         super().__init__(cluster.journal(window.journal), window.topics, self._result.errors)
 
     def run(
-        self, files: Mapping[int, Rows], faults: Sequence[Fault] = (), misfits: Mapping[int, Rows] = {}
+        self,
+        files: Mapping[int, Rows],
+        faults: Sequence[Fault] = (),
+        misfits: Mapping[int, Rows] = {},
+        shared: Mapping[int, Sequence[SharedObject]] = {},
     ) -> ReconcileResult:
         """Commit L1 objects. What goes wrong in this journal alone is in the result's errors.
 
@@ -309,19 +337,21 @@ class Commit(Editor):
             files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
             faults: what could not be lifted; it is reported unless another reconciler has lifted it.
             misfits: rows of `MISFITS` of each topic, by revision; the state counts them with what they are of.
+            shared: the shared objects of each topic, by revision; all durable.
 
         Raises:
             StoreError: the store does not answer, or refuses access.
         """
         with self.alone():
-            ordered = {r: in_order(rows) for r, rows in sorted(files.items()) if len(rows)}
+            revisions = sorted(r for r in {**files, **shared} if len(files.get(r, ())) or shared.get(r))
+            ordered = {r: in_order(files.get(r, NO_L1_ROWS)) for r in revisions}
             self.handle.catch_up()
             counts = {r: np.sort(misfits.get(r, NO_MISFITS), order="partition") for r in ordered}
             changes = [(r, {"added": rows, "misfits": counts[r]}) for r, rows in ordered.items()]
-            landed = self.land(RECONCILE, self._epoch, changes)
+            landed = self.land(RECONCILE, self._epoch, changes, shared=shared)
             for revision, rows in ordered.items():
                 refused = {p: why for (r, p), why in landed.refused.items() if r == revision}
-                self._count(revision, rows, counts[revision], refused)
+                self._count(revision, rows, shared.get(revision, ()), counts[revision], refused)
             with self.handle.replica.lock:
                 left = [f for f in (still_there(self.handle.state, f) for f in faults) if f is not None]
             self._report(left)
@@ -329,17 +359,29 @@ class Commit(Editor):
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
-    def _count(self, revision: int, rows: Rows, misfits: Rows, refused: Mapping[int, str]) -> None:
+    def _count(
+        self,
+        revision: int,
+        files: Rows,
+        shared: Sequence[SharedObject],
+        misfits: Rows,
+        refused: Mapping[int, str],
+    ) -> None:
         """Add up what landed, now or at an earlier try, and report what still waits because vacuum has fenced it off."""
+        rows = np.concatenate([files, *(o.listed() for o in shared)])
         mine = rows[np.isin(rows["partition"], list(refused))]
         with self.handle.replica.lock:  # one object proves that an earlier try landed
             landed = set(mine["partition"][self.handle.state.has_named(revision, mine)].tolist())
+            for o in shared if len(mine) else ():
+                landed |= set(self.handle.state.has_landed(revision, o).tolist()) & refused.keys()
         counted = rows[~np.isin(rows["partition"], list(refused.keys() - landed))]
         if len(counted):
             self._result.count_in({revision: distinct(counted["partition"])})
         self._result.records += int((counted["last"] - counted["base"] + 1).sum())
-        self._result.l1_objects += len(counted)
-        self._result.bytes += int(counted["bytes"].sum())
+        named = [o.as_row() for o in shared if np.isin(o.partitions, counted["partition"]).any()]
+        objects = np.concatenate([files[np.isin(files["partition"], counted["partition"])], *named])
+        self._result.l1_objects += len(objects)
+        self._result.bytes += int(objects["bytes"].sum())
         self._result.misfits += int(misfits["records"][np.isin(misfits["partition"], counted["partition"])].sum())
         rest = mine[~np.isin(mine["partition"], list(landed))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
@@ -365,13 +407,13 @@ class Commit(Editor):
                 giving_up = topic.how_to_give_up(int(f.partitions[0]), int(f.bases[0]))
             way = f"; without a copy, give its records up: {giving_up}" if giving_up and not f.may_return else ""
             ways.setdefault(f.message, way)
-        sentences = [f"{text}; it holds {_listed(names)}{ways[text]}" for text, names in sorted(held.items())]
+        sentences = [f"{text}; it holds {named_partitions(names)}{ways[text]}" for text, names in sorted(held.items())]
         self.errors += sentences[:_SHOWN]
         if len(sentences) > _SHOWN:
             self.errors.append(f"and {len(sentences) - _SHOWN} more of that kind in journal {self.handle.journal}")
 
 
-def _listed(names: Sequence[str]) -> str:
+def named_partitions(names: Sequence[str]) -> str:
     """Return some names, and the number of the others."""
     if len(names) <= _SHOWN:
         return ", ".join(names)

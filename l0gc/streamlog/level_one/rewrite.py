@@ -10,32 +10,28 @@ values.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 import l0gc
-from l0gc import columns
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, UnsupportedFormatError
 from l0gc.keys import PartitionId
 from l0gc.runtime import Runtime, temporary_folder
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel, grouped
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, headers_of
 from l0gc.streamlog.journal.rows import L1_ROW, NO_L1_ROWS, Rows
 from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
+from l0gc.streamlog.level_one.hashes import Hashes
 from l0gc.streamlog.level_one.merge_plan import MergeGroup
 from l0gc.streamlog.level_one.parquet import (
     L1_COLUMNS,
     L1_FILE,
-    L1_SCHEMA,
     OpenL1File,
     WantedFile,
     is_typed,
@@ -63,51 +59,6 @@ class RewriteResult:
     merge: MergeGroup
     row: Rows = field(default_factory=NO_L1_ROWS.copy)
     error: L0gcError | None = None
-
-
-class Hashes:
-    """One hash for each column over all added rows, however they were cut into batches. An absent optional column has the
-    hash of one that is null.
-    """
-
-    def __init__(self) -> None:
-        self._of: dict[str, Any] = {}
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        for name in L1_SCHEMA.names:
-            column = batch.column(name)
-            if pa.types.is_binary(column.type):
-                self._add_bytes(name, column)
-            else:
-                self._update(name, columns.raw(column))
-        for name in OPTIONAL.names:
-            if name in batch.schema.names:
-                self._add_optional(name, batch.filter(batch.column(name).is_valid()))
-
-    def _add_optional(self, name: str, batch: pa.RecordBatch) -> None:
-        """Add the values that are present, with the offsets of their records."""
-        if not batch.num_rows:
-            return
-        column = batch.column(name)
-        self._update(f"{name} offsets", columns.raw(batch.column("offset")))
-        if name == "create_time":
-            self._update(name, columns.raw(column))
-            return
-        counts, keys, values = headers_of(column)
-        self._update(f"{name} counts", counts)
-        self._add_bytes(f"{name} keys", keys)
-        self._add_bytes(f"{name} values", values)
-
-    def _add_bytes(self, name: str, column: pa.Array) -> None:
-        lengths, content = columns.uncut(column)
-        self._update(name, content)
-        self._update(f"{name} lengths", lengths)
-
-    def _update(self, name: str, content: Any) -> None:
-        self._of.setdefault(name, hashlib.blake2b(digest_size=16)).update(content)
-
-    def digest(self) -> dict[str, bytes]:
-        return {name: h.digest() for name, h in self._of.items()}
 
 
 def rewrite(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +30,22 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD
 from l0gc.streamlog.ingest.headers_and_times import OPTIONAL, column_of, header_bytes, level, with_optional
-from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, MISFITS, NUMBER, Rows, distinct, name_bytes
-from l0gc.streamlog.level_one.parquet import KEY_METADATA, L1_FILE, L1_SCHEMA, PARTITION, SCHEMA_METADATA, seal_footer
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, MISFITS, NUMBER, Rows, distinct, in_order, name_bytes
+from l0gc.streamlog.journal.shared import SharedObject
+from l0gc.streamlog.journal.topic import l1_file, shared_key
+from l0gc.streamlog.level_one.hashes import Hashes
+from l0gc.streamlog.level_one.parquet import (
+    KEY_METADATA,
+    L1_FILE,
+    L1_SCHEMA,
+    PARTITION,
+    SCHEMA_METADATA,
+    read_body,
+    seal_footer,
+)
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
+from l0gc.streamlog.level_one.share import MOST_BYTES, MOST_PARTITIONS, shared_object, which_share
 from l0gc.streamlog.level_one.values import ValueParser, parser_of
 
 FILE_BYTES: Final = 128 << 20
@@ -46,6 +58,8 @@ _TOGETHER: Final = 4
 """The row groups that are written at once. An L1 object of fewer is made in memory, others on local disk."""
 _TASK_BYTES: Final = 4 << 20
 """The bytes of small partitions' records that are written one after another, on one core."""
+_SHARED: Final = frozenset({"timestamp", "key", "value", "epoch", *OPTIONAL.names})
+"""The columns of the records of a shared object."""
 _OF_HEADERS: Final = ("headers.list.element.key", "headers.list.element.value")
 _PARQUET: Final[Mapping[str, Any]] = {
     # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
@@ -88,14 +102,31 @@ _PIECE: Final = np.dtype(
 
 @dataclass(slots=True)
 class WrittenL1:
-    """A writer's objects: rows of `L1_ROW` by (journal, revision), in order of partition and offset; all durable.
+    """A writer's objects, all durable, by (journal, revision).
 
-    `misfits`, in the same way, are rows of `MISFITS` for the records whose values do not fit their topic's schema.
+    Attributes:
+        files: rows of `L1_ROW`, in order of partition and offset.
+        faults: what could not be written, and why.
+        misfits: rows of `MISFITS` for the records whose values do not fit their topic's schema, in order of partition.
+        shared: shared objects.
     """
 
     files: dict[tuple[int, int], Rows] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     misfits: dict[tuple[int, int], Rows] = field(default_factory=dict)
+    shared: dict[tuple[int, int], list[SharedObject]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What a task has written of one topic in one journal; `small` are the keys and contents of objects to upload."""
+
+    topic: tuple[int, int]
+    small: list[tuple[str, bytes]] = field(default_factory=list)
+    files: list[tuple[object, ...]] = field(default_factory=list)
+    shared: list[SharedObject] = field(default_factory=list)
+    misfits: list[tuple[int, int]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
 
 def write_l1(
@@ -106,52 +137,175 @@ def write_l1(
     runtime: Runtime,
     parallel: Parallel,
     held_bytes: int = HELD_BYTES,
+    *,
+    alone: Container[int] = (),
+    drains: bool = False,
 ) -> WrittenL1:
-    """Write the records that all readers' `read_rows` sent to this writer as L1 objects. Raises `StoreError`."""
+    """Write the records that all readers' `read_rows` sent to this writer as L1 objects.
+
+    Args:
+        alone: the revisions of topics whose partitions do not share objects.
+        drains: the records come from shared objects. Then no partition shares, each run of consecutive records gets objects
+            of its own, and these are read back before they are uploaded.
+
+    Raises:
+        StoreError: the store does not answer, or refuses access.
+        CorruptObjectError: a partition's records are not consecutive.
+    """
     with temporary_folder("l1") as directory, _BatchStore(directory, held_bytes) as held:
         faults: list[Fault] = []
-        pieces: list[Rows] = []
+        arrived = [np.empty(0, _PIECE)]
         for found in arriving:
             if isinstance(found, Fault):
                 faults.append(found)
             elif found.num_rows:
-                pieces.append(pieces_of(found, held.add(found)))
-        files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
-        limits, batches, widths = _limits(faults), held.all(), np.array(held.widths)
-        misfits: dict[tuple[int, int], list[tuple[int, int]]] = {}
-
-        def write(partitions: Sequence[Rows]) -> list[tuple[L1Writer, str | None]]:
-            done = []
-            for mine in partitions:
-                _, revision, partition, base = (int(v) for v in mine[0].tolist()[:4])
-                topic = topics[revision]
-                writer = L1Writer(
-                    topic.id(partition), epoch, base, runtime, directory, store, FILE_BYTES, topic.value_schema
-                )
-                gap = _write_partition(writer, batches, widths, mine, limits.get((revision, partition)))
-                writer.finish()
-                done.append((writer, gap))
-            return done
+                arrived.append(pieces_of(found, held.add(found)))
+        batches = held.all()
+        work = _Work(
+            store, topics, epoch, runtime, directory, batches, np.array(held.widths), _limits(faults),
+            topics.keys() if drains else alone, drains,
+        )  # fmt: skip
+        done: list[_Written] = []
 
         def small_objects() -> Iterator[tuple[str, bytes]]:
-            def weigh(of_partition: Rows) -> int:
-                return int((of_partition["records"] * widths[of_partition["batch"]]).sum())
-
-            groups = [*grouped(_partitions(pieces), (weigh, _TASK_BYTES))]
-            for partitions, done in zip(groups, parallel.compute_ahead(write, groups), strict=True):
-                for mine, (writer, gap) in zip(partitions, done, strict=True):
-                    journal, revision, partition = (int(v) for v in mine[0].tolist()[:3])
-                    if gap is not None:
-                        of = np.array([partition], NUMBER), np.array([writer.next], np.int64)
-                        faults.append(Fault(journal, revision, gap, *of))
-                    files.setdefault((journal, revision), []).extend(writer.files)
-                    if writer.misfits:
-                        misfits.setdefault((journal, revision), []).append((partition, writer.misfits))
-                    yield from writer.small
+            for some in parallel.compute_ahead(work.run, work.tasks(np.concatenate(arrived))):
+                for written in some:
+                    yield from written.small
+                    written.small = []
+                    done.append(written)
 
         put_small(store, small_objects(), parallel)
-    rows = {topic: np.array(found, L1_ROW) for topic, found in files.items() if found}
-    return WrittenL1(rows, faults, {topic: np.array(found, MISFITS) for topic, found in misfits.items()})
+    return _joined(done, faults)
+
+
+class _Task(NamedTuple):
+    """Pieces of some partitions of a topic in one journal, in order, which share an object or do not."""
+
+    pieces: Rows
+    shares: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work of one writer, which its tasks do on all cores; see `write_l1`."""
+
+    store: ObjectStore
+    topics: Mapping[int, Topic]
+    epoch: int
+    runtime: Runtime
+    directory: Path
+    batches: Sequence[pa.RecordBatch]
+    widths: Rows
+    limits: Mapping[tuple[int, int], int]
+    alone: Container[int]
+    drains: bool
+
+    def tasks(self, pieces: Rows) -> Iterator[_Task]:
+        if not len(pieces):
+            return
+        found = pieces[np.lexsort((pieces["base"], pieces["partition"], pieces["revision"]))]
+        changes = (found[name][1:] != found[name][:-1] for name in ("revision", "partition"))
+        firsts = np.flatnonzero(np.r_[True, np.logical_or(*changes)])
+        weights = np.add.reduceat(found["records"] * self.widths[found["batch"]], firsts).astype(np.int64)
+        journals, revisions = found["journal"][firsts], found["revision"][firsts]
+        shares = which_share(journals, revisions, weights, self.alone)
+        ends = np.r_[firsts[1:], len(found)]
+        for together, most in ((True, (MOST_BYTES, MOST_PARTITIONS)), (False, (_TASK_BYTES, len(firsts)))):
+            limits = (lambda n: int(weights[n]), most[0]), (lambda _: 1, most[1])
+            kind = np.flatnonzero(shares == together).tolist()
+            for _, some in groupby(kind, lambda n: (journals[n], revisions[n])):
+                for group in grouped(some, *limits):
+                    yield _Task(np.concatenate([found[firsts[n] : ends[n]] for n in group]), together)
+
+    def run(self, task: _Task) -> list[_Written]:
+        return [self._together(task.pieces)] if task.shares else [*map(self._alone, _partitions(task.pieces))]
+
+    def _written(self, pieces: Rows) -> tuple[Topic, _Written]:
+        journal, revision = int(pieces["journal"][0]), int(pieces["revision"][0])
+        return self.topics[revision], _Written((journal, revision))
+
+    def _alone(self, pieces: Rows) -> _Written:
+        """Write the objects of a partition."""
+        topic, written = self._written(pieces)
+        p = topic.id(int(pieces["partition"][0]))
+        limit = self.limits.get((p.revision, p.partition))
+        if self.drains:
+            runs = list(_runs(pieces, limit))
+        else:
+            run, gap = _consecutive(pieces, limit)
+            runs = [run] if len(run) else []
+            written.faults += [] if gap is None else [gap.of(p, written.topic[0])]
+        for run in runs:
+            writer = L1Writer(
+                p, self.epoch, int(run["base"][0]), self.runtime, self.directory, self.store, FILE_BYTES,
+                topic.value_schema, checks=self.drains,
+            )  # fmt: skip
+            for _, _, _, _, records, batch, row in run.tolist():
+                writer.write(self.batches[batch].slice(row, records), self.widths[batch])
+            try:
+                writer.finish()
+            except CorruptObjectError as e:
+                if not self.drains:
+                    raise
+                at = np.array([p.partition], NUMBER), run["base"][:1]
+                written.faults.append(Fault(written.topic[0], p.revision, str(e), *at))
+                continue
+            written.small += writer.small
+            written.files += writer.files
+            written.misfits += [(p.partition, writer.misfits)] if writer.misfits else []
+        return written
+
+    def _together(self, pieces: Rows) -> _Written:
+        """Pack the records of many partitions into a shared object."""
+        topic, written = self._written(pieces)
+        pieces, gaps = self._all_consecutive(pieces)
+        written.faults += [gap.of(topic.id(partition), written.topic[0]) for partition, gap in gaps]
+        if not len(pieces):
+            return written
+        firsts = np.flatnonzero(np.r_[True, pieces["partition"][1:] != pieces["partition"][:-1]])
+        partitions, counts = pieces["partition"][firsts], np.add.reduceat(pieces["records"], firsts)
+        records = _gathered(self.batches, pieces)
+        name = self.runtime.new_id()
+        o, body = shared_object(records, partitions, pieces["base"][firsts], counts, self.epoch, name)
+        written.shared.append(o)
+        written.small.append((shared_key(topic.name, topic.revision, written.topic[0], o), body))
+        if topic.value_schema is not None:
+            parser = parser_of(topic.value_schema)
+            errors = parser.parse(records.column("value"))[parser.fields.names.index(VALUE_ERROR)]
+            misfits = np.add.reduceat(columns.is_valid(errors).astype(np.int64), np.cumsum(counts) - counts)
+            written.misfits += [(p, n) for p, n in zip(partitions.tolist(), misfits.tolist(), strict=True) if n]
+        return written
+
+    def _all_consecutive(self, pieces: Rows) -> tuple[Rows, list[tuple[int, _Gap]]]:
+        """Return the consecutive records of each partition, and the gaps with their partitions."""
+        same = pieces["partition"][1:] == pieces["partition"][:-1]
+        follows = pieces["base"][1:] == (pieces["base"] + pieces["records"])[:-1]
+        if not self.limits and (follows | ~same).all():
+            return pieces, []
+        revision, found, gaps = int(pieces["revision"][0]), list[Rows](), list[tuple[int, _Gap]]()
+        for mine in _partitions(pieces):
+            partition = int(mine["partition"][0])
+            kept, gap = _consecutive(mine, self.limits.get((revision, partition)))
+            found.append(kept)
+            gaps += [] if gap is None else [(partition, gap)]
+        return np.concatenate(found), gaps
+
+
+def _joined(done: Iterable[_Written], faults: list[Fault]) -> WrittenL1:
+    files: dict[tuple[int, int], list[tuple[object, ...]]] = {}
+    misfits: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    whole = WrittenL1(faults=faults)
+    for w in done:
+        whole.faults += w.faults
+        if w.files:
+            files.setdefault(w.topic, []).extend(w.files)
+        if w.shared:
+            whole.shared.setdefault(w.topic, []).extend(w.shared)
+        if w.misfits:
+            misfits.setdefault(w.topic, []).extend(w.misfits)
+    whole.files = {topic: in_order(np.array(rows, L1_ROW)) for topic, rows in files.items()}
+    whole.misfits = {topic: np.array(sorted(rows), MISFITS) for topic, rows in misfits.items()}
+    return whole
 
 
 def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel: Parallel) -> None:
@@ -160,21 +314,75 @@ def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel
         pass
 
 
-def _write_partition(
-    writer: L1Writer, batches: Sequence[pa.RecordBatch], widths: Rows, pieces: Rows, limit: int | None
-) -> str | None:
-    """Write consecutive records up to `limit`; return a fault for missing records that no reader has reported."""
-    for _, _, _, base, records, batch, row in pieces.tolist():
-        if limit is not None and writer.next >= limit:
-            return None
-        if base > writer.next:
-            return (
-                f"the records {writer.next} to {base - 1} of {writer.partition} did not arrive where they are written"
-            )
-        end = base + records if limit is None else min(base + records, limit)
-        if end > writer.next:  # what Spark has sent twice is the same
-            writer.write(batches[batch].slice(row + writer.next - base, end - writer.next), widths[batch])
-    return None
+class _Gap(NamedTuple):
+    """Records of a partition that no reader has reported: from `base` up to, but without, `end`."""
+
+    base: int
+    end: int
+
+    def of(self, p: PartitionId, journal: int) -> Fault:
+        text = f"the records {self.base} to {self.end - 1} of {p} did not arrive where they are written"
+        return Fault(journal, p.revision, text, np.array([p.partition], NUMBER), np.array([self.base], np.int64))
+
+
+def _consecutive(pieces: Rows, limit: int | None) -> tuple[Rows, _Gap | None]:
+    """Return the consecutive records of a partition's pieces up to `limit`, each once, and the gap that ends them early."""
+    ends = pieces["base"] + pieces["records"]
+    if limit is None and (pieces["base"][1:] == ends[:-1]).all():
+        return pieces, None
+    found: list[Rows] = []
+    following = int(pieces["base"][0])
+    for piece, end in zip(pieces, ends.tolist(), strict=True):
+        base = int(piece["base"])
+        if limit is not None and following >= limit:
+            break
+        if base > following:
+            return np.array(found, _PIECE), _Gap(following, base)
+        last = end if limit is None else min(end, limit)
+        if last > following:  # what Spark has sent twice is the same
+            kept = piece.copy()
+            kept["base"], kept["row"] = following, piece["row"] + following - base
+            kept["records"] = last - following
+            found.append(kept)
+            following = last
+    return np.array(found, _PIECE), None
+
+
+def _runs(pieces: Rows, limit: int | None) -> Iterator[Rows]:
+    """Yield the runs of consecutive records of a partition's pieces up to `limit`: a drain leaves out what lies between
+    them, which the partition has in objects of its own.
+    """
+    while len(pieces):
+        run, gap = _consecutive(pieces, limit)
+        if len(run):
+            yield run
+        if gap is None:
+            return
+        pieces = pieces[pieces["base"] >= gap.end]
+
+
+def _gathered(batches: Sequence[pa.RecordBatch], pieces: Rows) -> pa.RecordBatch:
+    """Return the records of pieces, one piece after another, with the columns of a block of a shared object."""
+    order = np.argsort(pieces["batch"], kind="stable")
+    by_batch = pieces[order]
+    changes = np.flatnonzero(by_batch["batch"][1:] != by_batch["batch"][:-1]) + 1
+    parts = [
+        batches[int(some["batch"][0])].take(_rows(some["row"], some["records"])) for some in np.split(by_batch, changes)
+    ]
+    leveled = level(parts)
+    names = [name for name in leveled[0].schema.names if name in _SHARED]
+    whole = pa.RecordBatch.from_arrays([pa.concat_arrays([b.column(n) for b in leveled]) for n in names], names=names)
+    if len(parts) == 1:
+        return whole
+    begins = np.empty(len(pieces), np.int64)
+    begins[order] = np.cumsum(by_batch["records"]) - by_batch["records"]
+    return whole.take(_rows(begins, pieces["records"]))
+
+
+def _rows(begins: Rows, counts: Rows) -> pa.Array:
+    """Return the numbers of so many rows from each beginning on."""
+    at = np.cumsum(counts) - counts
+    return columns.numbers(np.repeat(begins - at, counts) + np.arange(int(counts.sum())))
 
 
 def _limits(faults: Iterable[Fault]) -> dict[tuple[int, int], int]:
@@ -199,16 +407,11 @@ def pieces_of(batch: pa.RecordBatch, number: int) -> Rows:
     return pieces
 
 
-def _partitions(pieces: list[Rows]) -> Iterator[Rows]:
-    """Yield the pieces of each partition, in order of offset."""
-    if not pieces:
-        return
-    found = np.concatenate(pieces)
-    found = found[np.lexsort((found["base"], found["partition"], found["revision"]))]
-    revision, partition = found["revision"], found["partition"]
-    changes = np.flatnonzero((revision[1:] != revision[:-1]) | (partition[1:] != partition[:-1])) + 1
-    for first, end in zip([0, *changes.tolist()], [*changes.tolist(), len(found)], strict=True):
-        yield found[first:end]
+def _partitions(pieces: Rows) -> Iterator[Rows]:
+    """Yield the pieces of each partition, given those of one topic in order."""
+    changes = np.flatnonzero(pieces["partition"][1:] != pieces["partition"][:-1]) + 1
+    for first, end in zip([0, *changes.tolist()], [*changes.tolist(), len(pieces)], strict=True):
+        yield pieces[first:end]
 
 
 def _numbers(column: pa.Array) -> Rows:
@@ -293,6 +496,9 @@ class L1Writer:
         files: the objects, as rows of `L1_ROW`.
         small: the keys and contents of objects that the caller uploads; large ones wait on local disk, and are uploaded
             here.
+
+    Args:
+        checks: whether the objects are read back and compared with the records, by `finish`.
     """
 
     def __init__(
@@ -305,8 +511,12 @@ class L1Writer:
         store: ObjectStore,
         file_bytes: float,
         schema: ValueSchema | None = None,
+        *,
+        checks: bool = False,
     ) -> None:
         self.partition = p
+        self._expected = Hashes() if checks else None
+        self._found = Hashes() if checks else None
         self.next = base
         self.misfits = 0
         self._values = None if schema is None else parser_of(schema)
@@ -333,6 +543,8 @@ class L1Writer:
         `finish`.
         """
         self.next += batch.num_rows
+        if self._expected is not None:
+            self._expected.add(batch)
         self._held.append(batch)
         self._held_bytes += width * batch.num_rows
         if self._held_bytes >= _TOGETHER * _ROW_GROUP_BYTES:
@@ -341,9 +553,13 @@ class L1Writer:
             self._close()
 
     def finish(self) -> None:
-        """Close what is open. Raises `CorruptObjectError` if the records are not consecutive."""
+        """Close what is open. Raises `CorruptObjectError` if the records are not consecutive, or not what was written."""
         self._flush()
         self._close()
+        if self._expected is not None and self._found is not None and self._expected.digest() != self._found.digest():
+            raise CorruptObjectError(
+                f"partition {self.partition}: an L1 object would not hold the records written to it"
+            )
 
     def _flush(self) -> None:
         if not self._held:
@@ -410,13 +626,18 @@ class L1Writer:
         if isinstance(self._sink, Path):
             with self._sink.open("r+b") as file:
                 size = seal_footer(file)
+            content = self._sink.read_bytes() if self._found is not None else b""
             self._store.put_file(key, self._sink)
             self._sink.unlink()
         else:
             held = io.BytesIO(self._sink.getvalue())
             size = seal_footer(held)
-            self.small.append((key, held.getvalue()))
+            content = held.getvalue()
+            self.small.append((key, content))
         times = min(self._max_timestamp, MAX_OFFSET)
         row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name), 0)
         self.files.append(row)
+        if self._found is not None:
+            for batch in read_body(key, content, l1_file(row)):
+                self._found.add(batch)
         self._writer, self._base, self._bytes, self._max_timestamp = None, self.next, 0.0, -MAX_OFFSET

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from unittest import mock
 
+import numpy as np
+from numpy.typing import NDArray
+
 import l0gc.streamlog.garbage
 import l0gc.streamlog.journal.edits
+import l0gc.streamlog.journal.shared
 from l0gc.collect.dropped_l1 import DroppedRemoval
+from l0gc.streamlog.format import Format
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
 from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import Rows, of_partition
+from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key
 from l0gc.streamlog.level_one.reconcile import Commit
@@ -24,10 +31,12 @@ from tests.simulation.mutants.tools import everywhere, instead, mutant
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
 _VACUUM = "tests/collect/test_vacuum.py"
 _GARBAGE = "tests/streamlog/test_garbage.py"
+_SHARED = "tests/streamlog/journal/test_shared.py"
 _AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
 _EDITS = "l0gc.streamlog.journal.edits"
 _count = Commit._count
+_without = l0gc.streamlog.journal.shared.without
 _fits = l0gc.streamlog.journal.edits.fits
 _raise_fence = JournalGarbage.fence
 _BETWEEN_S = 60.0
@@ -123,6 +132,55 @@ def lacking_is_empty() -> AbstractContextManager[Any]:
 
 
 @instead(
+    26,
+    "l0gc/streamlog/journal/shared.py::without",
+    "a shared object is dropped with the first of its rows that leaves",
+    f"{_SHARED}::test_a_shared_object_is_dropped_with_its_last_row",
+    simulated=False,
+)
+def shared_dropped_at_first(
+    objects: Sequence[SharedObject], gone: Rows
+) -> tuple[tuple[SharedObject, ...], list[SharedObject]]:
+    kept, dropped = _without(objects, gone)
+    touched = {objects[number].name for number in gone["object"].tolist()}
+    left = [o for o in kept if o.name in touched]
+    return tuple(o for o in kept if o.name not in touched), dropped + left
+
+
+@instead(
+    26,
+    "l0gc/streamlog/journal/edits.py::cannot_be_listed",
+    "a repeated commit names a shared object that was dropped",
+    f"{_SHARED}::test_no_edit_names_a_dropped_shared_object_again",
+    simulated=False,
+)
+def dropped_shared_named(topic: TopicState, o: SharedObject, dropped: Rows) -> bool:
+    return False
+
+
+@instead(
+    26,
+    "l0gc/streamlog/journal/state.py::JournalState.may_be_named",
+    "a dropped shared object goes although a repeated commit may name it",
+    f"{_SHARED}::test_a_dropped_shared_object_is_not_ripe_before_the_fence_has_passed_its_stamp",
+    simulated=False,
+)
+def shared_purged_above_fence(self: JournalState) -> NDArray[np.bool_]:
+    return np.zeros(len(self.dropped), bool)
+
+
+@mutant(
+    26,
+    "l0gc/streamlog/format.py::check_format",
+    "an l0gc without shared objects reads a bucket that has some",
+    "tests/streamlog/test_format.py::test_an_l0gc_of_the_format_before_shared_objects_refuses_the_bucket",
+    simulated=False,
+)
+def format_not_raised() -> AbstractContextManager[Any]:
+    return everywhere("l0gc.streamlog.format", "Format", partial(Format, 3, 3, 3))
+
+
+@instead(
     28,
     "l0gc/streamlog/level_one/reconcile.py::Commit",
     "a commit deletes the objects of partitions that it takes for lost",
@@ -131,7 +189,14 @@ def lacking_is_empty() -> AbstractContextManager[Any]:
     "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
     place="l0gc/streamlog/level_one/reconcile.py::Commit._count",
 )
-def losers_removed(self: Commit, revision: int, rows: Rows, misfits: Rows, refused: Mapping[int, str]) -> None:
+def losers_removed(
+    self: Commit,
+    revision: int,
+    rows: Rows,
+    shared: Sequence[SharedObject],
+    misfits: Rows,
+    refused: Mapping[int, str],
+) -> None:
     """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or dropped all."""
     with self.handle.replica.lock:
         known = rows[self.handle.state.has_named(revision, rows)]
@@ -142,4 +207,4 @@ def losers_removed(self: Commit, revision: int, rows: Rows, misfits: Rows, refus
             keys += [l1_key(self.topics[revision].id(partition), f) for f in map(l1_file, mine)]
     if keys:
         self.handle.replica.log.store.delete(keys)
-    _count(self, revision, rows, misfits, refused)
+    _count(self, revision, rows, shared, misfits, refused)

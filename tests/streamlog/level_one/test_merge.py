@@ -22,6 +22,7 @@ from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
 from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
 from l0gc.streamlog.level_one import merge as runs
 from l0gc.streamlog.level_one import parquet, rewrite, write
+from l0gc.streamlog.level_one.hashes import Hashes
 from l0gc.streamlog.level_one.merge import MergeResult, merge_due
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
@@ -517,7 +518,7 @@ def test_the_hashes_do_not_depend_on_how_rows_are_cut_into_batches() -> None:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def digest(*batches: pa.RecordBatch) -> dict[str, bytes]:
-        hashes = rewrite.Hashes()
+        hashes = Hashes()
         for b in batches:
             hashes.add(b)
         return hashes.digest()

@@ -16,6 +16,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, Record
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import read, rewrite, write
+from l0gc.streamlog.level_one.hashes import Hashes
 from l0gc.streamlog.level_one.parquet import FIELD_IDS, L1_COLUMNS, L1_FILE, L1_SCHEMA, PARTITION
 from l0gc.streamlog.reader import read_topic
 from tests.support.l1_files import l1_body
@@ -217,7 +218,7 @@ def test_the_hashes_of_a_merge_see_a_changed_header_and_take_absent_for_null() -
         return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
     def digest(*batches: pa.RecordBatch) -> dict[str, bytes]:
-        hashes = rewrite.Hashes()
+        hashes = Hashes()
         for b in batches:
             hashes.add(b)
         return hashes.digest()

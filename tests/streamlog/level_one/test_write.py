@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,9 @@ from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.runtime import Runtime
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.journal.topic import l1_file, l1_key
-from l0gc.streamlog.level_one import write
+from l0gc.streamlog.ingest.extents import decode_block, select
+from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key
+from l0gc.streamlog.level_one import share, write
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 from l0gc.streamlog.level_one.write import WrittenL1, write_l1
@@ -78,6 +80,21 @@ def content(store: MemoryStore, w: WrittenL1) -> dict[tuple[int, int], list[int]
                 offsets = list(range(base, base + records.num_rows))
                 assert records.column("value").to_pylist() == [value(f.partition, o) for o in offsets]
                 found.setdefault((revision, f.partition), []).extend(offsets)
+    for (journal, revision), objects in w.shared.items():
+        for shared in objects:
+            of_block = shared.extents()
+            topic = TopicState(revision, "id", shared=(shared,))
+            (o,) = topic.shared_objects(TOPICS[revision].name, journal)
+            body = store.objects[o.key].body
+            assert len(body) == shared.bytes
+            for e in of_block:
+                block = o.block(int(e["block"]))
+                records = select(decode_block(body[block.start :][: block.length], o.key, block), e.reshape(1))
+                offsets = list(range(int(e["base"]), int(e["base"] + e["records"])))
+                assert records.column("value").to_pylist() == [value(int(e["partition"]), n) for n in offsets]
+                assert records.column("epoch").to_pylist() == [7] * len(offsets)
+                assert (revision, int(e["partition"])) not in found
+                found[revision, int(e["partition"])] = offsets
     return found
 
 
@@ -166,10 +183,10 @@ def test_what_memory_does_not_hold_waits_on_disk(held_bytes: int) -> None:
 def test_an_object_is_named_only_when_it_is_in_the_store() -> None:
     """Hazard 9: small ones are uploaded together, and all of them before the writer returns."""
     store = MemoryStore()
-    w = written(store, *(batch((p, 0)) for p in range(100)))
-    assert len(store.objects) == len(w.files[2, 5]) == 100
+    w = written(store, *(batch((p, 0)) for p in range(60)))
+    assert len(store.objects) == len(w.files[2, 5]) == 60
     with pytest.raises(StoreError, match="full"):
-        written(MemoryStore(fault=failing(StoreError("full"), "put", "/00099/")), *(batch((p, 0)) for p in range(100)))
+        written(MemoryStore(fault=failing(StoreError("full"), "put", "/00059/")), *(batch((p, 0)) for p in range(60)))
 
 
 def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +210,8 @@ def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(m
 
     store = Store()
     with Parallel(32) as threads:
-        write_l1(store, TOPICS, 1, (batch((p, 0)) for p in range(200)), Runtime(store.clock), threads)
+        arriving = (batch((p, 0)) for p in range(200))
+        write_l1(store, TOPICS, 1, arriving, Runtime(store.clock), threads, alone=TOPICS)
     assert len(store.objects) == 200
     assert 8 <= store.most <= 32
     assert not from_disk
@@ -207,11 +225,22 @@ PLACES = st.lists(
 )  # partition, first offset, records
 
 
-@settings(max_examples=60)
-@given(PLACES, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), max_size=3), st.sampled_from([0, 1 << 20]))
+@settings(max_examples=100)
+@given(
+    PLACES,
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), max_size=3),
+    st.sampled_from([0, 1 << 20]),
+    st.sampled_from([2, 64]),
+)
 def test_each_partition_gets_its_longest_run_from_the_first_record_on(
-    spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int
+    spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int, sharing: int
 ) -> None:
+    """Also if it shares an object with others."""
+    with mock.patch.object(share, "LEAST_PARTITIONS", sharing):
+        _check_runs(spans, damaged, held_bytes)
+
+
+def _check_runs(spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int) -> None:
     store = MemoryStore()
     arriving: list[Row] = [batch(*span(p, first, first + n)) for p, first, n in spans]
     arriving += [fault(place) for place in damaged]

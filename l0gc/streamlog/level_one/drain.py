@@ -1,0 +1,151 @@
+"""Drain shared L1 objects: each partition's rows of them become L1 objects of its own.
+
+It is the flow of a reconcile (`reconcile.py`), one layer up: the shared objects are read, oldest first, each block once for
+all partitions, and what was read is written and committed.
+
+What makes it safe: a block is checked against the journal's checksum. Each object is read back and compared with what was
+read, column by column, before it is uploaded, and the commit comes after the uploads. Its entry lands only for partitions
+whose rows of shared objects hold exactly the same records then (hazard 24), and nothing is deleted here. A shared object is
+dropped with its last row, and stays in the bucket for readers, and for commits that are repeated, until vacuum deletes it
+(hazard 26).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import ClassVar, Final
+
+from l0gc.errors import CorruptObjectError
+from l0gc.formatting import Outcome
+from l0gc.storage.workers import Workers
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.journal.entries import DRAIN
+from l0gc.streamlog.journal.rows import Rows, distinct, in_order, places
+from l0gc.streamlog.journal.topic import UnreconciledObject
+from l0gc.streamlog.level_one.edit import Editor
+from l0gc.streamlog.level_one.merge import ROUND_BYTES, MergeResult
+from l0gc.streamlog.level_one.merge_plan import Drain
+from l0gc.streamlog.level_one.plan import Fault, ObjectRead, Round, Window, task_counts
+from l0gc.streamlog.level_one.read import StillNeeded
+from l0gc.streamlog.level_one.reconcile import Files, Lift, gathered, named_partitions
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWindow(Window):
+    """The topics of a journal of which a round drains a piece each, given by revision."""
+
+    drains: Mapping[int, Drain] = field(default_factory=dict)
+
+
+def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers[Handles]) -> Iterator[MergeResult]:
+    """Drain pieces of topics, given by journal, and yield what each round came to, journal by journal. Raises `StoreError`;
+    finished rounds stay committed.
+    """
+    of_topic = [(j, r, list(some)) for j, of in due.items() for r, some in groupby(of, key=lambda d: d.revision)]
+    while of_topic:
+        state = cluster.controller.snapshot()
+        live = {t.revision: t for t in state.topics.values()}
+        takes: dict[int, dict[int, Drain]] = {}
+        size = 0
+        for journal, revision, pieces in of_topic:
+            if revision not in live:
+                pieces.clear()
+            elif size < ROUND_BYTES:
+                takes.setdefault(journal, {})[revision] = pieces.pop(0)
+                size += takes[journal][revision].bytes
+        of_topic = [one for one in of_topic if one[2]]
+        windows, before = [], 0
+        for journal, some in takes.items():
+            windows.append(DrainWindow(journal, {r: live[r] for r in some}, begins=before, drains=some))
+            before += sum(d.bytes for d in some.values())
+        if windows:
+            objects, partitions = (sum(getattr(d, n) for w in windows for d in w.drains.values()) for n in _SIZES)
+            r = Round(state.epoch, windows, before, *task_counts(before, objects, workers.cores, partitions))
+            yield from workers.flow(range(len(windows)), *DrainLift(r).stages(workers.slots))
+
+
+_SIZES: Final = ("objects", "partitions")
+
+
+@dataclass(frozen=True)
+class DrainLift(Lift):
+    """The work of a round of drains; see `Lift`."""
+
+    drains: ClassVar[bool] = True
+
+    def hand_out(self, cluster: Handles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
+        for number in takes:
+            take, before = self.round.takes[number], 0
+            for revision, o in _objects(cluster, take):
+                yield self.round.reader_of(take, before), ObjectRead(take.journal, revision, o)
+                before += o.bytes
+
+    def still_needed(self, cluster: Handles) -> StillNeeded:
+        """Return what journals still list of unreadable shared objects: another drain may have been first."""
+        takes = {take.journal: take for take in self.round.takes}
+
+        def ask(read: ObjectRead) -> ObjectRead | None:
+            wanted = read.object.extents
+            try:
+                for _, o in _objects(cluster, takes[read.journal]):
+                    if o.key == read.object.key:
+                        left = wanted[places(o.extents["partition"], wanted["partition"])[1]]
+                        return read._replace(object=replace(o, extents=left)) if len(left) else None
+            except CorruptObjectError:
+                return read
+            return None
+
+        return ask
+
+    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Outcome]:
+        written = gathered(found)
+        for take in self.round.takes:
+            files = {revision: rows for (of, revision), rows in written.files.items() if of == take.journal}
+            faults = [f for f in written.faults if f.journal == take.journal]
+            if files or faults:
+                yield _Commit(cluster, take, self.round.epoch).run(files, faults)
+
+
+def _objects(cluster: Handles, take: Window) -> Iterator[tuple[int, UnreconciledObject]]:
+    """Yield the shared objects of a window, oldest first, with the extents that the round drains, as (revision, object)."""
+    assert isinstance(take, DrainWindow)
+    for known in cluster.journal(take.journal).topics(take.topics.values()):
+        d = take.drains[known.revision]
+        for o in known.shared_objects(take.topics[known.revision].name, take.journal):
+            partition = o.extents["partition"]
+            extents = o.extents[(partition >= d.first) & (partition < d.end)]
+            if len(extents):
+                yield known.revision, replace(o, extents=extents)
+
+
+class _Commit(Editor):
+    """Commits what a round has drained in one journal."""
+
+    def __init__(self, cluster: Handles, take: Window, epoch: int) -> None:
+        self._epoch, self._result = epoch, MergeResult()
+        super().__init__(cluster.journal(take.journal), take.topics, self._result.errors)
+
+    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> MergeResult:
+        with self.alone():
+            ordered = {revision: in_order(rows) for revision, rows in files.items()}
+            landed = self.land(DRAIN, self._epoch, [(r, {"added": rows}) for r, rows in ordered.items()])
+            result = self._result
+            result.lost += len(landed.refused)
+            result.objects_before += len(landed.dropped)
+            result.bytes_read += int(landed.dropped["bytes"].sum())
+            for revision, every in ordered.items():
+                rows = every[landed.has(revision, every["partition"])]
+                records = int((rows["last"] + 1 - rows["base"]).sum())
+                result.objects_after += len(rows)
+                result.partitions += len(distinct(rows["partition"]))
+                result.records += records
+                result.drained += records
+                result.bytes += int(rows["bytes"].sum())
+        of_cause: dict[str, list[str]] = {}
+        for f in faults:
+            name = self.topics[f.revision].name
+            of_cause.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
+        self.errors += [f"{why}; it holds {named_partitions(names)}" for why, names in sorted(of_cause.items())]
+        return self._result

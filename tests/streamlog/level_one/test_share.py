@@ -1,0 +1,164 @@
+"""Shared L1 objects: which partitions share one, and what a round writes then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from l0gc.storage.workers import LocalWorkers
+from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Topic
+from l0gc.streamlog.level_one import share
+from l0gc.streamlog.level_one.merge import merge_due, plan_merge, run_merge
+from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, SMALL_BYTES, which_share
+from l0gc.streamlog.reader import read_topic
+from tests.support.memory_store import memory_cluster, store_of, topic_in_memory
+from tests.support.reconcile import put, reconcile
+
+SMALL, LARGE = SMALL_BYTES - 1, SMALL_BYTES
+
+
+@pytest.mark.parametrize(
+    ("topics", "alone", "wanted"),
+    [
+        ([(1, [SMALL] * LEAST_PARTITIONS)], [], [True] * LEAST_PARTITIONS),
+        ([(1, [SMALL] * (LEAST_PARTITIONS - 1))], [], [False] * (LEAST_PARTITIONS - 1)),
+        ([(1, [LARGE, *[SMALL] * LEAST_PARTITIONS])], [], [False, *[True] * LEAST_PARTITIONS]),
+        ([(1, [LARGE, *[SMALL] * (LEAST_PARTITIONS - 1)])], [], [False] * LEAST_PARTITIONS),
+        ([(1, [SMALL] * LEAST_PARTITIONS)], [1], [False] * LEAST_PARTITIONS),
+        ([(1, [SMALL] * 40), (2, [SMALL] * 40)], [], [False] * 80),
+        ([], [], []),
+    ],
+)
+def test_many_small_partitions_of_a_topic_share(
+    topics: Sequence[tuple[int, list[int]]], alone: list[int], wanted: list[bool]
+) -> None:
+    revisions = np.array([revision for revision, sizes in topics for _ in sizes], np.int64)
+    weights = np.array([size for _, sizes in topics for size in sizes], np.int64)
+    assert which_share(np.zeros(len(weights)), revisions, weights, alone).tolist() == wanted
+
+
+def test_partitions_of_two_journals_do_not_share_an_object() -> None:
+    cluster = topic_in_memory(150, journals=2)
+    put(cluster, "events", {p: [b"%d" % p] for p in range(150)})
+    assert reconcile(cluster).l1_objects == 2
+    keys = sorted(k for k in store_of(cluster).objects if k.startswith("level_one/"))
+    assert [k.split("/")[3] for k in keys] == ["j0000", "j0001"]
+
+
+def values(cluster: Handles) -> dict[int, list[bytes]]:
+    topic = cluster.controller.snapshot().topic("events")
+    found: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
+    for r in read_topic(cluster, topic):
+        assert r.offset == len(found[r.partition])
+        found[r.partition].append(r.value)
+    return found
+
+
+def loaded(rounds: int, partitions: int = 100) -> tuple[Handles, Topic, dict[int, list[bytes]]]:
+    """A topic whose partitions share an object of each round, two records each."""
+    cluster, wanted = topic_in_memory(partitions), dict[int, list[bytes]]()
+    for n in range(rounds):
+        batch = {p: [b"%d-%d-%d" % (p, n, i) for i in range(2)] for p in range(partitions)}
+        put(cluster, "events", batch)
+        assert reconcile(cluster).l1_objects == 1
+        for p, some in batch.items():
+            wanted.setdefault(p, []).extend(some)
+    return cluster, cluster.controller.snapshot().topic("events"), wanted
+
+
+def test_a_round_writes_one_object_for_many_partitions_and_reads_it_once() -> None:
+    cluster, _, wanted = loaded(2)
+    store = store_of(cluster)
+    assert sum(k.startswith("level_one/") for k in store.objects) == 2
+    store.requests.clear()
+    assert values(cluster) == wanted
+    assert store.requests["get"] <= 2 + 2  # and the ends of two logs
+
+
+def test_shared_objects_are_drained_once_a_partition_has_32_rows() -> None:
+    cluster, topic, wanted = loaded(32)
+    store = store_of(cluster)
+    assert merge_due(cluster)
+    plan = plan_merge(cluster)
+    assert (plan.total.objects_before, plan.total.objects_after, plan.total.drained) == (32, 100, 6400)
+    store.requests.clear()
+    done = run_merge(cluster, plan, LocalWorkers(cluster))
+    assert (done.objects_before, done.objects_after, done.drained, done.errors) == (32, 100, 6400, [])
+    assert store.requests["get"] <= 2 * 32
+    assert store.requests["put"] == 100
+    known = cluster.journal(0).catch_up().topic(topic.revision)
+    assert (known.shared, len(known.l1)) == ((), 100)
+    assert values(cluster) == wanted
+    assert not merge_due(cluster)
+
+
+def test_shared_objects_are_drained_once_the_oldest_is_a_day_old() -> None:
+    cluster, _, wanted = loaded(1)
+    assert not merge_due(cluster)
+    store_of(cluster).clock.ms += 86_400_000
+    cluster.controller.advance()
+    assert merge_due(cluster)
+    assert run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster)).drained == 200
+    assert values(cluster) == wanted
+
+
+def test_a_partition_that_grows_gets_an_object_of_its_own_above_its_shared_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share, "SMALL_BYTES", 20_000)
+    cluster, topic, wanted = loaded(1)
+    for n in range(2):
+        batch = {p: [b"%d" % n] * (1000 if p == 7 else 1) for p in range(100)}
+        put(cluster, "events", batch)
+        assert reconcile(cluster).l1_objects == 2
+        for p, some in batch.items():
+            wanted[p] += some
+    known = cluster.journal(0).catch_up().topic(topic.revision)
+    assert known.l1["partition"].tolist() == [7, 7]
+    before = [bytes(name) for name in known.l1["name"]]
+    assert values(cluster) == wanted
+    store_of(cluster).clock.ms += 86_400_000
+    cluster.controller.advance()
+    run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))
+    rows = cluster.journal(0).catch_up().topic(topic.revision).l1_of(7)
+    assert rows["base"].tolist() == [0, 2, 1002]
+    assert [bytes(name) for name in rows["name"][1:]] == before  # it is not rewritten
+    assert values(cluster) == wanted
+
+
+def test_a_drain_whose_object_would_hold_other_records_uploads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _, wanted = loaded(1)
+    store_of(cluster).clock.ms += 86_400_000
+    cluster.controller.advance()
+    before = set(store_of(cluster).objects)
+    monkeypatch.setattr("l0gc.streamlog.level_one.hashes.Hashes.digest", lambda self: {"it": random.randbytes(8)})
+    done = run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))
+    assert done.drained == 0
+    assert "would not hold the records written to it" in str(done.errors)
+    assert {k for k in store_of(cluster).objects if k.startswith("level_one/")} <= before
+    assert values(cluster) == wanted
+
+
+def test_a_damaged_block_is_named_and_the_other_partitions_are_drained() -> None:
+    cluster, topic, _ = loaded(2, 3000)
+    (first, _) = (k for k in sorted(store_of(cluster).objects) if k.startswith("level_one/"))
+    o = store_of(cluster).objects[first]
+    o.body = bytes([o.body[0] ^ 1]) + o.body[1:]
+    store_of(cluster).clock.ms += 86_400_000
+    cluster.controller.advance()
+    done = run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))
+    assert done.drained > 0
+    assert first in str(done.errors)
+    known = cluster.journal(0).catch_up().topic(topic.revision)
+    assert 0 in known.shared[0].partitions
+    assert known.all_rows()["last"].max() == 3
+
+
+def test_a_journal_is_read_again_with_its_shared_objects_from_a_checkpoint() -> None:
+    cluster, _, wanted = loaded(3)
+    cluster.journal(0).replica.write_checkpoint()
+    assert values(memory_cluster(store_of(cluster), seed=5, bootstrap=False)) == wanted
