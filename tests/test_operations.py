@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import runpy
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -37,7 +38,7 @@ from l0gc.operations import (
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.support.cli import opens
-from tests.support.memory_store import topic_in_memory
+from tests.support.memory_store import publish_m, topic_in_memory
 from tests.support.merge import a_cluster, fill
 
 ROOT: Final = Path(__file__).parents[1]
@@ -224,6 +225,49 @@ def test_each_option_arrives_where_the_work_is_done(
                     assert call.get("scan") is None
                 else:
                     assert arrived(call, name) == value, name
+
+
+EFFECTS: Final = {
+    ("gc", "shadow"): "test_gc_in_shadow_deletes_no_data_and_lets_no_later_run_skip_anything",
+}
+"""Options that only set another one, with the tests of their effect in tests/collect/test_shadow.py."""
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
+    """The options that l0gc has not read yet, by their commands; to build or check an operation is not to read it."""
+    left = {(kind.command(), name) for kind in OPERATIONS.values() for name in options_of(kind)}
+
+    def read(self: Operation, name: str) -> Any:
+        reader = Path(sys._getframe(1).f_code.co_filename)
+        if ROOT / "l0gc" in reader.parents and reader.name != "operations.py":
+            left.discard((type(self).command(), name))
+        return object.__getattribute__(self, name)
+
+    monkeypatch.setattr(Operation, "__getattribute__", read, raising=False)
+    return left
+
+
+def test_every_option_is_read_by_the_run_that_takes_it(
+    unread: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option that arrives and that nothing reads would be accepted without an effect."""
+    handles = a_cluster()
+    fill(handles, 4)
+    publish_m(handles, 0)
+    opens(handles, monkeypatch)
+    with api.open("s3://bucket") as cluster:
+        cluster.init()
+        cluster.upload("events", [b"x"])
+        assert [*cluster.read("events")]
+        cluster.tables.sync()
+        for run_of in (cluster.housekeep, cluster.reconcile, cluster.merge, cluster.expire, cluster.compute_watermark):
+            run_of()
+        for run_of in (cluster.sweep, cluster.vacuum, cluster.verify, cluster.gc):
+            run_of()
+    assert unread == set(EFFECTS)
+    shadow = (ROOT / "tests/collect/test_shadow.py").read_text()
+    assert all(f"def {name}(" in shadow for name in EFFECTS.values())
 
 
 def test_a_dry_merge_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

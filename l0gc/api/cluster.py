@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
-import msgspec
-
 from l0gc.api.engine import Engine, Work
 from l0gc.api.estimate import DELETING, LISTING, READING_FILES, REWRITING
 from l0gc.api.gc import Around, Due, GcResult, GcStep, play
@@ -329,8 +327,14 @@ class Cluster:
         with recorded_attempt(handles, "reconcile", whole=whole):
             progress("reading the journals")
             with self._workers(spark, work, progress) as workers:
-                limits: dict[str, Any] = msgspec.structs.asdict(wanted)
-                result = reconcile(handles, topic, workers=workers, **limits)
+                result = reconcile(
+                    handles,
+                    topic,
+                    workers=workers,
+                    up_to=wanted.up_to,
+                    max_bytes=wanted.max_bytes,
+                    round_bytes=wanted.round_bytes,
+                )
             return checked(result)
 
     def merge(
