@@ -203,8 +203,10 @@ class ObjectStore(Protocol):
         and can slow down.
         """
 
-    def discard(self, folder: str) -> None:
-        """Remove a trial's folder with its history, by whatever requests the store accepts."""
+    def discard(self, folder: str, written: Sequence[str] = ()) -> None:
+        """Remove a trial's folder with its history, by whatever requests the store accepts; `written` also if the store
+        lists nothing.
+        """
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
         """Return all keys of a small folder, or its first page, and the store's clock when the listing began."""

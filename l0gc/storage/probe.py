@@ -58,9 +58,7 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
         written.clear()
     finally:
         with suppress(StoreError):
-            store.delete(written)  # a listing might not show them all
-        with suppress(StoreError):
-            store.discard(folder)
+            store.discard(folder, written)
     return [
         "conditional create",
         "conditional replace" if store.quotes_etags else "conditional replace (ETags without quotes)",

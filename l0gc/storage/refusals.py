@@ -29,6 +29,7 @@ from l0gc.errors import (
     StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
+    UsageError,
 )
 from l0gc.storage.config import StoreConfig
 
@@ -136,6 +137,10 @@ class Row:
 
 
 _NO_BUCKET: Final = "bucket {bucket!r} does not exist; create it, or run l0gc init --create-bucket"
+_IN_ENDPOINT: Final = (
+    "the endpoint {endpoint} contains the bucket {bucket!r}, so the store takes the bucket's name in the URL for part of a "
+    "key; give the endpoint as {way_out}"
+)
 _ELSEWHERE: Final = ("PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException")
 REDIRECTS: Final = (301, 302, 307, 308)
 _NOT_UP: Final = "see whether its server is up, or try again later"
@@ -345,6 +350,11 @@ FAILURES: Final = (
 def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
     """Return the error for an answer to a request about `key`; an empty key stands for the bucket."""
     row = row_of(answer, key)
+    endpoint, within = (config.endpoint_url or "").rstrip("/"), f"/{config.bucket}"
+    if row.error is BucketNotFoundError and endpoint.endswith(within):
+        return UsageError(
+            _IN_ENDPOINT.format(endpoint=endpoint, bucket=config.bucket, way_out=endpoint.removesuffix(within))
+        )
     action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
     return _error(row, config, key, **asdict(answer), action=action)
 

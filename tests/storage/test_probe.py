@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import uuid
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -10,14 +12,18 @@ import pytest
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
+    L0gcError,
     PreconditionFailedError,
     StoreError,
     StoreUnfitError,
     ThrottledError,
+    UsageError,
 )
 from l0gc.runtime import Runtime
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, Listing, PutResult, VersionedKey, VersionsDeleted
 from l0gc.storage.probe import probe
+from l0gc.storage.s3 import S3Store
 from tests.support.memory_store import IgnoresConditionalCreate, MemoryStore, TakesPlainEtags, failing
 
 
@@ -109,7 +115,7 @@ class MayNotDelete(MemoryStore):
     def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         return [DeleteFailure(k, "AccessDenied", "not allowed") for k in keys]
 
-    def discard(self, folder: str) -> None:
+    def discard(self, folder: str, written: Sequence[str] = ()) -> None:
         raise AccessDeniedError("not allowed")
 
 
@@ -261,3 +267,36 @@ def test_a_store_that_takes_one_write_a_second_of_a_key_passes() -> None:
     store = TakesOneWriteASecond()
     assert "conditional replace" in probe(store, Runtime(store.clock, random.Random(0)))
     assert store.objects == {}
+
+
+@pytest.fixture(params=["moto", pytest.param("weed", marks=pytest.mark.weed)])
+def at_the_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[S3Store, S3Store]:
+    """A store whose bucket exists, and one whose endpoint contains that bucket, as consoles show it."""
+    if request.param == "moto":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY000")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        endpoint = request.getfixturevalue("endpoint")
+        store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))
+    else:
+        store = request.getfixturevalue("store")
+    store.create_bucket()
+    wrong = f"{store.access.endpoint_url}/{store.config.bucket}"
+    return store, S3Store(dataclasses.replace(store.config, endpoint_url=wrong))
+
+
+def test_an_endpoint_that_contains_the_bucket_is_named_before_anything_is_written(
+    at_the_bucket: tuple[S3Store, S3Store],
+) -> None:
+    store, wrong = at_the_bucket
+    with pytest.raises(UsageError, match=f"give the endpoint as {store.access.endpoint_url}$"):
+        wrong.create_bucket()
+    assert [*store.below("").scan("")] == []
+
+
+def test_a_probe_that_can_list_and_delete_nothing_in_bulk_leaves_nothing(
+    at_the_bucket: tuple[S3Store, S3Store],
+) -> None:
+    store, wrong = at_the_bucket
+    with pytest.raises(L0gcError):
+        probe(wrong, Runtime())
+    assert [page.keys for page in store.below("").scan("")] == []

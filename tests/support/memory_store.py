@@ -163,8 +163,8 @@ class MemoryStore:
     def delete_once(self, keys: Sequence[str]) -> builtins.list[DeleteFailure]:
         return self.delete(keys)
 
-    def discard(self, folder: str) -> None:
-        self.delete([*self.list(folder).modified_ms])
+    def discard(self, folder: str, written: Sequence[str] = ()) -> None:
+        self.delete([*written, *self.list(folder).modified_ms])
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
         self._enter("list", folder)
