@@ -454,7 +454,7 @@ class SharedLog:
         try:
             # Whatever the dates say: the one that `as_of_ms` comes from may have been ahead by as much.
             boundary, seen_ms = self.boundary.if_due(0 if slept else as_of_ms, date)
-        except StoreError as e:
+        except (StoreError, CorruptObjectError) as e:
             raise self._unknown(offset, e) from e
         if boundary > offset:
             # The dates may differ by less than has passed: one of them may have been ahead.
@@ -541,13 +541,21 @@ class SharedLog:
         return owner
 
     def _owner(self, offset: int) -> StoredEntry | None:
+        """Return the entry at the offset, which may be this writer's; None without one.
+
+        Raises:
+            StoreError: it was not read as an entry, however often it was read (hazard 34).
+        """
         key = self.entry_key(offset)
 
         def read() -> StoredEntry | None:
             stored = if_there(self.store.get, key)
             return None if stored is None else _landed(key, offset, stored)
 
-        return read_again(read)
+        try:
+            return read_again(read)
+        except CorruptObjectError as e:
+            raise StoreError(str(e)) from e
 
     def _unknown(self, offset: int, cause: Exception) -> AppendOutcomeUnknownError:
         return outcome_unknown(self.entry_key(offset), str(cause))

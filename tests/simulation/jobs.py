@@ -200,7 +200,7 @@ def evolver(world: World, process: Process) -> None:
     """Gives a topic its next value schema; somebody else may do so at the same time."""
     cluster, name = world.cluster(process), world.random.choice(TOPICS)
     known = cluster.controller.snapshot().topic(name).value_schema
-    number = 0 if known is None else known.number
+    number = typed.place_of(known)
     if number < len(typed.SCHEMAS):
         cluster.controller.alter_topic(name, NOT_GIVEN, columns_of({"fields": typed.SCHEMAS[number]}))
         world.happened[typed.ALTERED] += 1
@@ -283,12 +283,13 @@ def sweeper(world: World, process: Process) -> None:
     thread = world.thread
     assert thread is not None
     thread.min_age_ms = min_age_ms
-    sweep(world.cluster(process), min_age_ms)
+    thread.grace_ms = world.random.choice([0, 60_000, HOUR_MS]) if world.weather.late_dates else 0
+    sweep(world.cluster(process), min_age_ms, thread.grace_ms)
 
 
-def sweep(cluster: Handles, min_age_ms: int = 0) -> int:
+def sweep(cluster: Handles, min_age_ms: int = 0, grace_ms: int = 0) -> int:
     """How many objects went."""
-    return SweepRun(cluster, Sweep(min_age_s=min_age_ms / 1000)).run(2).deleted
+    return SweepRun(cluster, Sweep(min_age_s=min_age_ms / 1000, grace_s=grace_ms / 1000)).run(2).deleted
 
 
 @repeated

@@ -30,22 +30,17 @@ GIVEN_UP = "ranges given up"
 REFUSED = "ranges that could not be given up"
 WITHHELD = "L0 objects that the store refused"
 WITHHELD_LOGS = "objects of logs that the store refused"
-MISREAD = "L0 objects that were read badly once"
-MISREADS = 0.1
-"""How likely a read of an L0 object gives something else."""
 
 
 @dataclass
 class Losses:
     """What is lost in a seed: the keys of objects, and the values of records in them that may be gone for good.
 
-    `withheld` are the keys of objects that the store refuses, and has: their records are never given up. `misread` are those
-    of which it gave out something else once (hazard 34).
+    `withheld` are the keys of objects that the store refuses, and has: their records are never given up.
     """
 
     keys: set[str] = field(default_factory=set)
     withheld: set[str] = field(default_factory=set)
-    misread: set[str] = field(default_factory=set)
     values: set[bytes] = field(default_factory=set)
 
 
@@ -88,19 +83,6 @@ def loser(world: World, process: Process) -> None:
             _try(world, cluster, h)
     if chance.random() < 0.3:
         losses.withheld.clear()
-
-
-def is_misread(world: World, key: str) -> bool:
-    """Whether this read of an object gives something else, which no second one does."""
-    losses = world.losses
-    if losses is None or world.thread is None or not key.startswith("level_zero/") or key in losses.misread:
-        return False
-    if world.random.random() >= MISREADS:
-        return False
-    losses.misread.add(key)
-    world.happened[MISREAD] += 1
-    world.note(f"{key} is read badly")
-    return True
 
 
 def give_all_up(world: World, cluster: Handles) -> None:

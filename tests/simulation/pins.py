@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l0gc.errors import CorruptObjectError, RefusedObjectError, UnansweredObjectError
+from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.housekeep import housekeep
@@ -40,13 +40,14 @@ def pinner(world: World, process: Process) -> None:
 
 def _replay(world: World, cluster: Handles, pin: Pin, live: set[str]) -> None:
     """A replay as of a pin finds all that it names, while the pin lives."""
+    misreads = world.answers.misreads
     for journal, as_of in pin.ends or ():
         try:
             state = cluster.journal_as_of(journal, as_of).catch_up()
-        except (RefusedObjectError, UnansweredObjectError):
+        except StoreError:
             raise  # the store's weather
         except CorruptObjectError as e:
-            if pin.revision in world.watch.promises.kept:
+            if pin.revision in world.watch.promises.kept and world.answers.misreads == misreads:
                 raise world.violation(f"journal {journal} cannot be replayed as of {pin}: {e}") from e
             return
         needed: set[str] = set()

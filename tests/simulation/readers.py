@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from l0gc.errors import (
-    CorruptObjectError,
-    L0gcError,
-    ObjectNotFoundError,
-    PartitionClosedError,
-    RefusedObjectError,
-    UnansweredObjectError,
-)
+from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError, StoreError
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
@@ -54,6 +47,7 @@ def check_topic(world: World, cluster: Handles, topic: Topic, *, complete: bool)
     values: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
     firsts: dict[int, int] = {}
     ends: dict[int, int] = {}
+    misreads = world.answers.misreads
     try:
         for r in read_topic(cluster, topic, Read(skip_holes=True)):
             mine = values[r.partition]
@@ -71,13 +65,13 @@ def check_topic(world: World, cluster: Handles, topic: Topic, *, complete: bool)
             mine.append(r.value)
             if world.thread is not None and world.random.random() < 0.15:
                 _meanwhile(world)
-    except (RefusedObjectError, UnansweredObjectError):
+    except StoreError:
         raise  # the store's weather
     except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
         if isinstance(e, CorruptObjectError) and world.losses is not None and not complete:
             return values  # it is lost, and nobody has given it up
-        if not world.watch.is_live(topic):
-            raise  # its objects may go before its journals are closed
+        if not world.watch.is_live(topic) or world.answers.misreads > misreads:
+            raise  # its objects may go before its journals are closed; or the store has misled it
         raise world.violation(f"{topic.name}: {e}") from e
     for p in values:
         now = _beyond(world, topic, p, world.watch.log_start(topic, p))

@@ -68,7 +68,7 @@ def simulate(seed: int, *, loses: bool = False) -> Outcome:
         schemas=has("schemas"),
         shares=has("shared objects"),
     )
-    with world_of(seed, chance, weather, Holds.draw(seed)) as world:
+    with world_of(seed, chance, weather.with_answers(seed), Holds.draw(seed)) as world:
         world.losses = Losses() if loses else None
         return to_the_end(world, _run)
 

@@ -56,7 +56,7 @@ DAYS = 3
 def set_back(seed: int) -> Outcome:
     """Run a seed. Raises `Violation` if an invariant does not hold."""
     chance = random.Random(f"set back {seed}")
-    weather = replace(Weather.draw(chance), event=NOTHING)
+    weather = replace(Weather.draw(chance), event=NOTHING).with_answers(seed)
     with world_of(seed, chance, weather, Holds(seed)) as world:
         return to_the_end(world, _run)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from l0gc.errors import ObjectNotFoundError
 from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, PutResult, StoredObject
-from tests.simulation.losses import is_misread
 from tests.support.memory_store import Call, FakeClock, MemoryStore, _Object
 
 if TYPE_CHECKING:
@@ -49,13 +48,11 @@ class SimulatedStore(MemoryStore):
         ahead = self._world.date_ahead_ms()
         if key.endswith(BOUNDARY):
             self._world.boundary_read()
-        if is_misread(self._world, key):
-            stored = replace(stored, body=bytes(len(stored.body)))
-        return replace(stored, date_ms=stored.date_ms + ahead) if ahead else stored
+        return replace(stored, body=self._world.answers.read(key, stored.body), date_ms=stored.date_ms + ahead)
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         bodies = super().get_ranges(key, ranges)
-        return [bytes(len(body)) for body in bodies] if is_misread(self._world, key) else bodies
+        return [self._world.answers.read(key, body) for body in bodies]
 
     def head(self, key: str) -> Head:
         head = super().head(key)

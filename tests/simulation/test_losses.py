@@ -9,8 +9,9 @@ from collections import Counter, deque
 import pytest
 
 from tests.simulation.actors import TOPICS, new_lines, upload
+from tests.simulation.answers import MISREAD
 from tests.simulation.holds import Holds
-from tests.simulation.losses import GIVEN_UP, LOST, MISREAD, REFUSED, WITHHELD, WITHHELD_LOGS, Losses, give_all_up, held
+from tests.simulation.losses import GIVEN_UP, LOST, REFUSED, WITHHELD, WITHHELD_LOGS, Losses, give_all_up, held
 from tests.simulation.run import RECORDS, found, simulate, world_of
 from tests.simulation.watch import Violation
 from tests.simulation.weather import Weather

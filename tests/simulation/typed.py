@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from l0gc.streamlog.controller.value_schema import ValueSchema
 from tests.simulation.shadow_l1 import Span, Wrong
 
 _FIRST: Final[list[dict[str, Any]]] = [{"name": "who", "type": "string"}, {"name": "n", "type": "int"}]
@@ -27,10 +28,23 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {"who": (str,), "n": (int,), "ta
 ALTERED = "value schemas altered"
 
 
-def check_columns(key: str, body: bytes) -> int:
-    """Return the number of the schema that an L1 object was written by. Raises `Wrong` if its columns are not that one's."""
+def place_of(schema: ValueSchema | None) -> int:
+    """Return which of `SCHEMAS` a topic has, from 1 on; 0 without one. The number in the log grows by more than 1."""
+    if schema is None:
+        return 0
+    wide = any(c.name == "n" and c.type_json() == "long" for c in schema.columns)
+    return len(schema.columns) if wide and len(schema.columns) > 2 else 1 + wide
+
+
+def check_columns(key: str, body: bytes, places: Mapping[int, int]) -> int:
+    """Return which of `SCHEMAS` an L1 object was written by. Raises `Wrong` if its columns are not that one's.
+
+    Args:
+        places: see `place_of`, by the number that the log gave.
+    """
     with pq.ParquetFile(io.BytesIO(body)) as file:
-        number = int((file.metadata.metadata or {}).get(b"l0gc.value_schema", 0))
+        named = int((file.metadata.metadata or {}).get(b"l0gc.value_schema", 0))
+        number = places[named] if named else 0
         rows = file.read().to_pylist()
     fields = SCHEMAS[number - 1] if number else []
     for row in rows:

@@ -17,6 +17,7 @@ import msgspec
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
 from l0gc.storage.entry import StoredEntry, decode_checkpoint, decode_entry
+from l0gc.storage.store_time import JUMP_MS
 from l0gc.streamlog.controller.entries import ControllerEntry, ControllerMachine, InitProducer, RenewPin, Tick
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -70,6 +71,7 @@ class Watch:
     Where a log was set back, `protected` are the objects that the newest logs need, and all that there are where
     `published.json` is lost; `strays` those of L1 whose topic only a lost controller log had; `went_back` the journals whose
     older log is there, until the newest is back or, where that is gone for good, until all that they need is in L1.
+    `raised` are the times at which M was raised.
     """
 
     def __init__(self, world: World) -> None:
@@ -83,6 +85,7 @@ class Watch:
         self.gone: set[str] = set()
         self.names: dict[str, str] = {}
         self.watermark = -1
+        self.raised: list[tuple[int, int]] = []
         self.published_epoch = -1
         self.foreign: dict[str, bytes] = {}
         self.foreign_watermark = False
@@ -92,6 +95,7 @@ class Watch:
         self.acknowledged: dict[Place, dict[int, bytes]] = {}
         self.states: set[int] = set()
         self.numbers: dict[str, int] = {}
+        self.places: dict[str, dict[int, int]] = {}
         self.protected: frozenset[str] = frozenset()
         self.strays: frozenset[str] = frozenset()
         self.went_back: frozenset[int] = frozenset()
@@ -136,6 +140,11 @@ class Watch:
     def shadow(self, journal: int) -> Shadow:
         return self.shadows.setdefault(journal, Shadow(journal))
 
+    @property
+    def _latest_ms(self) -> int:
+        """The latest time that a process may rely on: a date that is ahead by minutes counts as right (hazard 16)."""
+        return self._world.clock.ms + (JUMP_MS if self._world.weather.late_dates else 0)
+
     def _fail(self, text: str) -> None:
         raise self._world.violation(text)
 
@@ -171,7 +180,7 @@ class Watch:
         shadow = self.shadow(journal)
         if offset <= shadow.offset:
             return  # re-created below the boundary: no reader may take it for an entry, which `agrees` checks
-        if decode_entry(f"{journal_log(journal)}log/{offset:020}", body).time_ms > self._world.clock.ms:
+        if decode_entry(f"{journal_log(journal)}log/{offset:020}", body).time_ms > self._latest_ms:
             self._fail(f"journal {journal} has an entry at {offset} of a time that is to come")
         known = set(shadow.producers)
         before = self._references(shadow)
@@ -207,9 +216,11 @@ class Watch:
     def _check_numbers(self, edit: Edit) -> None:
         """Raises `Wrong` if typed columns are wrong or lost."""
         for t in edit.topics:
-            name = self.names[t.topic_id]
+            name, places = self.names[t.topic_id], self.places.get(t.topic_id, {})
             added, removed = (dict(spans_of_files(name, t.revision, unpack(r, L1_ROW))) for r in (t.added, t.removed))
-            self.numbers |= {key: typed.check_columns(key, self._world.store.objects[key].body) for key in added}
+            self.numbers |= {
+                key: typed.check_columns(key, self._world.store.objects[key].body, places) for key in added
+            }
             typed.check_merged(self.numbers, added, removed)
 
     def _check_retention(self, shadow: Shadow, journal: int, offset: int, body: bytes) -> None:
@@ -262,7 +273,7 @@ class Watch:
         topics = dict(state.topics)
         # An append that was on its way while the newest log was put back was decided on the older one (docs/safety.md).
         oldest_ms = 0 if self.was_put_back else state.time_ms
-        if not oldest_ms <= e.time_ms <= self._world.clock.ms:
+        if not oldest_ms <= e.time_ms <= self._latest_ms:
             self._fail(f"the controller log has an entry at {offset} that is older than the one before, or not of now")
         thread, published = self._world.thread, max(self.watermark, self.published_epoch)
         if published > state.epoch and thread is not None and not (isinstance(entry, Tick) and thread.process.recovers):
@@ -279,6 +290,10 @@ class Watch:
         if isinstance(entry, InitProducer) and entry.name in before:
             self.superseded.setdefault(before[entry.name], self._world.steps)
         for name, topic in state.topics.items():
+            if topic.value_schema is not None:
+                self.places.setdefault(topic.topic_id, {})[topic.value_schema.number] = typed.place_of(
+                    topic.value_schema
+                )
             if name not in topics:
                 self.names[topic.topic_id] = name
                 self.topics_ever.setdefault((name, topic.revision), []).append(topic)
@@ -333,6 +348,8 @@ class Watch:
                     )
         with self._failing():
             self.promises.check_published(self, m)
+        if m > self.watermark:
+            self.raised.append((self._world.clock.ms, m))
         self.watermark, self.published_epoch = m, published.cluster_epoch
         self._count_state()
 
@@ -369,8 +386,11 @@ class Watch:
         thread = self._world.thread
         if thread is None:
             return
-        if self._world.clock.ms - modified_ms < thread.min_age_ms:
+        if self._latest_ms - modified_ms < thread.min_age_ms:
             self._fail(f"{key} was deleted at an age of {self._world.clock.ms - modified_ms} ms, below --min-age")
+        before_ms = self._latest_ms - thread.grace_ms
+        if k is not None and int(k[1]) > max((m for at_ms, m in self.raised if at_ms <= before_ms), default=-1):
+            self._fail(f"{key} was deleted less than --grace {thread.grace_ms} ms after M has passed it")
 
     def _vacuumed(self, key: str) -> None:
         """L1 goes when a journal has dropped it long enough ago, or after the fence of a journal that never named it."""
@@ -381,7 +401,7 @@ class Watch:
         for journal, dropped in ((s.l1, s.l1.dropped[key]) for s in shadows if key in s.l1.dropped):
             if is_shared(key) and int(key.split("/")[-2]) >= journal.fence:
                 self._fail(f"{key} was deleted, though a commit may still name it: the L1 fence is at {journal.fence}")
-            age_ms = self._world.clock.ms - dropped.time_ms
+            age_ms = self._latest_ms - dropped.time_ms
             if thread is not None and age_ms < thread.min_age_ms:
                 self._fail(f"{key} was deleted {age_ms} ms after it was dropped, within the time of grace")
             self._world.happened["dropped L1 objects deleted"] += 1

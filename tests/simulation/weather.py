@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -41,6 +41,9 @@ FOR_GOOD = "the controller log is restored from an old backup for good; later so
 NOTICED = "the controller log is restored from an old backup for good, and somebody notices"
 FOREIGN_WATERMARK = "another cluster's watermark lies in the bucket for a while"
 EVENTS = (NOTHING, TEN_DAYS, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
+
+ANSWERS = {"throttles": 0.3, "mistakes": 0.3, "late_dates": 0.3}
+"""How many of the seeds have which answers of `answers.py`; the others take the same steps as without any."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,9 @@ class Weather:
     renews_pins: bool = False
     schemas: bool = False
     shares: bool = False
+    throttles: bool = False
+    mistakes: bool = False
+    late_dates: bool = False
 
     @classmethod
     def draw(cls, chance: random.Random) -> Weather:
@@ -139,6 +145,14 @@ class Weather:
             external_log=chance.random() < 0.4,
             l1_records=chance.choice([0, 0, 1, 2]),
         )
+
+    def with_answers(self, seed: int) -> Weather:
+        """The same, with answers of `answers.py`."""
+
+        def has(what: str) -> bool:
+            return random.Random(f"{what} of {seed}").random() < ANSWERS[what]
+
+        return replace(self, throttles=has("throttles"), mistakes=has("mistakes"), late_dates=has("late_dates"))
 
     def skew(self, chance: random.Random) -> int:
         """By how much a process's clock is ahead of the store's, in milliseconds."""

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 from greenlet import getcurrent, greenlet
 
-from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreError, ThrottledError
+from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, RequestRefusedError, StoreError, ThrottledError
 from l0gc.runtime import Clock, Runtime
 from l0gc.streamlog.cluster import Handles
+from tests.simulation.answers import Answers
 from tests.simulation.holds import Holds
 from tests.simulation.interrupting import INTERRUPTED, Interrupts
 from tests.simulation.losses import Losses
@@ -39,6 +40,8 @@ LATEST_MS = 2 * LATE_MS
 """How long after its caller has given it up a write may still take effect."""
 DATES_AHEAD_MS = (HOUR_MS, 30 * DAY_MS, 400 * DAY_MS, -2 * HOUR_MS, -3 * DAY_MS, -30 * DAY_MS)
 """By how much the date of a reply may be ahead. In a seed no two are wrong by the same: another reply shows that one is."""
+LATE_DATES_MS = (*(-hours * HOUR_MS for hours in range(1, 24, 3)), 2 * 60_000, 8 * 60_000)
+"""Those that nobody asks for again: a day behind at most, or minutes ahead (hazard 16)."""
 LIFE_GOES_ON = 0.15
 """How often a process begins because another one sleeps for long, so that much happens to what that one is at."""
 TOO_MANY_STEPS = 50_000
@@ -86,11 +89,13 @@ class Thread(greenlet):
         self.wakes_ms = 0
         self.free: Callable[[], bool] | None = None
         self.min_age_ms = 0
+        self.grace_ms = 0
         self.retains: Retentions | None = None
         self.sending: Callable[[], object] | None = None
         self.refused = False
         self.failed_at = ""
         self.misled_at = ""
+        self.misreads = 0
 
     def _life(self) -> None:
         """The body; after a crash, from its beginning again, in the process's next life."""
@@ -144,6 +149,7 @@ class World:
     def __post_init__(self) -> None:
         self.watch = Watch(self)
         self.losses: Losses | None = None
+        self.answers = Answers(self)
         self.store = SimulatedStore(self.clock, self, habit=self.weather.habit, page_size=self.weather.page_size)
         self.main = getcurrent()
         self.steps = 0
@@ -155,6 +161,10 @@ class World:
         jumps = self.weather.date_jumps * self.random.randrange(1, 6)
         self.date_jumps_at = sorted(self.random.randrange(3_000) for _ in range(jumps))
         self.dates_ahead_ms = self.random.sample(DATES_AHEAD_MS, jumps)
+        if self.weather.late_dates:
+            chance = random.Random(f"late dates of seed {self.seed}")
+            self.dates_ahead_ms += chance.sample(LATE_DATES_MS, len(LATE_DATES_MS))
+            self.date_jumps_at = sorted([*self.date_jumps_at, *(chance.randrange(3_000) for _ in LATE_DATES_MS)])
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
         self.stopping = False
@@ -266,55 +276,56 @@ class World:
         if self.alone is not None and thread is self.alone[0]:
             return  # nothing keeps it from what it is there for
         if self.losses is not None and call.key in self.losses.withheld and call.kind in ("get", "head"):
-            raise StoreError(f"{call.key}: it was archived")
+            raise RequestRefusedError(f"{call.key}: it was archived")
+        self.answers.strike(thread, call)
         f, draw = self.faults, self.random.random()
         if thread.refused:  # who looks why it was refused may not get an answer
             thread.refused = False
             if self.random.random() < 0.3:
-                self._log(thread, call, "no answer, after a refusal")
+                self.log(thread, call, "no answer, after a refusal")
                 raise StoreError(f"{call.key}: no answer")
         if draw >= f.any:
             return
         conditional = call.kind.startswith("put_if")
         if call.when == "after":
             if draw < f.after:
-                self._log(thread, call, "reply lost")
+                self.log(thread, call, "reply lost")
                 raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: the reply was lost")
             if draw < f.after + f.crash:
-                self._log(thread, call, "crash after it")
+                self.log(thread, call, "crash after it")
                 self._crash(thread)
             if draw < f.after + f.crash + f.twice and conditional:
-                self._log(thread, call, "sent twice")
+                self.log(thread, call, "sent twice")
                 thread.refused = True
                 raise PreconditionFailedError(f"{call.key}: it is there")
             if draw < f.after + f.crash + f.twice + f.nap and call.kind == "put_if_absent":
                 self._nap(call.key, "sleeps after it")
             return
         if draw < f.before:
-            self._log(thread, call, "failed before it landed")
+            self.log(thread, call, "failed before it landed")
             raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: no answer")
         draw -= f.before
         if draw < f.throttled:
-            self._log(thread, call, "throttled")
+            self.log(thread, call, "throttled")
             raise ThrottledError(f"{call.key}: slow down")
         draw -= f.throttled
         if draw < f.pause:
             paused_ms = self.random.choice(PAUSES_MS)
             thread.wakes_ms = self.clock.ms + paused_ms
-            self._log(thread, call, f"pauses for {paused_ms // 1000} s")
+            self.log(thread, call, f"pauses for {paused_ms // 1000} s")
             if self.while_one_sleeps is not None and paused_ms >= LATEST_MS and self.random.random() < LIFE_GOES_ON:
                 self.while_one_sleeps(None)
             thread.pause()
             return
         draw -= f.pause
         if draw < f.crash:
-            self._log(thread, call, "crash before it")
+            self.log(thread, call, "crash before it")
             self._crash(thread)
         draw -= f.crash
         if draw < f.late and thread.sending is not None and call.kind not in {"get", "head", "list", "scan"}:
             lands_ms = self.clock.ms + int(self.random.random() * self.random.choice([1_000, 60_000, LATEST_MS]))
             self.late.append((lands_ms, self.clock.ms, self.steps, thread.sending))
-            self._log(thread, call, f"no answer; it lands at {lands_ms}")
+            self.log(thread, call, f"no answer; it lands at {lands_ms}")
             raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: no answer")
 
     def _nap(self, key: str, what: str, suspended_ms: int = 0) -> None:
@@ -331,7 +342,7 @@ class World:
         for other in self.threads if suspended_ms else []:
             if other.process is thread.process:
                 other.wakes_ms = max(other.wakes_ms, thread.wakes_ms)
-        self._log(thread, Call("nap", key, "after"), what)
+        self.log(thread, Call("nap", key, "after"), what)
         self.while_one_sleeps(int(journal[1]))
         self.alone = self.threads[-1], thread
         thread.pause()
@@ -350,7 +361,7 @@ class World:
         thread.wakes_ms = self.clock.ms + ms
         thread.pause()
 
-    def _log(self, thread: Thread, call: Call, what: str) -> None:
+    def log(self, thread: Thread, call: Call, what: str) -> None:
         thread.failed_at = call.key
         self.happened[what.split(";", maxsplit=1)[0]] += 1
         self.trace.append(f"{self.steps} {thread.process.name} {call.kind} {call.key}: {what}")

@@ -33,7 +33,7 @@ from l0gc.storage.log import (
     Replay,
     SharedLog,
 )
-from l0gc.storage.objectstore import DeleteFailure, PutResult
+from l0gc.storage.objectstore import DeleteFailure, PutResult, StoredObject
 from l0gc.storage.parallel import Parallel
 from tests.support.memory_store import Call, FakeClock, MemoryStore, failing, lose_reply, once
 
@@ -250,6 +250,40 @@ def test_an_outcome_that_cannot_be_learned_by_the_deadline_is_reported_as_unknow
     assert store.clock.monotonic() - began < AGE_S / 3
     store.fault = lambda call: None
     assert entries(a_log(store)) == [(0, "mine")]
+
+
+class MisreadStore(MemoryStore):
+    """Gives out something else for a key, the first so many times."""
+
+    def __init__(self, name: str, times: int) -> None:
+        super().__init__()
+        self._name, self._left = name, times
+
+    def get(self, key: str) -> StoredObject:
+        stored = super().get(key)
+        if self._name in key and self._left:
+            self._left -= 1
+            return replace(stored, body=stored.body[: len(stored.body) // 2])
+        return stored
+
+
+def test_a_landed_append_that_is_misread_once_is_reported_as_landed() -> None:
+    store = MisreadStore("/log/", 1)
+    store.fault = lose_reply("/log/")
+    assert append(a_log(store), store, 0, "mine") == 0
+    assert entries(a_log(store)) == [(0, "mine")]
+
+
+@pytest.mark.parametrize("misread", ["/log/", "boundary.json"])
+def test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread(misread: str) -> None:
+    store = MisreadStore(misread, 1_000)
+    store.put(f"{FOLDER}boundary.json", seal(f"{FOLDER}boundary.json", b'{"boundary":0}'))
+    as_of_ms = store.clock.ms
+    store.clock.sleep(AGE_S)
+    store.fault = lose_reply("/log/")
+    with pytest.raises(AppendOutcomeUnknownError, match=misread):
+        append(a_log(store), store, 0, "mine", as_of_ms)
+    assert a_log(store).entry_key(0) in store.objects
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError("denied"), StoreUnreachableError("down"), StoreError("400")])

@@ -23,7 +23,7 @@ from l0gc.errors import (
 )
 from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import Boundary, Replay, SharedLog
-from l0gc.storage.objectstore import PutResult, StoredObject
+from l0gc.storage.objectstore import PutResult, StoredObject, if_there
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
 from tests.simulation.mutants.tools import Wrapped, instead, method, mutant
@@ -155,6 +155,19 @@ def ids_not_compared() -> AbstractContextManager[Any]:
         return None if found is None else replace(found, id="somebody else")
 
     return method(SharedLog, "_owner", owner)
+
+
+@instead(
+    34,
+    "l0gc/storage/log.py::SharedLog._owner",
+    "an append that was misread when its outcome was looked for did not land",
+    f"{_LOG}::test_a_landed_append_that_is_misread_once_is_reported_as_landed",
+    f"{_LOG}::test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread",
+)
+def misread_append_lost(self: SharedLog, offset: int) -> StoredEntry | None:
+    key = self.entry_key(offset)
+    stored = if_there(self.store.get, key)
+    return None if stored is None else l0gc.storage.log._landed(key, offset, stored)
 
 
 class _Hopeful(Wrapped):
