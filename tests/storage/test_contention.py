@@ -162,6 +162,29 @@ def test_an_entry_that_lands_ends_the_count_of_conflicts() -> None:
     assert order.place == 0
 
 
+def test_a_reader_remembers_no_more_than_1000_writers() -> None:
+    order = WriterOrder(Runtime(FakeClock(), random.Random(1)), "me")
+    order.landed([f"writer {n}" for n in range(1002)])
+    assert order.writers == 1001  # this one included
+
+
+def test_one_slow_request_does_not_make_a_writer_wait_long() -> None:
+    order = WriterOrder(Runtime(FakeClock(), random.Random(1)), "me")
+    order.landed(["other", "me"])
+    order.measured(3600)
+    assert 0 < order.pause_s() < 1
+
+
+def test_a_late_writer_appends_at_once() -> None:
+    order = WriterOrder(Runtime(FakeClock(), random.Random(1)), "me")
+    order.landed(["other"])
+    for _ in range(5):
+        order.lost()
+    assert order.place > 1
+    order.landed(["me", "other", "other"])
+    assert (order.joined, order.place) == (False, 0)
+
+
 def test_a_newcomer_gets_in_where_one_or_two_write_without_a_break() -> None:
     for busy in (1, 2):
         race = Race().run([0.0] * busy + [5.0])

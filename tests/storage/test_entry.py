@@ -16,6 +16,7 @@ from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.storage.entry import (
     Checkpoint,
     Entry,
+    compressed,
     decode_checkpoint,
     decode_entry,
     encode_checkpoint,
@@ -57,6 +58,7 @@ def test_what_repeats_itself_is_packed_and_what_does_not_is_left_as_it_is() -> N
     assert len(encode_entry(KEY, Entry("a", 0, b"x" * 100_000))) < 200
     noise = random.Random(0).randbytes(100_000)
     assert len(encode_entry(KEY, Entry("a", 0, noise))) < len(noise) + 40
+    assert compressed(noise)[1:] == noise
 
 
 def test_each_single_changed_bit_is_found() -> None:

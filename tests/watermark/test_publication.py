@@ -45,6 +45,7 @@ from l0gc.watermark.publication import (
     refuse_if_set_back,
     remembered,
     require_seen,
+    reserve_numbers,
     watermark_at,
     watermark_of,
     what_is_lost,
@@ -496,3 +497,12 @@ def test_a_new_cluster_has_lost_nothing() -> None:
     cluster = memory_cluster()
     assert SweepRun(cluster).run().deleted == 0
     scan_and_publish(cluster)
+
+
+def test_each_of_two_reserved_numbers_only_grows() -> None:
+    cluster = memory_cluster()
+    for wanted in ((3, 0), (1, 5)):
+        reserve_numbers(cluster, wanted)
+    published, _ = read_published(cluster.store, cluster.identity().cluster_id)
+    assert published is not None
+    assert published.given == (3, 5)

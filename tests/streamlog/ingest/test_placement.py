@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+import time
 import zlib
 
 import pytest
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.ingest import placement
-from l0gc.streamlog.ingest.placement import Partitioner, PlacedRecords, by_field, fixed_partition, in_turn
+from l0gc.streamlog.ingest.headers_and_times import NO_TIME
+from l0gc.streamlog.ingest.placement import (
+    Partitioner,
+    PlacedRecords,
+    by_field,
+    fixed_partition,
+    in_turn,
+    place_given,
+    with_times,
+)
 
 
 def placed(p: PlacedRecords) -> list[tuple[int, bytes | None]]:
@@ -68,6 +78,26 @@ def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.
     for _ in range(2):
         found = placed(place([b'{"n":"%d"}' % n for n in range(10)]))
         assert found == [(zlib.crc32(b"%d" % n) % 7, b"%d" % n) for n in range(10)]
+
+
+@pytest.mark.parametrize("partition", [-2, 7])
+def test_a_record_that_names_a_partition_out_of_range_is_refused(partition: int) -> None:
+    fields = [(b"x", None, (), NO_TIME, 6), (b"y", None, (), NO_TIME, partition)]
+    found = place_given(in_turn(7), 7, "in")(fields)
+    assert found.partitions.tolist() == [6]
+    assert f"in record 2 names partition {partition}" in str(found.error)
+
+
+def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        times = with_times(in_turn(1), "at").start("in")([b'{"at":"2026-01-01T00:00:00"}']).times
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert times is not None
+    assert times.tolist() == [1_767_225_600_000]
 
 
 def test_no_more_keys_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
