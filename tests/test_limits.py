@@ -38,8 +38,8 @@ from l0gc.operations import Read, Upload
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.entries import check_cluster_settings
-from l0gc.streamlog.ingest.given import given_records
 from l0gc.streamlog.ingest.headers_and_times import Headers, Record
+from l0gc.streamlog.ingest.records import records_of as as_fields
 from l0gc.streamlog.ingest.sender import open_sender
 from l0gc.streamlog.journal.admission import check_object
 from l0gc.streamlog.journal.entries import ObjectExtents
@@ -236,9 +236,9 @@ def test_the_largest_batch_and_its_last_record_fit_into_an_object() -> None:
 
 def test_a_record_given_by_a_program_counts_with_its_key_and_headers() -> None:
     with scaled(MAX_RECORD_BYTES=100):
-        assert list(given_records([(b"k" * 50, b"v" * 50)]))
+        assert list(as_fields([(b"k" * 50, b"v" * 50)]))
         with pytest.raises(UsageError, match="longer than 100 bytes"):
-            list(given_records([(b"k" * 51, b"v" * 50)]))
+            list(as_fields([(b"k" * 51, b"v" * 50)]))
 
 
 # -- L1 -------------------------------------------------------------------------------------------------------------------

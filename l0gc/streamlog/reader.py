@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, RecordsLostError, UsageError
+from l0gc.limits import LENGTH_BYTES
 from l0gc.operations import Read
 from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
-from l0gc.streamlog.ingest.inputs import LENGTH_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, places
 from l0gc.streamlog.journal.topic import TopicState

@@ -29,12 +29,12 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 from l0gc.errors import UsageError
-from l0gc.limits import MAX_RECORD_BYTES
+from l0gc.limits import LENGTH_BYTES, MAX_RECORD_BYTES
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 if TYPE_CHECKING:
     from l0gc.operations import TimestampUnit
-    from l0gc.streamlog.ingest.given import ArrowStream, Given
+    from l0gc.streamlog.ingest.records import ArrowStream, RecordLike
 
 AUTO: Final = "auto"
 RAW: Final = "raw"
@@ -42,8 +42,6 @@ LENGTH_PREFIXED: Final = "length-prefixed"
 LINES: Final = "lines"
 VALUES: Final = "values"
 RECORDS: Final = "records"
-LENGTH_BYTES: Final = 4
-"""The number of bytes of the length before a record, the highest first."""
 
 _HEAD_BYTES: Final = 8000
 """How many bytes are inspected to distinguish text from binary, as git does."""
@@ -121,7 +119,7 @@ class Input:
         input_id: empty if it need not be recognised.
         pieces: returns its bytes; more than once if it has an id.
         size: the bytes that the id covers; None without an id.
-        kind: `LINES`, `VALUES` with their length before each, or `RECORDS` as `given.py` packs them.
+        kind: `LINES`, `VALUES` with their length before each, or `RECORDS` as `records.py` packs them.
     """
 
     name: str
@@ -199,7 +197,7 @@ def _frames(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
         raise UsageError(f"{name} ends within record {number + 1}: its length, or the file, is wrong")
 
 
-Source: TypeAlias = "str | os.PathLike[str] | BinaryIO | Iterable[Given] | ArrowStream"
+Source: TypeAlias = "str | os.PathLike[str] | BinaryIO | Iterable[RecordLike] | ArrowStream"
 """The source of an input: a path, `-` for stdin, an open binary file, which stays open, records, or a table."""
 
 
@@ -272,13 +270,13 @@ def _reader(
     elif hasattr(source, "read"):
         pieces = map(_binary, _file_pieces(cast(BinaryIO, source)))
     else:
-        from l0gc.streamlog.ingest import given  # here, as for Arrow below
+        from l0gc.streamlog.ingest import records  # here, as for Arrow below
 
-        if not given.is_table(source) and not isinstance(source, Iterable):
+        if not records.is_table(source) and not isinstance(source, Iterable):
             raise UsageError(
                 f"cannot upload {source!r:.60}: give a path, an open binary file, records, or a table of them"
             )
-        pieces, form, kind = given.packed(given.given_records(source, unit)), RAW, RECORDS
+        pieces, form, kind = records.packed(records.records_of(source, unit)), RAW, RECORDS
     if not keep and form not in _TABLE_FORMATS:
         lines = _as_lines(pieces, name, form)
         return lambda: lines, kind
@@ -297,9 +295,9 @@ def _again(path: Path, name: str, form: str, unit: TimestampUnit | None) -> Call
         if form not in _TABLE_FORMATS:
             return _as_lines(_file(path), name, form)
 
-        from l0gc.streamlog.ingest import given
+        from l0gc.streamlog.ingest import records
 
-        pieces = given.packed(given.records_in(path, form, name, unit))
+        pieces = records.packed(records.records_in(path, form, name, unit))
         return chain([next(pieces, b"")], pieces)
 
     read()

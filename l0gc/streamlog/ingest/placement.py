@@ -19,7 +19,6 @@ import numpy as np
 
 from l0gc.errors import UsageError
 from l0gc.operations import TimestampUnit
-from l0gc.streamlog.ingest.given import Fields
 from l0gc.streamlog.ingest.headers_and_times import (
     NO_PARTITION,
     NO_TIME,
@@ -27,6 +26,7 @@ from l0gc.streamlog.ingest.headers_and_times import (
     in_milliseconds,
     size_of_headers,
 )
+from l0gc.streamlog.ingest.records import Fields
 from l0gc.streamlog.journal.rows import NUMBER, Rows
 
 _CACHED_KEYS: Final = 100_000

@@ -30,10 +30,10 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_records
-from l0gc.streamlog.ingest.given import unpacked
 from l0gc.streamlog.ingest.inputs import RECORDS, Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
 from l0gc.streamlog.ingest.placement import Partitioner, by_field, fixed_partition, in_turn, place_given, with_times
+from l0gc.streamlog.ingest.records import unpacked
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
 from l0gc.streamlog.journal.handle import JournalHandle

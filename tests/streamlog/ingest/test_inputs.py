@@ -13,8 +13,8 @@ import pytest
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.ingest import inputs
-from l0gc.streamlog.ingest.given import unpacked
 from l0gc.streamlog.ingest.inputs import Input, Source, open_inputs
+from l0gc.streamlog.ingest.records import unpacked
 
 
 def all_of(source: Input) -> list[bytes]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import UsageError
-from l0gc.limits import MAX_RECORD_BYTES
+from l0gc.limits import LENGTH_BYTES, MAX_RECORD_BYTES
 from l0gc.operations import TimestampUnit, checked_value
 from l0gc.streamlog.ingest.headers_and_times import (
     NO_PARTITION,
@@ -31,7 +31,6 @@ from l0gc.streamlog.ingest.headers_and_times import (
     size_of_headers,
     times_of,
 )
-from l0gc.streamlog.ingest.inputs import LENGTH_BYTES
 
 PARQUET: Final = "parquet"
 
@@ -53,7 +52,7 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
-Given = bytes | Record | tuple[Any, ...] | Mapping[str, Any] | ArrowStream
+RecordLike = bytes | Record | tuple[Any, ...] | Mapping[str, Any] | ArrowStream
 """A record, or a batch of them: `Record`, its value, (key, value[, headers[, create time]]), its fields by name, or rows."""
 
 
@@ -80,7 +79,7 @@ def is_table(source: object) -> bool:
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
-def given_records(source: Any, unit: TimestampUnit | None = None) -> Iterator[Fields]:
+def records_of(source: Any, unit: TimestampUnit | None = None) -> Iterator[Fields]:
     """Yield the records of a table, or of an iterable of records and batches. Raises `UsageError` if one cannot be
     stored.
 
