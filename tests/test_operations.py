@@ -261,10 +261,18 @@ def test_every_option_is_read_by_the_run_that_takes_it(
         cluster.upload("events", [b"x"])
         assert [*cluster.read("events")]
         cluster.tables.sync()
-        for run_of in (cluster.housekeep, cluster.reconcile, cluster.merge, cluster.expire, cluster.compute_watermark):
-            run_of()
-        for run_of in (cluster.sweep, cluster.vacuum, cluster.verify, cluster.gc):
-            run_of()
+        for operation in (
+            "housekeep",
+            "reconcile",
+            "merge",
+            "expire",
+            "compute_watermark",
+            "sweep",
+            "vacuum",
+            "verify",
+            "gc",
+        ):
+            getattr(cluster, operation)()
     assert unread == set(EFFECTS)
     shadow = (ROOT / "tests/collect/test_shadow.py").read_text()
     assert all(f"def {name}(" in shadow for name in EFFECTS.values())
