@@ -249,6 +249,8 @@ class Tables(Group):
     def create(self, topic: str, *, catalog: str, table: str | None = None) -> TableView:
         """Keep a topic's L1 as an Iceberg table from now on; repeated, it changes nothing. As `l0gc table create`.
 
+        Records in shared L1 objects are moved to objects of single partitions first, since a table cannot name the others.
+
         Args:
             catalog: the name that PyIceberg's configuration has for it.
             table: its name there, with a namespace; by default the topic's in the namespace `l0gc`.
@@ -256,6 +258,9 @@ class Tables(Group):
         cluster = self._handles()
         wanted = table_of(cluster.controller.snapshot().topic(topic), catalog, table)
         _syncing().create_table(cluster, wanted)
+        from l0gc.streamlog.level_one.drain import drain_topic
+
+        drain_topic(cluster, cluster.controller.snapshot().topic(topic))  # what fails, the next merge does
         return TableView.of(wanted, cluster.controller.replica.state)
 
     def sync(

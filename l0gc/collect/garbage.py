@@ -103,6 +103,7 @@ class Fact(NamedTuple):
 class Amounts(msgspec.Struct, Outcome, frozen=True):
     """L1 objects and their bytes: those that are listed, and those that were dropped but still exist.
 
+    `dead_bytes` of the listed ones are in shared objects, for partitions that no longer list them.
     `oldest_dropped_ms` is when the oldest dropped object that no pin keeps was dropped; None without any.
     """
 
@@ -113,6 +114,7 @@ class Amounts(msgspec.Struct, Outcome, frozen=True):
     dropped_objects: int = 0
     dropped_bytes: int = 0
     oldest_dropped_ms: int | None = None
+    dead_bytes: int = 0
 
 
 KeyFacts = Callable[[Sequence[str]], list[Fact]]

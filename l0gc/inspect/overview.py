@@ -399,7 +399,8 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         laggards: The partitions that lag, see below; null where a journal cannot be read or was set back, and for
             another system's log.
         l1: What journals name, as `live_objects` and `live_bytes`, and what they have dropped that is still there, as
-            `dropped_objects` and `dropped_bytes`: L1 objects.
+            `dropped_objects` and `dropped_bytes`: L1 objects. `dead_bytes` of the live bytes are of rows that have left
+            shared objects.
         pins: The pins, oldest first, each with `name`, `watermark` (null for one of L1 alone), `created_ms`,
             `expires_ms`, `why`, `l0_bytes` (L0 objects that no partition needed and the pin kept, by the last scan; -1
             if unknown), `l1_bytes` (L1 objects that were dropped since) and `table` (the table whose snapshots it

@@ -249,16 +249,17 @@ class JournalGarbage:
 
 def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Amounts:
     """Return what the journals list and what they dropped."""
-    live, dropped, oldest = np.zeros(2, np.int64), np.zeros(2, np.int64), []
+    live, dropped, oldest = np.zeros(3, np.int64), np.zeros(2, np.int64), []
     for state in journals:
         for t in state.topics.values():
             totals = t.totals()
-            live += (totals.l1_objects, totals.l1_bytes)
+            live += (totals.l1_objects, totals.l1_bytes, totals.dead_bytes)
         rows = state.dropped
         dropped += (len(rows), int(rows["bytes"].sum()))
         waiting = rows[rows["dropped_epoch"] <= unpinned(cluster, cluster.epoch, rows["revision"])]
         oldest += [int(waiting["dropped_ms"].min())] if len(waiting) else []
-    return Amounts(int(live[0]), int(live[1]), int(dropped[0]), int(dropped[1]), min(oldest, default=None))
+    objects, size, dead = live.tolist()
+    return Amounts(objects, size, int(dropped[0]), int(dropped[1]), min(oldest, default=None), dead)
 
 
 def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:

@@ -33,13 +33,17 @@ def _own(cluster: Handles, partition: int, base: int, last: int, epoch: int) -> 
 
 
 class Sharer(Actor):
-    """Commits what it has written, a shared object with the newest records of both partitions, so many times."""
+    """Commits what it has written, a shared object with the newest records of both partitions, so many times.
+
+    Args:
+        committed: whether it has committed once when the search begins.
+    """
 
     prepared = True
 
-    def __init__(self, name: str, tries: int) -> None:
+    def __init__(self, name: str, tries: int, *, committed: bool = False) -> None:
         super().__init__(name)
-        self._tries = tries
+        self._tries, self._committed = tries, committed
 
     def act(self, cluster: Handles, local: Local) -> Local:
         if local.step == "begin":
@@ -52,7 +56,9 @@ class Sharer(Actor):
             name = name_bytes(cluster.runtime.new_id())
             o = SharedObject(name, epoch, blocks, rows, np.full(len(rows), NAMED, np.uint8))
             cluster.store.put(shared_key(TOPIC.name, TOPIC.revision, 0, o), b"")
-            return Local("commit 0", plan=(epoch, msgspec.msgpack.encode(o.packed())))
+            local = Local("commit 0", plan=(epoch, msgspec.msgpack.encode(o.packed())))
+            if not self._committed:
+                return local
         epoch, packed = local.plan
         tried = int(local.step.split()[1])
         o = unpack_shared(msgspec.msgpack.decode(packed, type=PackedShared))
@@ -74,9 +80,10 @@ class Lifter(Actor):
 class Drainer(Actor):
     """Drains what shared objects hold of all partitions, or of one."""
 
-    def __init__(self, name: str, *partitions: int) -> None:
+    def __init__(self, name: str, *partitions: int, prepared: bool = False) -> None:
         super().__init__(name)
         self._partitions = partitions or range(TOPIC.partitions)
+        self.prepared = prepared
 
     def act(self, cluster: Handles, local: Local) -> Local:
         epoch = cluster.controller.snapshot().epoch

@@ -33,6 +33,9 @@ QUICK = [
     (within("given-up-twice", 1), 1_000),
     (within("given-up-and-expired", 0), 500),
     (within("given-up-and-read", 0), 200),
+    (within("shared-and-drained-by-two", 0), 1_000),
+    (within("shared-drained-and-expired", 0), 1_000),
+    (within("shared-drained-and-read", 0), 100),
     (within("altered-and-merged", 0), 200),
 ]
 
@@ -115,6 +118,25 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
         within("altered-and-merged", 0),
         "merged columns of value schema",
     ),
+    (
+        "shared-dropped-at-first",
+        of_l1.shared_dropped_at_first.off,
+        within("shared-and-drained-by-two", 0),
+        "other L1 objects",
+    ),
+    ("dropped-shared-named", of_l1.dropped_shared_named.off, within("shared-drained-and-expired", 0), "a second time"),
+    (
+        "shared-commit-below-fence",
+        of_l1.commit_below_fence.off,
+        within("shared-and-vacuumed", 1),
+        "stamped below its L1 fence",
+    ),
+    (
+        "shared-looked-before-fence",
+        of_l1.looked_before_fence.off,
+        within("shared-and-vacuumed", 1),
+        "the journal names it",
+    ),
     ("listing-decides", listing_decides, within("lifted-and-vacuumed", 1), "the journal names it"),
     ("no-grace", of_l1.no_grace.off, within("merged-and-vacuumed", 1), "and was dropped at"),
     ("dropped-as-of-the-stamp", dropped_as_of_the_stamp, within("merged-and-vacuumed", 2), "and was dropped at"),
@@ -139,6 +161,14 @@ def test_a_commit_that_deletes_what_it_takes_for_lost_is_missed_where_some_of_it
     with of_l1.losers_removed.off():
         found = searched(L1_WHOLE["repeated-and-expired"])
     assert "the journal names it" in found.wrong, summary(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_a_dropped_shared_object_that_goes_before_the_fence_has_passed_it_is_missed() -> None:
+    with of_l1.shared_purged_above_fence.off():
+        found = searched(L1_WHOLE["shared-dropped-and-vacuumed"])
+    assert "which is not there" in found.wrong, summary(found)
 
 
 def test_a_search_finds_the_same_again() -> None:

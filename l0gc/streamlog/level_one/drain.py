@@ -19,17 +19,35 @@ from typing import ClassVar, Final
 
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
-from l0gc.storage.workers import Workers
+from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import DRAIN
 from l0gc.streamlog.journal.rows import Rows, distinct, in_order, places
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.merge import ROUND_BYTES, MergeResult
-from l0gc.streamlog.level_one.merge_plan import Drain
+from l0gc.streamlog.level_one.merge_plan import Drain, drains_of
 from l0gc.streamlog.level_one.plan import Fault, ObjectRead, Round, Window, task_counts
 from l0gc.streamlog.level_one.read import StillNeeded
 from l0gc.streamlog.level_one.reconcile import Files, Lift, gathered, named_partitions
+
+_ROUND_BYTES: Final = 1 << 30
+"""A round drains about this much before it commits, as a merge does."""
+
+
+@dataclass(slots=True)
+class DrainResult(Outcome):
+    """What a drain came to; the fields are those of a merge's result."""
+
+    objects_before: int = 0
+    objects_after: int = 0
+    records: int = 0
+    bytes: int = 0
+    bytes_read: int = 0
+    partitions: int = 0
+    drained: int = 0
+    lost: int = 0
+    errors: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +57,7 @@ class DrainWindow(Window):
     drains: Mapping[int, Drain] = field(default_factory=dict)
 
 
-def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers[Handles]) -> Iterator[MergeResult]:
+def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers[Handles]) -> Iterator[DrainResult]:
     """Drain pieces of topics, given by journal, and yield what each round came to, journal by journal. Raises `StoreError`;
     finished rounds stay committed.
     """
@@ -52,7 +70,7 @@ def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers
         for journal, revision, pieces in of_topic:
             if revision not in live:
                 pieces.clear()
-            elif size < ROUND_BYTES:
+            elif size < _ROUND_BYTES:
                 takes.setdefault(journal, {})[revision] = pieces.pop(0)
                 size += takes[journal][revision].bytes
         of_topic = [one for one in of_topic if one[2]]
@@ -64,6 +82,15 @@ def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers
             objects, partitions = (sum(getattr(d, n) for w in windows for d in w.drains.values()) for n in _SIZES)
             r = Round(state.epoch, windows, before, *task_counts(before, objects, workers.cores, partitions))
             yield from workers.flow(range(len(windows)), *DrainLift(r).stages(workers.slots))
+
+
+def drain_topic(cluster: Handles, topic: Topic) -> list[str]:
+    """Drain all shared objects of a topic, which gets a table; return what went wrong. Raises `StoreError`."""
+    due: dict[int, list[Drain]] = {}
+    for journal in topic.journals:
+        for known in cluster.journal(journal).topics([topic]):
+            due[journal] = list(drains_of(known, 0, has_table=True))
+    return [e for done in drain(cluster, due, LocalWorkers(cluster)) for e in done.errors]
 
 
 _SIZES: Final = ("objects", "partitions")
@@ -124,10 +151,10 @@ class _Commit(Editor):
     """Commits what a round has drained in one journal."""
 
     def __init__(self, cluster: Handles, take: Window, epoch: int) -> None:
-        self._epoch, self._result = epoch, MergeResult()
+        self._epoch, self._result = epoch, DrainResult()
         super().__init__(cluster.journal(take.journal), take.topics, self._result.errors)
 
-    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> MergeResult:
+    def run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> DrainResult:
         with self.alone():
             ordered = {revision: in_order(rows) for revision, rows in files.items()}
             landed = self.land(DRAIN, self._epoch, [(r, {"added": rows}) for r, rows in ordered.items()])

@@ -195,8 +195,8 @@ def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> M
         from l0gc.streamlog.level_one.drain import drain
 
         workers.say("draining shared L1 objects", done=0, total=plan.total.bytes_read)
-        for done in drain(cluster, plan.drains, workers):
-            result.add(done, *_COUNTED)
+        for drained in drain(cluster, plan.drains, workers):
+            result.add(drained, *_COUNTED)
     slots = max(LOCAL_SLOTS, cluster.parallel.cores) if workers.engine == LOCAL else workers.slots
     shares = [share for whole, planned in plan.journals for share in _cut(whole, planned, slots)]
     for at in range(0, len(shares), slots):

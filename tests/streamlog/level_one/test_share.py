@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from l0gc.storage.workers import LocalWorkers
+from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import Topic
-from l0gc.streamlog.level_one import share
+from l0gc.streamlog.controller.state import Topic, TopicTable
+from l0gc.streamlog.level_one import plan, share
+from l0gc.streamlog.level_one.drain import drain_topic
 from l0gc.streamlog.level_one.merge import merge_due, plan_merge, run_merge
 from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, SMALL_BYTES, which_share
 from l0gc.streamlog.reader import read_topic
@@ -83,10 +86,11 @@ def test_shared_objects_are_drained_once_a_partition_has_32_rows() -> None:
     cluster, topic, wanted = loaded(32)
     store = store_of(cluster)
     assert merge_due(cluster)
-    plan = plan_merge(cluster)
-    assert (plan.total.objects_before, plan.total.objects_after, plan.total.drained) == (32, 100, 6400)
+    planned = plan_merge(cluster)
+    total = planned.total
+    assert (total.objects_before, total.objects_after, total.drained) == (32, 100, 6400)
     store.requests.clear()
-    done = run_merge(cluster, plan, LocalWorkers(cluster))
+    done = run_merge(cluster, planned, LocalWorkers(cluster))
     assert (done.objects_before, done.objects_after, done.drained, done.errors) == (32, 100, 6400, [])
     assert store.requests["get"] <= 2 * 32
     assert store.requests["put"] == 100
@@ -162,3 +166,44 @@ def test_a_journal_is_read_again_with_its_shared_objects_from_a_checkpoint() -> 
     cluster, _, wanted = loaded(3)
     cluster.journal(0).replica.write_checkpoint()
     assert values(memory_cluster(store_of(cluster), seed=5, bootstrap=False)) == wanted
+
+
+def test_a_topic_that_gets_a_table_shares_nothing_and_is_drained() -> None:
+    cluster, topic, wanted = loaded(2)
+    cluster.controller.create_table(TopicTable("events", topic.revision, "lake", "l0gc.events"))
+    assert merge_due(cluster)
+    assert drain_topic(cluster, topic) == []
+    assert cluster.journal(0).catch_up().topic(topic.revision).shared == ()
+    assert not merge_due(cluster)
+    put(cluster, "events", {p: [b"late"] for p in range(100)})
+    assert reconcile(cluster).l1_objects == 100
+    assert values(cluster) == {p: [*some, b"late"] for p, some in wanted.items()}
+
+
+def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark pickles the stages, and what goes from one task to another."""
+
+    class Tasks(LocalWorkers[Handles]):
+        cores = 3  # type: ignore[misc]
+
+        def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
+            return super().flow(parts, *(Stage(s.tasks, pickled(s.work)) for s in stages))
+
+    monkeypatch.setattr(plan, "SMALL_TASK_BYTES", 100)
+    cluster, topic, wanted = loaded(1, 300)
+    batch = {p: [b"%d" % p * 2000] for p in range(300)}
+    put(cluster, "events", batch)
+    result = reconcile(cluster, workers=Tasks(cluster, slots=3))
+    assert 1 < result.l1_objects <= 3
+    wanted = {p: [*some, *batch[p]] for p, some in wanted.items()}
+    assert values(cluster) == wanted
+    store_of(cluster).clock.ms += 86_400_000
+    cluster.controller.advance()
+    assert run_merge(cluster, plan_merge(cluster), Tasks(cluster, slots=3)).drained == 900
+    assert cluster.journal(0).catch_up().topic(topic.revision).shared == ()
+    assert values(cluster) == wanted
+
+
+def pickled(work: Any) -> Any:
+    again = pickle.loads(pickle.dumps(work))
+    return lambda place, items: (pickle.loads(pickle.dumps(found)) for found in again(place, items))
