@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -17,6 +18,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.level_one import merge_plan, plan
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.merge import MergeResult
 from l0gc.streamlog.level_one.read import ROWS
@@ -262,3 +264,31 @@ def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_n
         assert len(files(cluster, "events", p)) == 1
         assert lifted(cluster, "events", p) == expected([0, 1, 2, 3, 4])
     assert named(cluster, "events") < l1_objects(cluster)  # what the dead task left is for vacuum
+
+
+def test_shared_objects_are_written_drained_and_read_by_executors(
+    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.spark_source import read
+
+    monkeypatch.setattr(plan, "SMALL_TASK_BYTES", 2_000)
+    cluster.controller.create_topic("many", 300, 2)
+    wanted: dict[int, list[bytes]] = {}
+    for n in range(2):
+        batch = {p: [b"%d-%d" % (p, n), random.Random(p).randbytes(400)] for p in range(300)}
+        put(cluster, "many", batch)
+        wanted |= {p: wanted.get(p, []) + some for p, some in batch.items()}
+        result = run(one_spark, cluster, bucket, topic="many")
+        assert (result.errors, result.records) == ([], 600)
+        assert result.l1_objects < 10
+    found = dict[int, list[bytes]]()
+    for partition, _, value in sorted(read(cluster, topic="many"), key=lambda row: row[:2]):
+        found.setdefault(partition, []).append(bytes(value))
+    assert found == wanted
+    with monkeypatch.context() as patch:
+        patch.setattr(merge_plan, "DRAINED_ROWS", 2)
+        done = merge(cluster, "many", workers=workers_of(one_spark, bucket))
+    assert (done.errors, done.drained, done.objects_after) == ([], 1200, 300)
+    topic = cluster.controller.snapshot().topic("many")
+    assert all(cluster.journal(j).catch_up().topic(topic.revision).shared == () for j in topic.journals)
+    assert {p: lifted(cluster, "many", p) for p in range(300)} == wanted
