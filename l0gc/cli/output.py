@@ -299,7 +299,7 @@ class Output:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
-        """Show the progress of the work: a line on a terminal, or a note once a minute if stderr is redirected or a log."""
+        """Show the progress of the work: a line on a terminal, or a note each 10 s if stderr is redirected or a log."""
         with following(title) if self.follows else noting(title, self.note) as show:
             yield show
 

@@ -1,4 +1,4 @@
-"""Show the progress of a command: a line on the terminal that follows the work, or otherwise a note once a minute.
+"""Show the progress of a command: a line on the terminal that follows the work, or otherwise a note each 10 s.
 
 Work reports what it has done, and the total if known. This module derives the share and the remaining time, in the same
 way for all commands. The line has its own thread, so it continues while Spark starts or a job takes long.
@@ -16,7 +16,7 @@ from l0gc.cli.terminal import escaped
 from l0gc.events import Progress
 from l0gc.formatting import span
 
-NOTE_EVERY_S: Final = 60.0
+NOTE_EVERY_S: Final = 10.0
 _FIRST_ESTIMATE_S: Final = 2.0
 """Before that, the pace is not representative: connections are being opened."""
 _WIDE: Final = 110
@@ -49,7 +49,7 @@ class Estimate:
 
 
 class Newest:
-    """The last message, for the note of each minute."""
+    """The last message, for the next note."""
 
     def __init__(self, title: str) -> None:
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ def following(title: str) -> Iterator[Progress]:
 
 @contextmanager
 def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Progress]:
-    """Write a note every minute with the last message, however old it is.
+    """Write a note each 10 s with the last message, however old it is.
 
     Args:
         note: takes the text, the event's name and its fields.

@@ -1,4 +1,4 @@
-"""How far a command is: the share and the estimate, a note a minute, and a line that fits a terminal."""
+"""How far a command is: the share and the estimate, a note each 10 s, and a line that fits a terminal."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_note_has_what_was_said_last_however_long_ago() -> None:
     assert notes == [("verifying", "progress", {}), said, said]
 
 
-def test_without_a_terminal_there_is_a_note_each_minute_of_what_goes_on_deeper_down() -> None:
+def test_without_a_terminal_there_is_a_note_each_ten_seconds_of_what_goes_on_deeper_down() -> None:
     notes: list[str] = []
     waited: list[float] = []
     ready, waited_twice = threading.Event(), threading.Event()
@@ -91,6 +91,7 @@ def test_without_a_terminal_there_is_a_note_each_minute_of_what_goes_on_deeper_d
         waited_twice.wait()
     assert notes == ["computing M: starting Spark"]
     assert waited == [NOTE_EVERY_S] * 2
+    assert NOTE_EVERY_S <= 10
 
 
 @pytest.mark.parametrize("columns", [80, 140])

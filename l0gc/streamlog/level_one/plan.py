@@ -75,7 +75,8 @@ class Step(NamedTuple):
 class JournalPlan:
     """The objects that a round can take from a journal, oldest first, and whether there is `more` after them.
 
-    `end` is the log's last offset at that moment. `errors` names what cannot be taken at all.
+    `end` is the log's last offset at that moment. `errors` names what cannot be taken at all. `records` is how many the
+    window has, if it is a journal's first.
     """
 
     journal: int
@@ -83,6 +84,7 @@ class JournalPlan:
     steps: list[Step] = field(default_factory=list)
     more: bool = False
     errors: list[str] = field(default_factory=list)
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,11 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
         with handle.replica.lock:
             state = handle.catch_up(whole=False)
             steps, more = steps_of(state, window, budget)
-            errors = strangers(state, window) if window.after < 0 else []  # reported once
-            return JournalPlan(window.journal, handle.replica.offset, steps, more, errors)
+            plan = JournalPlan(window.journal, handle.replica.offset, steps, more)
+            if window.after >= 0:
+                return plan
+            records = sum(int(o.extents["records"].sum()) for _, o in unreconciled(state, window))
+            return replace(plan, errors=strangers(state, window), records=records)
     except CorruptObjectError as e:
         return JournalPlan(window.journal, -1, errors=[str(e)])
 

@@ -7,6 +7,7 @@ stages (`Lift`), chained in this process, so a round is never in memory as a who
 A task may run twice, or a run may die. So L1 objects have random names and count only once a journal names them, records
 that were sent twice are written once, and a commit that landed before is recognised.
 
+A commit happens only when everything that it names is durable, and it deletes nothing. It may run again, because Spark
 repeats its task or a reply was lost, with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a
 partition's objects. So if the journal names one of them or has dropped it, the entry landed, and all of them count. Once
 vacuum has deleted all of them, nothing proves that, and the partition counts as lost.
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError
+from l0gc.events import Progress
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
 from l0gc.streamlog.cluster import Handles
@@ -142,13 +144,14 @@ def reconcile(
     state = cluster.controller.snapshot()
     windows = judged(windows_of(state, topic, MAX_EPOCH if up_to is None else up_to), unread)
     result.errors += unread.values()
-    taken = 0
+    taken = waiting = 0
+    workers.say("reading the journals")
     while windows:
-        workers.say(f"round {result.rounds + 1}, {count(result.records, 'record')} in L1", records=result.records)
         left = None if max_bytes is None else max_bytes - taken
         budget = round_bytes if left is None else max(1, min(round_bytes, left))
         planned = {p.journal: p for p in workers.map(functools.partial(_plan, budget), windows)}
         result.errors += [e for _, p in sorted(planned.items()) for e in p.errors]
+        waiting += sum(p.records for p in planned.values())
         chosen = choose_steps(planned.values(), budget, left if taken else None)
         if not chosen:
             result.limited = any(p.steps for p in planned.values())
@@ -156,7 +159,10 @@ def reconcile(
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
         tables = frozenset(table.revision for table in state.tables.values())
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions, tables)
-        for committed in workers.flow(range(len(r.takes)), *Lift(r).stages(workers.slots)):
+        lifted = Lifted(workers.say, result.rounds + 1, result.records, waiting)
+        lifted.show()
+        lift = Lift(r, lifted if workers.engine == LOCAL else None)
+        for committed in workers.flow(range(len(r.takes)), *lift.stages(workers.slots)):
             result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
             result.count_in(committed.lifted)
         result.rounds += 1
@@ -222,11 +228,33 @@ def _unpacked(body: bytes) -> Packable:
     return Packable(pa.ipc.open_stream(body).read_next_batch())
 
 
+@dataclass(slots=True)
+class Lifted:
+    """Shows how far a run is: it has `before` of `waiting` records in L1, and does a round."""
+
+    say: Progress
+    round: int
+    before: int
+    waiting: int
+    read: int = 0
+    wrote: int = 0
+
+    def show(self, *, read: int = 0, wrote: int = 0) -> None:
+        """Add what was read or written of the round since. A record is half done when it was read."""
+        self.read += read
+        self.wrote += wrote
+        text = f"round {self.round}, {self.before:,} of {count(self.waiting, 'record')} in L1"
+        if self.read:
+            text += f"; {self.read:,} more read, {self.wrote:,} written"
+        self.say(text, done=self.before + (self.read + self.wrote) / 2, total=self.waiting, records=self.before)
+
+
 @dataclass(frozen=True)
 class Lift:
     """The work of a round in four stages; each yields values to the task of the next stage that it names."""
 
     round: Round
+    lifted: Lifted | None = None
     drains: ClassVar[bool] = False
 
     def still_needed(self, cluster: Handles) -> StillNeeded:
@@ -255,7 +283,12 @@ class Lift:
     def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         needed = self.still_needed(cluster)
         for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
-            yield writer, row if isinstance(row, Fault) else Packable(row)
+            if isinstance(row, Fault):
+                yield writer, row
+                continue
+            if self.lifted is not None:
+                self.lifted.show(read=row.num_rows)
+            yield writer, Packable(row)
 
     def write(self, cluster: Handles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
         """Yield the L1 objects, durable and not committed, and the task that commits them."""
@@ -263,9 +296,14 @@ class Lift:
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
         r, c = self.round, cluster
         written = write_l1(
-            c.store, r.topics(), r.epoch, arriving, c.runtime, c.parallel, alone=r.alone, drains=self.drains
-        )
+            c.store, r.topics(), r.epoch, arriving, c.runtime, c.parallel, alone=r.alone, drains=self.drains,
+            wrote=self._wrote,
+        )  # fmt: skip
         yield from handed_on(written, number)
+
+    def _wrote(self, records: int) -> None:
+        if self.lifted is not None:
+            self.lifted.show(wrote=records)
 
     def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Outcome]:
         yield from commit_round(cluster, self.round, gathered(found)).values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -122,6 +122,7 @@ class _Written:
     """What a task has written of one topic in one journal; `small` are the keys and contents of objects to upload."""
 
     topic: tuple[int, int]
+    records: int
     small: list[tuple[str, bytes]] = field(default_factory=list)
     files: list[tuple[object, ...]] = field(default_factory=list)
     shared: list[SharedObject] = field(default_factory=list)
@@ -140,6 +141,7 @@ def write_l1(
     *,
     alone: Container[int] = (),
     drains: bool = False,
+    wrote: Callable[[int], object] = lambda _: None,
 ) -> WrittenL1:
     """Write the records that all readers' `read_rows` sent to this writer as L1 objects.
 
@@ -147,6 +149,7 @@ def write_l1(
         alone: the revisions of topics whose partitions do not share objects.
         drains: the records come from shared objects. Then no partition shares, each run of consecutive records gets objects
             of its own, and these are read back before they are uploaded.
+        wrote: takes how many records more are in objects, most of them durable.
 
     Raises:
         StoreError: the store does not answer, or refuses access.
@@ -173,6 +176,7 @@ def write_l1(
                     yield from written.small
                     written.small = []
                     done.append(written)
+                wrote(sum(written.records for written in some))
 
         put_small(store, small_objects(), parallel)
     return _joined(done, faults)
@@ -222,7 +226,7 @@ class _Work:
 
     def _written(self, pieces: Rows) -> tuple[Topic, _Written]:
         journal, revision = int(pieces["journal"][0]), int(pieces["revision"][0])
-        return self.topics[revision], _Written((journal, revision))
+        return self.topics[revision], _Written((journal, revision), int(pieces["records"].sum()))
 
     def _alone(self, pieces: Rows) -> _Written:
         """Write the objects of a partition."""

@@ -42,11 +42,13 @@ class Watched(LocalWorkers[Handles]):
     """
 
     def __init__(self, cluster: Handles, before: Callable[[int], None] = lambda rounds: None) -> None:
-        super().__init__(cluster, progress=lambda text, **fields: before(len(self.rounds)))
+        super().__init__(cluster)
+        self.before = before
         self.rounds: list[Round] = []
         self.planned: list[list[int]] = []
 
     def map(self, work: Any, parts: Sequence[Any]) -> list[Any]:
+        self.before(len(self.rounds))
         self.planned.append([w.journal for w in parts])
         return super().map(work, parts)
 
@@ -96,6 +98,27 @@ def test_one_topic_at_a_time_and_one_that_exists() -> None:
 
 def test_a_cluster_without_topics_has_nothing_to_do() -> None:
     assert reconcile(memory_cluster()) == ReconcileResult()
+
+
+def test_a_run_shows_how_many_records_it_has_lifted_of_how_many() -> None:
+    a = a_cluster(journals=1)
+    upload(a, 2)
+    reconcile(a)
+    upload(a, 3, first=2)
+    said: list[tuple[str, float | None, float | None]] = []
+
+    def progress(text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
+        said.append((text, done, total))
+
+    runs.reconcile(a, round_bytes=1, workers=LocalWorkers(a, progress=progress))
+    assert said[0] == ("reading the journals", None, None)
+    at = "round 2, 4 of 12 records in L1"
+    assert [s for s in said if s[0].startswith("round 2")] == [
+        (at, 4, 12),
+        (f"{at}; 4 more read, 0 written", 6, 12),
+        (f"{at}; 4 more read, 4 written", 8, 12),
+    ]
+    assert said[-1] == ("round 3, 8 of 12 records in L1; 4 more read, 4 written", 12, 12)
 
 
 # -- rounds ---------------------------------------------------------------------------------------------------------------
