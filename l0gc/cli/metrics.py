@@ -157,6 +157,7 @@ METRICS: Final = (
     ),
     _seen("l1_live_objects", "l1.live_objects", "L1 objects that journals name."),
     _seen("l1_live_bytes", "l1.live_bytes", "The bytes of those objects."),
+    _seen("l1_dead_bytes", "l1.dead_bytes", "Those in shared objects that no partition names any more."),
     _seen("l1_dropped_objects", "l1.dropped_objects", "L1 objects that journals dropped, still there."),
     _seen("l1_dropped_bytes", "l1.dropped_bytes", "The bytes of those objects."),
     _seen(
