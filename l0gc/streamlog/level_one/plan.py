@@ -10,7 +10,7 @@ the commit lands, the journal decides whether it begins where the partition is (
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import Final, NamedTuple, TypeVar
@@ -38,6 +38,10 @@ SMALL_TASK_BYTES: Final = 1 << 20
 """Below this a task costs more than it saves."""
 MAX_WRITERS: Final = 200
 """At most so many tasks write: each reader sends something to each of them."""
+TOGETHER: Final = 256
+"""So many consecutive partitions go to the same writer where partitions are small, since those of a writer share objects."""
+_SMALL_BYTES: Final = 256 << 10
+"""Partitions with less L0 than this in a round, on average, are small."""
 _CUTS: Final = 16
 """At how many places a round may be cut within one journal."""
 _SPREAD: Final = 0x9E3779B1
@@ -89,8 +93,10 @@ class JournalPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks. `alone` are the revisions of
-    topics whose partitions do not share objects, since a table needs objects of single partitions.
+    """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks.
+
+    `alone` are the revisions of topics whose partitions do not share objects, since a table needs objects of single
+    partitions, and `together` those of topics of which `TOGETHER` consecutive partitions go to the same writer.
     """
 
     epoch: int
@@ -99,6 +105,7 @@ class Round:
     readers: int
     writers: int
     alone: frozenset[int] = frozenset()
+    together: frozenset[int] = frozenset()
 
     def reader_of(self, take: Window, before: int) -> int:
         """Return the reader of an object before which the take has `before` bytes."""
@@ -322,7 +329,10 @@ def make_round(
             takes.append(replace(w, upto=step.cut, begins=total))
             total += step.bytes
     objects = sum(step.objects for step in chosen.values())
-    return Round(epoch, takes, total, *task_counts(total, objects, cores, partitions), alone)
+    topics = (t for take in takes for t in take.topics.values())
+    many = frozenset(t.revision for t in topics if t.partitions >= TOGETHER and t.revision not in alone)
+    together = many if total < partitions * _SMALL_BYTES else frozenset[int]()
+    return Round(epoch, takes, total, *task_counts(total, objects, cores, partitions), alone, together)
 
 
 def task_counts(size: int, objects: int, cores: int, partitions: int) -> tuple[int, int]:
@@ -347,9 +357,10 @@ def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None
     return None
 
 
-def writers_of(revision: int, partitions: Rows, writers: int) -> Rows:
-    """Return the writer of each partition: one gets all of a partition's records."""
-    mixed: Rows = (partitions.astype(np.int64) + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
+def writers_of(revision: int, partitions: Rows, writers: int, together: Container[int] = ()) -> Rows:
+    """Return the writer of each partition: one gets all of a partition's records; see `Round` for `together`."""
+    groups = partitions.astype(np.int64) // (TOGETHER if revision in together else 1)
+    mixed: Rows = (groups + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
     return mixed
 
 

@@ -6,7 +6,7 @@ everything else continues. Whole blocks are turned into columns at once, so an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -52,7 +52,12 @@ class _Block(NamedTuple):
 
 
 def read_rows(
-    store: ObjectStore, reads: Iterable[ObjectRead], writers: int, still_needed: StillNeeded, parallel: Parallel
+    store: ObjectStore,
+    reads: Iterable[ObjectRead],
+    writers: int,
+    still_needed: StillNeeded,
+    parallel: Parallel,
+    together: Container[int] = (),
 ) -> Iterator[tuple[int, Row]]:
     """Yield the records of L0 objects, as (number of their writer, batch of `ROWS` or fault). Each batch is in order of
     revision, partition and offset; the next one may begin anywhere. Raises `StoreError`.
@@ -65,15 +70,15 @@ def read_rows(
     for read, of_object in parallel.compute_ahead(_decoded, bodies):
         for found in _still(read, of_object, still_needed):
             if isinstance(found, Fault):
-                yield from _split_fault(found, writers)
+                yield from _split_fault(found, writers, together)
                 continue
             held.append(found)
             size += found.records.nbytes
             if size >= BATCH_BYTES:
-                yield from _in_order(held, writers)
+                yield from _in_order(held, writers, together)
                 held, size = [], 0
     if held:
-        yield from _in_order(held, writers)
+        yield from _in_order(held, writers, together)
 
 
 def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | CorruptObjectError:
@@ -128,14 +133,14 @@ def _fault(read: ObjectRead, extents: Rows, error: CorruptObjectError) -> Fault:
     return Fault(read.journal, read.revision, str(error), extents["partition"], extents["base"], may_return)
 
 
-def _split_fault(fault: Fault, writers: int) -> Iterator[tuple[int, Fault]]:
-    of = writers_of(fault.revision, fault.partitions, writers)
+def _split_fault(fault: Fault, writers: int, together: Container[int]) -> Iterator[tuple[int, Fault]]:
+    of = writers_of(fault.revision, fault.partitions, writers, together)
     for writer in distinct(of).tolist():
         mine = of == writer
         yield writer, replace(fault, partitions=fault.partitions[mine], bases=fault.bases[mine])
 
 
-def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _in_order(blocks: Sequence[_Block], writers: int, together: Container[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of several blocks, by writer, revision, partition and offset, a batch for each writer."""
     extents = np.concatenate([b.extents for b in blocks])
     per_block = [len(b.extents) for b in blocks]
@@ -143,7 +148,7 @@ def _in_order(blocks: Sequence[_Block], writers: int) -> Iterator[tuple[int, pa.
     columns = {
         name: np.repeat(of, per_block) for name, of in zip(("journal", "revision", "epoch"), of_blocks, strict=True)
     }
-    writer = np.concatenate([writers_of(b.read.revision, b.extents["partition"], writers) for b in blocks])
+    writer = np.concatenate([writers_of(b.read.revision, b.extents["partition"], writers, together) for b in blocks])
     order = np.lexsort((extents["base"], extents["partition"], columns["revision"], writer))
     counts = extents["records"].astype(np.int64)
     begins = np.cumsum(counts) - counts

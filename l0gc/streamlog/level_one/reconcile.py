@@ -282,7 +282,8 @@ class Lift:
 
     def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         needed = self.still_needed(cluster)
-        for writer, row in read_rows(cluster.store, reads, self.round.writers, needed, cluster.parallel):
+        r = self.round
+        for writer, row in read_rows(cluster.store, reads, r.writers, needed, cluster.parallel, r.together):
             if isinstance(row, Fault):
                 yield writer, row
                 continue

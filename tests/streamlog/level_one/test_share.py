@@ -14,6 +14,7 @@ from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic, TopicTable
 from l0gc.streamlog.level_one import plan, share
+from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.drain import drain_topic
 from l0gc.streamlog.level_one.merge import merge_due, plan_merge, run_merge
 from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, SMALL_BYTES, which_share
@@ -50,6 +51,20 @@ def test_partitions_of_two_journals_do_not_share_an_object() -> None:
     assert reconcile(cluster).l1_objects == 2
     keys = sorted(k for k in store_of(cluster).objects if k.startswith("level_one/"))
     assert [k.split("/")[3] for k in keys] == ["j0000", "j0001"]
+
+
+@pytest.mark.parametrize(("small", "objects"), [(1, 1000), (1 << 20, 4)])
+def test_of_several_writers_each_gets_consecutive_partitions_if_they_are_small(
+    small: int, objects: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SMALL_TASK_BYTES", 1)
+    monkeypatch.setattr(plan, "_SMALL_BYTES", small)
+    cluster = topic_in_memory(1000)
+    put(cluster, "events", {p: [b"%d" % p] for p in range(1000)})
+    workers = LocalWorkers(cluster)
+    workers.cores = 20  # type: ignore[misc]
+    assert runs.reconcile(cluster, workers=workers).l1_objects == objects
+    assert values(cluster) == {p: [b"%d" % p] for p in range(1000)}
 
 
 def values(cluster: Handles) -> dict[int, list[bytes]]:
