@@ -18,6 +18,8 @@ from l0gc.api.estimate import LISTING
 from l0gc.collect.record import SEGMENT_OBJECTS
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.ranges import FIRST_PAGES, GROWTH
+from l0gc.streamlog.level_one.plan import TOGETHER
+from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, MOST_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ CHECKPOINT_OBJECT_BYTES: Final = 40
 """An unreconciled object there, beside its extents."""
 L1_ROW_BYTES: Final = 20
 """An L1 object in a journal's checkpoint, as long as it is among its partition's newest."""
+SHARED_ROW_BYTES: Final = 6
+"""A partition's row of a shared L1 object there, at most."""
 STATE_EXTENT_BYTES: Final = 33
 """An unreconciled extent in the memory of a process that holds its journal."""
 STATE_OBJECT_BYTES: Final = 390
@@ -210,6 +214,19 @@ def compute_watermark(
     """
     scan = Requests(lists=listing, gets=rounds) + ONCE["scan snapshot"] if listing else NOTHING
     return ONCE["compute-watermark"] + read_log(controller) + journals * read_log(journal) + scan
+
+
+def l1_objects(partitions: float, *, writers: int = 1, table: bool = False) -> float:
+    """The L1 objects of a round with few records in each of so many partitions of a topic in one journal.
+
+    Args:
+        writers: those of one process, or of Spark.
+        table: whether the topic has one.
+    """
+    together = MOST_PARTITIONS if writers == 1 else TOGETHER
+    if table or partitions < LEAST_PARTITIONS:
+        return partitions
+    return ceil(partitions / together)
 
 
 def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, merges: float = 0) -> Requests:

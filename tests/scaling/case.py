@@ -15,6 +15,7 @@ from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY
 from l0gc.storage.workers import SPARK
 from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
+from l0gc.streamlog.level_one.merge_plan import DRAINED_ROWS
 
 DAY_S: Final = 86_400
 
@@ -34,6 +35,8 @@ SHARDS: Final = 1000
 EPOCH_S: Final = 600
 HOUSEKEEP_S: Final = 300
 RECONCILE_S: Final = 600
+ROUND_BYTES: Final = 16 << 30
+"""With `--round-bytes`: four times the default, as a run takes 600 GB."""
 WATERMARK_S: Final = 1200
 SWEEP_S: Final = 1200
 
@@ -76,9 +79,14 @@ UNRECONCILED: Final = PER_JOURNAL * RECONCILE_S
 """Objects in a journal that are not in L1, before a run of reconcile."""
 L1_ROWS: Final = 64 * PARTITIONS / JOURNALS
 """L1 rows of a journal, of 64 L1 objects in each partition."""
+ROUNDS: Final = ceil(PER_S * RECONCILE_S * OBJECT_BYTES / ROUND_BYTES)
+"""Rounds of a reconcile."""
+SHARED_ROWS: Final = ROUNDS * PARTITIONS / JOURNALS
+"""Rows of shared L1 objects in a journal, before the merge that follows a reconcile drains them."""
 CHECKPOINT: Final = (
     UNRECONCILED * (model.CHECKPOINT_OBJECT_BYTES + PER_OBJECT * model.CHECKPOINT_EXTENT_BYTES)
     + L1_ROWS * model.L1_ROW_BYTES
+    + SHARED_ROWS * model.SHARED_ROW_BYTES
 )
 """Bytes of a journal's checkpoint."""
 ENTRY_CHARGE: Final = max(ENTRY_BYTES, CHECKPOINT_BYTES / CHECKPOINT_EVERY)
@@ -127,9 +135,26 @@ def reconcile_journal() -> Requests:
 
 
 def reconcile() -> Requests:
-    """A run of reconcile: beside that, an L1 object for each partition and the objects since the last run."""
-    objects = Requests(gets=PER_S * RECONCILE_S, puts=PARTITIONS)
+    """A run of reconcile: beside that, the objects since the last run. Each round polls each journal for the plan, the work
+    and the commit, commits there, and writes L1 objects. No partition has much in a round, so all share objects.
+    """
+    written = model.l1_objects(PARTITIONS / JOURNALS, writers=CORES)
+    each = JOURNALS * (3 * model.poll() + Requests(puts=1 + written))
+    objects = Requests(gets=PER_S * RECONCILE_S) + ROUNDS * each
     return model.read_log(CONTROLLER) + JOURNALS * reconcile_journal() + objects
+
+
+def few_records(partitions: int, *, shared: bool) -> tuple[Requests, Requests]:
+    """All reconciles of a day, and all merges but their own small ones, with few records in each partition of a topic in
+    one journal, in one process.
+
+    A merge after each reconcile writes 0.7 objects for each partition and reads 2.4, and a drain after every 32nd one.
+    """
+    runs = DAY_S / RECONCILE_S
+    written = model.l1_objects(partitions, table=not shared)
+    merges = partitions * Requests(gets=2.4, puts=0.7)
+    drains = DRAINED_ROWS * Requests(gets=written) + Requests(puts=partitions)
+    return runs * Requests(puts=written), runs / DRAINED_ROWS * (drains + merges) if shared else runs * merges
 
 
 def metadata_per_s() -> Requests:

@@ -108,6 +108,7 @@ def _assumed() -> str:
         ("a tick", duration(case.EPOCH_S), "the default"),
         ("`housekeep` every", duration(case.HOUSEKEEP_S), ""),
         ("`reconcile` every", duration(case.RECONCILE_S), ""),
+        ("`reconcile --round-bytes`", f"{case.ROUND_BYTES >> 30} GiB", f"so {case.ROUNDS} rounds"),
         ("`compute-watermark` and `sweep` every", duration(case.SWEEP_S), ""),
         ("a small request", f"{case.REQUEST_S * 1000:.0f} ms", "AWS: tens of milliseconds"),
         ("a LIST of 1,000 keys", f"{case.PAGE_S * 1000:.0f} ms", "a guess"),
@@ -156,6 +157,17 @@ def _requests() -> str:
         f"together {100 * (journals + housekeeping) / data:.0f} % of the PUTs of the data itself."
     )
     return table(["one run", "LIST", "GET", "PUT", "DELETE", "$", "runs a day", "$ a day"], rows) + note
+
+
+def _few() -> str:
+    rows = []
+    for partitions in (1000, 10_000, 100_000):
+        alone, together = (case.few_records(partitions, shared=shared) for shared in (False, True))
+        cells = [f"{number(r.puts)} PUT, {dollars(r.dollars)}" for r in (*together, *alone)]
+        rows.append([number(partitions), *cells])
+    return table(
+        ["partitions", "shared objects: reconciles", "drains and merges", "one each: reconciles", "merges"], rows
+    )
 
 
 def _beside() -> str:
@@ -336,6 +348,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweeps": _sweeps,
     "assumed": _assumed,
     "follows": _follows,
+    "few": _few,
     "requests": _requests,
     "beside": _beside,
     "deletes": _deletes,

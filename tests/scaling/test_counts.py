@@ -165,6 +165,14 @@ def test_a_merge_costs_by_the_journal_and_by_what_it_merges(partitions: int, tim
     assert found == model.merge(CONTROLLER, Log(2 * times), journals=journals, **due)
 
 
+@pytest.mark.parametrize(("partitions", "written"), [(63, 63), (64, 1), (5000, 2)])
+def test_a_reconcile_writes_as_many_objects_as_the_formula_says(partitions: int, written: int) -> None:
+    cluster = new_cluster(partitions)
+    put(cluster, "events", {p: [b"1"] for p in range(partitions)})
+    found = counted(store_of(cluster), lambda: reconcile(cluster))
+    assert found.puts == model.l1_objects(partitions) + 1 == written + 1
+
+
 @pytest.mark.parametrize("journals", [1, 4])
 def test_computing_m_costs_by_the_journal(journals: int) -> None:
     cluster = new_cluster(PARTITIONS, journals)
@@ -222,6 +230,18 @@ def test_an_l1_row_in_a_checkpoint(tmp_path: Path) -> None:
     rows = len(handle.state.topics[1].l1)
     assert rows == 40 * partitions
     assert handle.replica.checkpoint_weight / rows == pytest.approx(model.L1_ROW_BYTES, rel=0.25)
+
+
+def test_a_row_of_a_shared_object_in_a_checkpoint() -> None:
+    cluster, partitions, chance = new_cluster(500), 500, random.Random(1)
+    handle, sizes = cluster.journal(0), []
+    for rounds in (1, 20):
+        for _ in range(rounds):
+            put(cluster, "events", {p: [b"1"] * chance.randrange(1, 80) for p in range(partitions)})
+            reconcile(cluster)
+        handle.replica.write_checkpoint()
+        sizes.append(handle.replica.checkpoint_weight)
+    assert 2 < (sizes[1] - sizes[0]) / (20 * partitions) <= model.SHARED_ROW_BYTES  # more with timestamps that differ
 
 
 def test_a_listing_of_a_folder_counts_as_many_requests_as_s3_takes() -> None:
