@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.garbage import amounts_of
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.edits import NAMED_TWICE, NOT_SHARED, fits
 from l0gc.streamlog.journal.entries import (
@@ -155,6 +157,7 @@ def test_bytes_of_rows_that_left_are_dead_until_their_object_is_dropped() -> Non
     j = two_rounds()
     j.apply(drained((0, 0, 3)))
     assert topic_of(j).totals().dead_bytes == 100
+    assert amounts_of(ControllerState(), [j.state, j.state]).dead_bytes == 200
 
 
 def test_a_deleted_topic_drops_its_shared_objects() -> None:
