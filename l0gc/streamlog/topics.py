@@ -27,6 +27,7 @@ from l0gc.streamlog.housekeep import LogFailure
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
+    from l0gc.streamlog.journal.rows import Rows
     from l0gc.streamlog.journal.topic import TopicState, TopicTotals
 
 PARTITIONS_SHOWN: Final = 20
@@ -184,12 +185,13 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
         unreconciled_records: How many of them are not in L1.
         l1_objects: Its L1 objects.
         l1_bytes: Their size.
+        dead_bytes: What of it is in [shared objects](format.md#shared-l1-objects), for partitions that no longer list it.
         holes: Ranges of records that were given up.
         lost_records: How many records those were; they count in `records`.
         misfits: Records that did not fit the value schema when they were lifted, including deleted ones. `value_error` is
             not null in them.
         offsets: The first partitions, or the requested one: `partition`, `journal`, `log_start_offset`,
-            `last_reconciled_offset` (-1 for none), `next_offset`, `l1_objects`, `l1_bytes`.
+            `last_reconciled_offset` (-1 for none), `next_offset`, `l1_objects` (it may share them) and `l1_bytes`.
         runs: Runs of consecutive partitions: the `journal`, the `first` partition and their `count`.
     """
 
@@ -206,6 +208,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     unreconciled_records: int
     l1_objects: int
     l1_bytes: int
+    dead_bytes: int
     holes: int
     lost_records: int
     misfits: int
@@ -237,7 +240,8 @@ def describe_topic(
         with handle.replica.lock:
             known = handle.catch_up().topic(topic.revision)
             mine = [p for p in shown if run.first <= p < run.first + run.count]
-            return known.totals(), [_offsets(known, run.journal, p) for p in mine]
+            rows = known.all_rows()
+            return known.totals(), [_offsets(known, rows, run.journal, p) for p in mine]
 
     looks = cluster.parallel.map(look, topic.runs())
     sums = (sum(column) for column in zip(*(astuple(totals) for totals, _ in looks), strict=True))
@@ -253,8 +257,9 @@ def describe_topic(
     )
 
 
-def _offsets(known: TopicState, journal: int, partition: int) -> PartitionOffsets:
-    view, l1 = known.view(partition), known.l1_of(partition)
+def _offsets(known: TopicState, rows: Rows, journal: int, partition: int) -> PartitionOffsets:
+    first, end = rows["partition"].searchsorted([partition, partition + 1]).tolist()
+    view, l1 = known.view(partition), rows[first:end]
     return PartitionOffsets(
         partition,
         journal,

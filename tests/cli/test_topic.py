@@ -58,6 +58,7 @@ def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
         "unreconciled_records": 0,
         "l1_objects": 0,
         "l1_bytes": 0,
+        "dead_bytes": 0,
         "holes": 0,
         "lost_records": 0,
         "misfits": 0,

@@ -19,6 +19,7 @@ from l0gc.streamlog.level_one.drain import drain_topic
 from l0gc.streamlog.level_one.merge import merge_due, plan_merge, run_merge
 from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, SMALL_BYTES, which_share
 from l0gc.streamlog.reader import read_topic
+from l0gc.streamlog.topics import describe_topic
 from tests.support.memory_store import memory_cluster, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
 
@@ -95,6 +96,8 @@ def test_a_round_writes_one_object_for_many_partitions_and_reads_it_once() -> No
     store.requests.clear()
     assert values(cluster) == wanted
     assert store.requests["get"] <= 2 + 2  # and the ends of two logs
+    described = describe_topic(cluster, "events", 7)
+    assert (described.l1_objects, described.dead_bytes, described.offsets[0].l1_objects) == (2, 0, 2)
 
 
 def test_shared_objects_are_drained_once_a_partition_has_32_rows() -> None:
