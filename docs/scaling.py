@@ -223,10 +223,9 @@ def l1_objects(partitions: float, *, writers: int = 1, table: bool = False) -> f
         writers: those of one process, or of Spark.
         table: whether the topic has one.
     """
-    together = MOST_PARTITIONS if writers == 1 else TOGETHER
     if table or partitions < LEAST_PARTITIONS:
         return partitions
-    return ceil(partitions / together)
+    return ceil(partitions / MOST_PARTITIONS) if writers == 1 else max(1, partitions // TOGETHER)
 
 
 def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, merges: float = 0) -> Requests:

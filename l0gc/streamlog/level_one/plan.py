@@ -10,7 +10,7 @@ the commit lands, the journal decides whether it begins where the partition is (
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import Final, NamedTuple, TypeVar
@@ -39,7 +39,8 @@ SMALL_TASK_BYTES: Final = 1 << 20
 MAX_WRITERS: Final = 200
 """At most so many tasks write: each reader sends something to each of them."""
 TOGETHER: Final = 256
-"""So many consecutive partitions go to the same writer where partitions are small, since those of a writer share objects."""
+"""So many consecutive partitions or more go to the same writer if partitions are small: those of a writer share objects."""
+NOT_TOGETHER: Final[Mapping[int, int]] = {}
 _SMALL_BYTES: Final = 256 << 10
 """Partitions with less L0 than this in a round, on average, are small."""
 _CUTS: Final = 16
@@ -96,7 +97,7 @@ class Round:
     """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks.
 
     `alone` are the revisions of topics whose partitions do not share objects, since a table needs objects of single
-    partitions, and `together` those of topics of which `TOGETHER` consecutive partitions go to the same writer.
+    partitions. `together` says of how many consecutive partitions of a topic, by revision, a writer gets all.
     """
 
     epoch: int
@@ -105,7 +106,7 @@ class Round:
     readers: int
     writers: int
     alone: frozenset[int] = frozenset()
-    together: frozenset[int] = frozenset()
+    together: Mapping[int, int] = field(default_factory=dict)
 
     def reader_of(self, take: Window, before: int) -> int:
         """Return the reader of an object before which the take has `before` bytes."""
@@ -329,9 +330,11 @@ def make_round(
             takes.append(replace(w, upto=step.cut, begins=total))
             total += step.bytes
     objects = sum(step.objects for step in chosen.values())
-    topics = (t for take in takes for t in take.topics.values())
-    many = frozenset(t.revision for t in topics if t.partitions >= TOGETHER and t.revision not in alone)
-    together = many if total < partitions * _SMALL_BYTES else frozenset[int]()
+    together: dict[int, int] = {}
+    if total < partitions * _SMALL_BYTES:
+        topics = {t.revision: t.partitions // len(t.journals) for take in takes for t in take.topics.values()}
+        many = {revision: n for revision, n in topics.items() if n >= TOGETHER and revision not in alone}
+        together = {revision: -(-n // (n // TOGETHER)) for revision, n in many.items()}
     return Round(epoch, takes, total, *task_counts(total, objects, cores, partitions), alone, together)
 
 
@@ -357,9 +360,9 @@ def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None
     return None
 
 
-def writers_of(revision: int, partitions: Rows, writers: int, together: Container[int] = ()) -> Rows:
+def writers_of(revision: int, partitions: Rows, writers: int, together: Mapping[int, int] = NOT_TOGETHER) -> Rows:
     """Return the writer of each partition: one gets all of a partition's records; see `Round` for `together`."""
-    groups = partitions.astype(np.int64) // (TOGETHER if revision in together else 1)
+    groups = partitions.astype(np.int64) // together.get(revision, 1)
     mixed: Rows = (groups + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
     return mixed
 

@@ -6,7 +6,7 @@ everything else continues. Whole blocks are turned into columns at once, so an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,7 +21,7 @@ from l0gc.streamlog.ingest.extents import SCHEMA, decode_block, fetch_blocks, se
 from l0gc.streamlog.ingest.headers_and_times import level, with_optional
 from l0gc.streamlog.journal.rows import Rows, distinct
 from l0gc.streamlog.journal.topic import Block, UnreconciledObject
-from l0gc.streamlog.level_one.plan import Fault, ObjectRead, writers_of
+from l0gc.streamlog.level_one.plan import NOT_TOGETHER, Fault, ObjectRead, writers_of
 
 _INT64: Final = pa.int64()
 ROWS: Final = pa.schema(
@@ -57,7 +57,7 @@ def read_rows(
     writers: int,
     still_needed: StillNeeded,
     parallel: Parallel,
-    together: Container[int] = (),
+    together: Mapping[int, int] = NOT_TOGETHER,
 ) -> Iterator[tuple[int, Row]]:
     """Yield the records of L0 objects, as (number of their writer, batch of `ROWS` or fault). Each batch is in order of
     revision, partition and offset; the next one may begin anywhere. Raises `StoreError`.
@@ -133,14 +133,16 @@ def _fault(read: ObjectRead, extents: Rows, error: CorruptObjectError) -> Fault:
     return Fault(read.journal, read.revision, str(error), extents["partition"], extents["base"], may_return)
 
 
-def _split_fault(fault: Fault, writers: int, together: Container[int]) -> Iterator[tuple[int, Fault]]:
+def _split_fault(fault: Fault, writers: int, together: Mapping[int, int]) -> Iterator[tuple[int, Fault]]:
     of = writers_of(fault.revision, fault.partitions, writers, together)
     for writer in distinct(of).tolist():
         mine = of == writer
         yield writer, replace(fault, partitions=fault.partitions[mine], bases=fault.bases[mine])
 
 
-def _in_order(blocks: Sequence[_Block], writers: int, together: Container[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _in_order(
+    blocks: Sequence[_Block], writers: int, together: Mapping[int, int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of several blocks, by writer, revision, partition and offset, a batch for each writer."""
     extents = np.concatenate([b.extents for b in blocks])
     per_block = [len(b.extents) for b in blocks]

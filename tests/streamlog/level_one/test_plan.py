@@ -246,7 +246,7 @@ def test_a_partition_belongs_to_one_writer_and_writers_share_them() -> None:
     for revision in (0, 7, 2**53):
         of = writers_of(revision, partitions, 7)
         assert np.bincount(of, minlength=7).min() >= 142
-        of = writers_of(revision, partitions, 7, [revision])
+        of = writers_of(revision, partitions, 7, {revision: 256})
         assert [len(set(some.tolist())) for some in np.split(of, [256, 512, 768])] == [1] * 4
     alone = [int(writers_of(revision, partitions[:1], 4)[0]) for revision in range(0, 400, 2)]
     assert min(np.bincount(alone, minlength=4)) > 20

@@ -54,7 +54,7 @@ def test_partitions_of_two_journals_do_not_share_an_object() -> None:
     assert [k.split("/")[3] for k in keys] == ["j0000", "j0001"]
 
 
-@pytest.mark.parametrize(("small", "objects"), [(1, 1000), (1 << 20, 4)])
+@pytest.mark.parametrize(("small", "objects"), [(1, 1000), (1 << 20, 3)])
 def test_of_several_writers_each_gets_consecutive_partitions_if_they_are_small(
     small: int, objects: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,8 +208,8 @@ def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPa
             return super().flow(parts, *(Stage(s.tasks, pickled(s.work)) for s in stages))
 
     monkeypatch.setattr(plan, "SMALL_TASK_BYTES", 100)
-    cluster, topic, wanted = loaded(1, 300)
-    batch = {p: [b"%d" % p * 2000] for p in range(300)}
+    cluster, topic, wanted = loaded(1, 600)
+    batch = {p: [b"%d" % p * 2000] for p in range(600)}
     put(cluster, "events", batch)
     result = reconcile(cluster, workers=Tasks(cluster, slots=3))
     assert 1 < result.l1_objects <= 3
@@ -217,7 +217,7 @@ def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPa
     assert values(cluster) == wanted
     store_of(cluster).clock.ms += 86_400_000
     cluster.controller.advance()
-    assert run_merge(cluster, plan_merge(cluster), Tasks(cluster, slots=3)).drained == 900
+    assert run_merge(cluster, plan_merge(cluster), Tasks(cluster, slots=3)).drained == 1800
     assert cluster.journal(0).catch_up().topic(topic.revision).shared == ()
     assert values(cluster) == wanted
 
