@@ -17,6 +17,7 @@ from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import L1_ROW, Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, MergeGroup, MergeRule, candidates, merges_of, spans
+from tests.support.journal import l1_row, l1_rows
 
 RULE = MergeRule(target_bytes=1000)
 """Objects of 500 bytes are left alone."""
@@ -256,3 +257,12 @@ def test_a_partition_is_looked_at_exactly_if_a_run_may_be_too_long(partitions: l
         due = any(spans(part["bytes"].tolist(), rule, grows=part is parts[-1]) for part in parts)
         assert partition in found or not due
         assert due or partition not in found or len(parts[-1]) > 3
+
+
+def test_objects_with_rows_of_shared_ones_between_them_are_not_joined() -> None:
+    """The object would have a gap, and the journal would refuse it."""
+    spans = [(n, n) for n in range(5)] + [(n, n) for n in range(20, 25)]
+    rows = l1_rows(*(l1_row(0, base, last, size=10) for base, last in spans))
+    topic = TopicState(1, "id", listed=RowList(rows))
+    found = list(merges_of(topic, MergeRule(1000, 2), lambda partitions: np.ones(len(partitions), bool)))
+    assert [(m.sources["base"][0], m.sources["last"][-1]) for m in found] == [(0, 4), (20, 24)]
