@@ -10,8 +10,6 @@ from typing import Final
 
 MAX_RECORD_BYTES: Final = 16 << 20
 """A record's value, key and headers. A longer one would exceed the memory bound of everything else."""
-LENGTH_BYTES: Final = 4
-"""The length before a record of a length-prefixed input, the highest byte first."""
 MAX_BATCH_BYTES: Final = 512 << 20
 """The records that an upload or a sink gathers for one object, by their weight. With the numbers that are stored next to
 each, and the record that fills the batch, they stay below `MAX_OBJECT_BYTES`.

@@ -26,6 +26,8 @@ DAY_S: Final = 24 * HOUR_S
 MIB: Final = 1 << 20
 
 TimestampUnit = Literal["s", "ms", "us", "ns"]
+LENGTH_BYTES: Final = 4
+"""The length before a record in format length-prefixed, the highest byte first."""
 EARLY_MS: Final = 631_152_000_000
 """The beginning of 1990, for guards: a lower number of milliseconds is probably one of seconds, which is read as 1970."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -166,11 +166,12 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     ),
     "storage/log.py": (["self.store.delete"], "log entries and checkpoints below the boundary"),
     "storage/probe.py": (
-        ["store.delete", "store.discard", "store.delete_versions", "store.delete", "store.delete_once"],
+        ["store.discard", "store.delete_versions", "store.delete", "store.delete_once"],
         "what it wrote itself, in each way in which commands delete",
     ),
     "storage/s3.py": (
         [
+            "'delete_object'",
             "self.delete",
             "self.delete_versions",
             "'delete_object'",

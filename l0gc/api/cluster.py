@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 from l0gc.api.engine import Engine, Work
 from l0gc.api.estimate import DELETING, LISTING, READING_FILES, REWRITING
 from l0gc.api.gc import Around, Due, GcResult, GcStep, play
-from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, records_of
+from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, run_records
 from l0gc.collect import gc_steps
 from l0gc.collect.attempts import read_attempts, recorded_attempt
 from l0gc.collect.plan import run_id as new_run_id
@@ -651,7 +651,7 @@ class Cluster:
 
         cluster = self.handles()
         cluster.identity()
-        return checked(undelete(cluster, run_id, records=records_of(cluster, record_dir)))
+        return checked(undelete(cluster, run_id, records=run_records(cluster, record_dir)))
 
     def pause(self, why: str, by: str | None = None) -> NewPause:
         """Pause all sweeps of the cluster, wherever they run, until `resume`. As `l0gc pause`.

@@ -344,7 +344,7 @@ class Runs(Group):
 
         cluster = self._handles()
         cluster.identity()
-        return RunList(*list_runs(records_of(cluster, record_dir), last, parallel=cluster.parallel))
+        return RunList(*list_runs(run_records(cluster, record_dir), last, parallel=cluster.parallel))
 
     def show(
         self,
@@ -364,7 +364,7 @@ class Runs(Group):
 
         cluster = self._handles()
         cluster.identity()
-        return show_run(cluster, run_id, sample, records=records_of(cluster, record_dir), each=each)
+        return show_run(cluster, run_id, sample, records=run_records(cluster, record_dir), each=each)
 
     def find(self, key: str, *, record_dir: Path | None = None) -> KeyInRun:
         """Return the run that deleted an object, and the outcome. As `l0gc runs find`.
@@ -376,13 +376,13 @@ class Runs(Group):
 
         cluster = self._handles()
         cluster.identity()
-        found = find_in_runs(cluster, key, records=records_of(cluster, record_dir))
+        found = find_in_runs(cluster, key, records=run_records(cluster, record_dir))
         if found is None:
             raise NotFoundError(f"no recorded run deleted {key!r}: its record expired, or it was never there")
         return found
 
 
-def records_of(cluster: Handles, record_dir: Path | None) -> Records:
+def run_records(cluster: Handles, record_dir: Path | None) -> Records:
     """Return the records of runs, in a folder or in the bucket."""
     from l0gc.collect.record import FolderRecords
 

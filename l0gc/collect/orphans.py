@@ -22,7 +22,7 @@ from l0gc.collect.remover import Remover
 from l0gc.collect.scan import SAMPLES, Deletable, Tally
 from l0gc.keys import KeyLayout
 from l0gc.storage.ranges import KeyRange, RangeReader
-from l0gc.storage.workers import Place
+from l0gc.storage.workers import Workplace
 
 
 def is_orphan(fact: Fact) -> bool:
@@ -30,7 +30,7 @@ def is_orphan(fact: Fact) -> bool:
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
-def remove_orphans(look_at: LookAt, place: Place, remover: Remover, part: KeyRange) -> None:
+def remove_orphans(look_at: LookAt, place: Workplace, remover: Remover, part: KeyRange) -> None:
     """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
 
     Args:

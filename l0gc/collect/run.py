@@ -34,13 +34,13 @@ from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.storage.workers import LOCAL, LocalWorkers, Place, Workers
+from l0gc.storage.workers import LOCAL, LocalWorkers, Workers, Workplace
 from l0gc.watermark.source import ClusterHandle
 
 A = TypeVar("A")
 R = TypeVar("R", bound="RunResult")
 
-Find = Callable[[Place, Remover, A], None]
+Find = Callable[[Workplace, Remover, A], None]
 """Finds what may be deleted in one part of the work, and hands it to the remover, whose tally it updates."""
 
 _LOOK_EVERY_S: Final = 0.2
@@ -345,7 +345,7 @@ def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
     return folder or store
 
 
-def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Place, part: A) -> tuple[str, Tally]:
+def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Workplace, part: A) -> tuple[str, Tally]:
     """Run one part on an executor; return the name of its segments and its tally."""
     store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s

@@ -30,7 +30,7 @@ from l0gc.formatting import count, size
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.storage.workers import LOCAL, Place
+from l0gc.storage.workers import LOCAL, Workplace
 
 Ranges = Sequence[tuple[int, int]]
 """Consecutive ranges of shards, each from its first shard to the one after its last."""
@@ -177,7 +177,7 @@ def _may_be_aborted(plan: Removal[Sweep], upload: UnfinishedUpload) -> bool:
 # -- a part of the shards -------------------------------------------------------------------------------------------------
 
 
-def sweep_ranges(progress: Progress, place: Place, remover: Remover, ranges: Ranges) -> None:
+def sweep_ranges(progress: Progress, place: Workplace, remover: Remover, ranges: Ranges) -> None:
     """Hand over what may be deleted in the ranges.
 
     Args:

@@ -26,7 +26,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Place(Protocol):
+class Workplace(Protocol):
     @property
     def store(self) -> ObjectStore: ...
 
@@ -36,8 +36,8 @@ class Place(Protocol):
         ...
 
 
-P = TypeVar("P", bound=Place)
-P_co = TypeVar("P_co", bound=Place, covariant=True)
+P = TypeVar("P", bound=Workplace)
+P_co = TypeVar("P_co", bound=Workplace, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

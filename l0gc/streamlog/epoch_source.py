@@ -18,7 +18,7 @@ import msgspec
 
 from l0gc.errors import EpochRegressionError, L0gcError
 from l0gc.formatting import moment
-from l0gc.storage.workers import LocalWorkers, Place, Workers
+from l0gc.storage.workers import LocalWorkers, Workers, Workplace
 from l0gc.streamlog.cluster import Handles, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
@@ -39,7 +39,7 @@ class JournalSource:
     snapshot_age_ms: Final = None
     remedy: Final = CONTROLLER_REMEDY
 
-    def __init__(self, cluster: Handles, workers: Workers[Place] | None = None, *, readers: int = 0) -> None:
+    def __init__(self, cluster: Handles, workers: Workers[Workplace] | None = None, *, readers: int = 0) -> None:
         self._cluster = cluster
         self._workers = workers or LocalWorkers(cluster)
         self._read = functools.partial(_read, readers)
@@ -76,7 +76,7 @@ class JournalSource:
         return pins_of(self._now, published)
 
 
-def _read(readers: int, place: Place, task: JournalTask) -> tuple[UnitSummary, list[tuple[int, str]]]:
+def _read(readers: int, place: Workplace, task: JournalTask) -> tuple[UnitSummary, list[tuple[int, str]]]:
     return read_journal(place.store, task, readers=readers)
 
 

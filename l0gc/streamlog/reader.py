@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, RecordsLostError, UsageError
-from l0gc.limits import LENGTH_BYTES
-from l0gc.operations import Read
+from l0gc.operations import LENGTH_BYTES, Read
 from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
-from l0gc.storage.workers import Place, Stage, Workers
+from l0gc.storage.workers import Stage, Workers, Workplace
 from l0gc.watermark.external_log import ExternalExport, ExternalLog, SnapshotLimits, StoreAt
 from l0gc.watermark.external_rows import (
     PARTITIONS,
@@ -168,7 +168,7 @@ class _FoundFiles:
 
 
 def _read_parts(
-    store_at: StoreAt, tasks: int, place: Place, parts: Iterable[_Part]
+    store_at: StoreAt, tasks: int, place: Workplace, parts: Iterable[_Part]
 ) -> Iterator[tuple[int, tuple[bool, pa.Table]]]:
     """Read files, and send their rows to the tasks that sum them up."""
     ordered = list(parts)
@@ -178,7 +178,7 @@ def _read_parts(
             yield task, (part.reports, rows)
 
 
-def _sum_up(place: Place, items: Iterable[tuple[bool, pa.Table]]) -> Iterator[ExternalSummary]:
+def _sum_up(place: Workplace, items: Iterable[tuple[bool, pa.Table]]) -> Iterator[ExternalSummary]:
     by_kind: dict[bool, list[pa.Table]] = {False: [], True: []}
     for reports, rows in items:
         by_kind[reports].append(rows)

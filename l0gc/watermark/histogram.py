@@ -15,7 +15,7 @@ import msgspec
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
 from l0gc.storage.ranges import FIRST_PAGES, KeyRange, RangeReader, read_in_rounds
-from l0gc.storage.workers import Place, Workers
+from l0gc.storage.workers import Workers, Workplace
 
 SAMPLES: Final = 5
 """How many keys that are not L0 keys are named."""
@@ -77,7 +77,7 @@ BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]
 
 
 def read_listing(
-    workers: Workers[Place], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int | None = None
+    workers: Workers[Workplace], layout: KeyLayout, ceiling: Callable[[], int], *, first_pages: int | None = None
 ) -> Histogram:
     """Return the histogram of the listing, as a `BucketScan`.
 
@@ -97,7 +97,7 @@ def read_listing(
     return total
 
 
-def _read_range(layout: KeyLayout, pages: int, place: Place, keys: KeyRange) -> tuple[Histogram, list[KeyRange]]:
+def _read_range(layout: KeyLayout, pages: int, place: Workplace, keys: KeyRange) -> tuple[Histogram, list[KeyRange]]:
     histogram = Histogram()
     reader = RangeReader(place.store, layout, keys, pages)
     for page in reader.read():

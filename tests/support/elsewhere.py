@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from l0gc.storage.workers import SPARK, Place
+from l0gc.storage.workers import SPARK, Workplace
 
 
 class Elsewhere:
@@ -16,7 +16,7 @@ class Elsewhere:
     reason: Final = "the test"
     cores: Final = 2
 
-    def __init__(self, place: Place, slots: int = 8) -> None:
+    def __init__(self, place: Workplace, slots: int = 8) -> None:
         self._place, self.slots = place, slots
         self.cancelled = False
 

@@ -29,7 +29,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 from l0gc.errors import UsageError
-from l0gc.limits import LENGTH_BYTES, MAX_RECORD_BYTES
+from l0gc.limits import MAX_RECORD_BYTES
+from l0gc.operations import LENGTH_BYTES
 from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from l0gc import columns
 from l0gc.errors import UsageError
-from l0gc.limits import LENGTH_BYTES, MAX_RECORD_BYTES
-from l0gc.operations import TimestampUnit, checked_value
+from l0gc.limits import MAX_RECORD_BYTES
+from l0gc.operations import LENGTH_BYTES, TimestampUnit, checked_value
 from l0gc.streamlog.ingest.headers_and_times import (
     NO_PARTITION,
     NO_TIME,
