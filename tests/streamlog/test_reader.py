@@ -23,6 +23,9 @@ from tests.support.ingest import upload
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
 from tests.support.reconcile import begin, files, reconcile
 
+T = 1_700_000_000_000
+"""A time in milliseconds: a small number would be refused as one in another unit."""
+
 several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
 
 
@@ -189,10 +192,10 @@ def test_reading_beyond_the_next_offset_is_refused_and_at_it_is_empty(tmp_path: 
 @pytest.mark.parametrize(
     ("options", "refused"),
     [
-        ({"start": 1, "from_time_ms": 1}, "--from and --from-time exclude each other"),
-        ({"before_offset": 1, "before_time_ms": 1}, "--before-offset and --before-time exclude each other"),
+        ({"start": 1, "from_time_ms": T}, "--from and --from-time exclude each other"),
+        ({"before_offset": 1, "before_time_ms": T}, "--before-offset and --before-time exclude each other"),
         ({"start": 5, "before_offset": 4}, "--before-offset 4 is below --from 5"),
-        ({"from_time_ms": 5, "before_time_ms": 4}, "--before-time 4 is before --from-time 5"),
+        ({"from_time_ms": T + 1, "before_time_ms": T}, f"--before-time {T} is before --from-time {T + 1}"),
     ],
 )
 def test_bounds_that_exclude_each_other_are_refused(options: dict[str, Any], refused: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import PartitionId
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.topic import l1_key
 from tests.streamlog.test_reader import new_cluster, places, put, read, state_of
 from tests.support.memory_store import another_process, failing, store_of
@@ -75,6 +76,9 @@ def test_an_l1_object_with_other_records_than_the_journal_says_is_named(tmp_path
     key = l1_key(id_of(cluster), files(cluster, "events", 0)[0])
     file = files(other, "events", 0)[-1]
     store_of(cluster).objects[key] = store_of(other).objects[l1_key(id_of(other), file)]
-    state_of(cluster).l1["bytes"][0] = file.bytes
+    state = state_of(cluster)
+    rows = state.l1.copy()
+    rows["bytes"][0] = file.bytes
+    state.listed = RowList(rows)
     with pytest.raises(CorruptObjectError, match=key):
         list(read(cluster))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from l0gc.streamlog.cluster import Handles
 from tests.support.memory_store import MemoryStore, store_of, topic_in_memory
+from tests.support.merge import merge
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, on, read, table
 
@@ -38,18 +39,24 @@ def records(seed: int, count: int, size: int) -> list[bytes]:
     return [chance.randbytes(size) for _ in range(count)]
 
 
-def test_one_partition_of_1024_fetches_its_l1_objects_and_its_l0_blocks() -> None:
+def test_one_partition_of_1024_fetches_its_l1_objects_and_its_blocks() -> None:
     cluster, store = counting(1024)
-    for n in range(2):
+    for n in range(3):
         put(cluster, "events", {p: records(p + n, 6, 500) for p in range(1024)})
-        if n == 0:
+        if n < 2:
             reconcile(cluster)
+        if n == 0:  # then the partitions have L1 objects of their own, below the rows of a shared one
+            store.clock.ms += 24 * 60 * 60 * 1000
+            merge(cluster)
     topic = cluster.controller.snapshot().topic("events")
-    state = cluster.journal(topic.journals[0]).catch_up()
-    needed = sum(f.bytes for f in state.topic(topic.revision).files(517))
-    needed += sum(e.block.length for e in state.topic(topic.revision).extents(517))
+    known = cluster.journal(topic.journals[0]).catch_up().topic(topic.revision)
+    own, shared = known.files(517), known.shared_objects("events", topic.journals[0])
+    assert (len(own), len(shared), len(known.objects)) == (1, 1, 1)
+    needed = sum(f.bytes for f in own)
+    for o in (*shared, *known.objects):
+        needed += sum(o.extent(row).block.length for row in o.extents[o.extents["partition"] == 517])
     store.given = 0
-    assert len(read(cluster, assign='{"events":[517]}')) == 12
+    assert len(read(cluster, assign='{"events":[517]}')) == 18
     assert needed <= store.given <= ROOM * needed
     assert store.given < sum(len(o.body) for k, o in store.objects.items() if k.startswith("level_")) / 10
 
