@@ -266,6 +266,8 @@ class Replica(Generic[S]):
         """Append the entry that `decide(state, offset)` returns, and return its offset; return None if there is
         nothing to append.
 
+        If `decide` reads the log itself, and so gets other writers' entries, it is called again.
+
         Args:
             whole: False if the `head` of the state is enough to decide.
 
@@ -283,18 +285,19 @@ class Replica(Generic[S]):
             with self.lock:
                 if self._whole and clock.monotonic() - self._read_at > READ_AGAIN_S:
                     self.catch_up(whole=whole)
-                state = self.state if whole else self.head
-                offset = self.offset + 1
+                state, end = self.state if whole else self.head, self.end
+                offset = end.offset + 1
                 entry = decide(state, offset)
                 if entry is None:
                     return None
-                payload = self.payload(entry)
-                began = clock.monotonic()
-                if self._append(offset, payload):
-                    self._order.measured(clock.monotonic() - began)
-                    return offset
-                self._order.measured((clock.monotonic() - began) / 2)  # the append, and reading the winner's entry
-                self._order.lost()
+                if self._whole and self.end == end:
+                    payload = self.payload(entry)
+                    began = clock.monotonic()
+                    if self._append(offset, payload):
+                        self._order.measured(clock.monotonic() - began)
+                        return offset
+                    self._order.measured((clock.monotonic() - began) / 2)  # the append, and reading the winner's entry
+                    self._order.lost()
             conflicts += 1
             if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:
                 raise ProtocolError(

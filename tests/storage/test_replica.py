@@ -119,6 +119,23 @@ def test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands(store: Mem
     assert seen == [(["a0"], 1), (["a0", "b1"], 2)]
 
 
+def test_a_decision_that_reads_the_log_is_made_again_on_what_it_read(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    propose(a, "a0")
+    seen: list[tuple[list[str], int]] = []
+
+    def decide(state: list[str], offset: int) -> str:
+        seen.append((list(state), offset))
+        if len(seen) == 1:
+            propose(b, "b1")
+            a.catch_up()
+        return "a2"
+
+    assert a.propose(decide) == 2
+    assert seen == [(["a0"], 1), (["a0", "b1"], 2)]
+    assert a.state == a_replica(store, seed=2).state == ["a0", "b1", "a2"]
+
+
 def test_a_decision_may_be_to_do_nothing_after_a_conflict(store: MemoryStore) -> None:
     a, b = a_replica(store), a_replica(store, seed=1)
     _ = a.state

@@ -161,23 +161,31 @@ class Controller:
         *,
         initialised: bool = True,
         guarded: bool = True,
+        reserve: Callable[[entries.ControllerEntry], object] = lambda entry: None,
     ) -> bool:
-        def decide_here(state: ControllerState, offset: int) -> entries.ControllerEntry | None:
+        """Append the entry that `decide` returns, after `reserve`, which may read the log; return whether one landed."""
+
+        def decide_here(state: ControllerState) -> entries.ControllerEntry | None:
             if initialised:
                 self._check(state)
                 check_no_external_log(state)
             return decide(state)
 
+        def reserved(state: ControllerState, offset: int) -> entries.ControllerEntry | None:
+            if (entry := decide_here(state)) is not None:
+                reserve(entry)
+            return entry
+
         with self.replica.lock:
             state = self._look()
             landed = False
-            if (entry := decide_here(state, self.replica.offset + 1)) is not None:
+            if (entry := decide_here(state)) is not None:
                 self.replica.payload(entry)
                 if not initialised:
                     self._format = write_format(self._store)
                 if guarded and self._guard is not None:
                     self._guard()
-                landed = self.replica.propose(decide_here) is not None
+                landed = self.replica.propose(reserved) is not None
             self._looked_at = self._runtime.clock.monotonic()
             return landed
 
@@ -240,13 +248,14 @@ class Controller:
         given = self._reserve(NOTHING_GIVEN) if columns else NOTHING_GIVEN
 
         def decide(state: ControllerState) -> entries.AlterTopic | None:
-            entry = decide_alter_topic(state, state.topic(name, revision).name, retention, columns, given)
-            if columns and entry is not None and entry.value_schema is not None:
+            return decide_alter_topic(state, state.topic(name, revision).name, retention, columns, given)
+
+        def reserve(entry: entries.ControllerEntry) -> None:
+            if columns and isinstance(entry, entries.AlterTopic) and entry.value_schema is not None:
                 self._reserve(numbers_of(entry.value_schema))
-            return entry
 
         with self.replica.lock:
-            altered = self._propose(decide)
+            altered = self._propose(decide, reserve=reserve)
             return self.replica.state.topic(name), altered
 
     def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:

@@ -41,10 +41,11 @@ _propose = Replica.propose
 @instead(
     2,
     "l0gc/storage/replica.py::Replica.propose",
-    "after a conflict the old decision is appended",
+    "after a conflict, or a reading of its own, the old decision is appended",
     f"{_REPLICA}::test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands",
+    f"{_REPLICA}::test_a_decision_that_reads_the_log_is_made_again_on_what_it_read",
 )
-def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None]) -> int | None:
+def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None], *, whole: bool = True) -> int | None:
     first: list[object | None] = []
 
     def once(state: Any, offset: int) -> object | None:
@@ -52,7 +53,7 @@ def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None]
             first.append(decide(state, offset))
         return first[0]
 
-    return _propose(self, once)
+    return _propose(self, once, whole=whole)
 
 
 def _unbounded(log: SharedLog) -> SharedLog:

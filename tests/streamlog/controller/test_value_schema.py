@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, UsageError
-from l0gc.keys import CONTROLLER_LOG
+from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.entries import AlterTopic, CreateTopic
@@ -29,7 +29,7 @@ from l0gc.streamlog.controller.value_schema import (
 )
 from l0gc.streamlog.topics import alter_topic, create_topic
 from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
-from tests.support.memory_store import another_process, copy_of, memory_cluster, put_back, store_of
+from tests.support.memory_store import Call, another_process, copy_of, memory_cluster, put_back, store_of
 
 
 def fields(*some: tuple[str, Any]) -> dict[str, Any]:
@@ -296,6 +296,37 @@ VALUES = st.recursive(
 def test_what_is_inferred_is_a_schema(records: list[dict[str, Any]]) -> None:
     if columns := inferred([msgspec.json.encode(r) for r in records]):
         assert evolved(None, columns_of({"fields": fields_json(columns)})).number == 1
+
+
+# -- several processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reading", range(1, 9))
+def test_two_that_alter_a_schema_at_once_both_get_theirs(reading: int) -> None:
+    """One reserves its numbers while the other's schema lands: it decides again on that."""
+    a = memory_cluster()
+    b = another_process(a)
+
+    def columns(*names: str) -> tuple[ValueColumn, ...]:
+        return columns_of({"fields": [{"name": name, "type": "int"} for name in names]})
+
+    create_topic(a, "t", 1, columns=columns("x"))
+    left = [reading]
+
+    def fault(call: Call) -> None:
+        if call.key == PUBLISHED_WATERMARK and call.when == "before":
+            left[0] -= 1
+            if left[0] == 0:
+                alter_topic(b, "t", NOT_GIVEN, columns("x", "y"))
+                b.controller.advance()
+
+    store_of(a).fault = fault
+    found = alter_topic(a, "t", NOT_GIVEN, columns("x", "y", "z"))[0].value_schema
+    store_of(a).fault = lambda call: None
+    assert found is not None
+    assert [c.name for c in found.columns] == ["x", "y", "z"]
+    assert another_process(a).controller.snapshot().topic("t").value_schema == found
+    assert left[0] <= 0
 
 
 # -- a controller log that was restored ------------------------------------------------------------------------------------
