@@ -76,7 +76,8 @@ def delete_records(
 
     def of_journal(t: Topic, known: TopicState) -> tuple[Rows, Rows]:
         at, there = places(partitions, known.partitions)
-        further = there & (wanted[at] > known.log_start)
+        further = np.flatnonzero(there)
+        further = further[wanted[at[further]] > known.log_start[further]]
         return known.partitions[further], wanted[at[further]]
 
     left_out = [

@@ -49,6 +49,7 @@ def test_the_result_counts_objects_partitions_records_and_bytes() -> None:
             "bytes": 3 << 20,
             "bytes_read": 4 << 20,
             "partitions": 8,
+            "drained": 0,
         },
         "lost": 0,
         "errors": [],

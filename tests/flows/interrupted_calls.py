@@ -30,10 +30,9 @@ from typing import Any, Final
 
 from l0gc.errors import L0gcError
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.operations import Read, Upload
 from l0gc.runtime import Runtime
-from l0gc.storage.entry import decode_entry as unseal
+from l0gc.storage.entry import decode_checkpoint
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
@@ -161,7 +160,7 @@ class Truth:
         key = self._log.checkpoint_key(self.offset)
         if (kept := self._store.objects.get(key)) is not None:
             self.checkpoints += 1
-            if unseal(key, kept.body, CHECKPOINT_LIMIT).payload != self.encoded():
+            if decode_checkpoint(key, kept.body).state != self.encoded():
                 raise WrongError(f"the checkpoint {key} is not what its log says")
 
     def check(self, replica: Replica[Any], who: str) -> None:

@@ -474,7 +474,7 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
         [finding_of(s) for s in suspects],
         3,
         {"l0_missing": 2, "log_gap": 1},
-        ReadCounts(16, 4, 1, 2, 3, 0, 5),
+        ReadCounts(16, 4, 1, 2, 3, 5),
     )
     with pytest.raises(SafetyError, match=r"^3 findings; nothing was changed$"):
         Output(Settings()).finish(lambda: result, verified)
