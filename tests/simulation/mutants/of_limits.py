@@ -110,7 +110,7 @@ def first_remains_kept(read: Sequence[Remains]) -> Remains:
     simulated=False,
 )
 def checkpoint_unread() -> AbstractContextManager[Any]:
-    return method(SharedLog, "get_checkpoint", lambda log, offset: None)
+    return method(SharedLog, "get_checkpoint", lambda log, offset, **more: None)
 
 
 @mutant(

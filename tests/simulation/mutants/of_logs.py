@@ -22,7 +22,7 @@ from l0gc.errors import (
     StoreError,
 )
 from l0gc.storage.entry import StoredEntry
-from l0gc.storage.log import Boundary, Replay, SharedLog
+from l0gc.storage.log import Boundary, Folder, Replay, SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject, if_there
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
@@ -99,8 +99,8 @@ def phantoms_read() -> AbstractContextManager[Any]:
 def phantoms_replayed() -> AbstractContextManager[Any]:
     original = SharedLog.replay
 
-    def replay(self: SharedLog) -> Replay:
-        return original(_unbounded(self))
+    def replay(self: SharedLog, as_of: int | None = None, *, whole: bool = True) -> Replay:
+        return original(_unbounded(self), as_of, whole=whole)
 
     return method(SharedLog, "replay", replay)
 
@@ -257,7 +257,7 @@ def date_believed(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
 def state_ahead_of_log() -> AbstractContextManager[Any]:
     apply = Replica._apply
 
-    def propose(self: Replica[Any], decide: Callable[[Any, int], object | None]) -> int | None:
+    def propose(self: Replica[Any], decide: Callable[[Any, int], object | None], *, whole: bool = True) -> int | None:
         wanted: list[tuple[int, bytes]] = []
 
         def noted(state: Any, offset: int) -> object | None:
@@ -267,7 +267,7 @@ def state_ahead_of_log() -> AbstractContextManager[Any]:
             return entry
 
         try:
-            return _propose(self, noted)
+            return _propose(self, noted, whole=whole)
         except AppendOutcomeUnknownError:
             offset, payload = wanted[-1]
             apply(self, StoredEntry(offset, self.time_ms, payload, self.time_ms))
@@ -288,10 +288,11 @@ def time_forgotten() -> AbstractContextManager[Any]:
     """A replay takes the log's time from the entries after the checkpoint alone."""
     original = Replica.replay
 
-    def replay(self: Replica[Any]) -> None:
-        original(self)
+    def replay(self: Replica[Any], *, whole: bool = True) -> Folder:
+        folder = original(self, whole=whole)
         if self.offset == self.checkpoint_offset:
             self.time_ms = 0
+        return folder
 
     return method(Replica, "replay", replay)
 
