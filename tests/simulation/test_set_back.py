@@ -11,10 +11,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from l0gc.keys import PUBLISHED_WATERMARK, journal_log
+from l0gc.keys import PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
-from l0gc.watermark.publication import decode_published, encode_published
+from l0gc.watermark.publication import decode_published, encode_published, reserve_numbers
 from tests.simulation.actors import TOPICS, new_lines, upload
 from tests.simulation.copies import LOGS, LOST, OLDER, PARTS, PUBLISHED, REMOVED, Copy, Restore
 from tests.simulation.events import Work, plant
@@ -108,3 +108,20 @@ def test_no_higher_m_may_be_published_while_a_journal_is_set_back(world: World) 
     higher = msgspec.structs.replace(published, watermark=published.watermark + 1)
     with pytest.raises(Violation, match="was published, though a/0"):
         world.store.put(PUBLISHED_WATERMARK, encode_published(higher))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_who_reserves_numbers_on_an_older_controller_log_publishes_no_m(world: World, first: bool) -> None:
+    """Seeds 415 and 902016 without --set-back: the first publication, and one that keeps what was computed before."""
+    watch, computed = world.watch, decode_published(world.store.objects[PUBLISHED_WATERMARK].body)
+    if first:
+        for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):
+            del world.store.objects[key]
+        watch.watermark = watch.published_epoch = -1
+    watch.highest_epoch = watch.controller.epoch + 9
+    plant(world, LAYOUT.format(0, watch.highest_epoch, str(UUID(int=9))), b"of the newer log")
+    reserve_numbers(world.cluster(), (9, 9))
+    assert decode_published(world.store.objects[PUBLISHED_WATERMARK].body).given == (9, 9)
+    again = msgspec.structs.replace(computed, watermark=watch.watermark, published_at_ms=world.clock.ms + 1)
+    with pytest.raises(Violation, match="is above the cluster epoch"):
+        world.store.put(PUBLISHED_WATERMARK, encode_published(again))

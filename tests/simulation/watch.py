@@ -71,7 +71,7 @@ class Watch:
     Where a log was set back, `protected` are the objects that the newest logs need, and all that there are where
     `published.json` is lost; `strays` those of L1 whose topic only a lost controller log had; `went_back` the journals whose
     older log is there, until the newest is back or, where that is gone for good, until all that they need is in L1.
-    `raised` are the times at which M was raised.
+    `raised` are the times at which M was raised, `published` what was ever published of it.
     """
 
     def __init__(self, world: World) -> None:
@@ -87,6 +87,7 @@ class Watch:
         self.watermark = -1
         self.raised: list[tuple[int, int]] = []
         self.published_epoch = -1
+        self.published: set[bytes] = set()
         self.foreign: dict[str, bytes] = {}
         self.foreign_watermark = False
         self.superseded: dict[tuple[int, int, str], int] = {}
@@ -338,8 +339,11 @@ class Watch:
             self._fail(f"M = {m} was published at cluster epoch {self.controller.epoch}")
         if self.foreign_watermark:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
-        by_a_pin = m == self.watermark and published.pinned == published.cluster_epoch  # which says nothing new of M
-        if self.highest_epoch > self.controller.epoch and not by_a_pin:
+        # Noting a pin or a value schema keeps what was computed before, or there is nothing yet: it publishes no M.
+        about_m = msgspec.json.encode(msgspec.structs.replace(published, cluster_epoch=-1, pinned=-1, given=(0, 0)))
+        computed = published.partitions >= 0 and about_m not in self.published
+        self.published.add(about_m)
+        if self.highest_epoch > self.controller.epoch and computed:
             for key in self._world.store.objects:
                 k = L0_KEY.fullmatch(key)
                 if k is not None and int(k[1]) > self.controller.epoch:
