@@ -395,6 +395,18 @@ class SharedLog:
         key = self.entry_key(offset)
         return read_again(lambda: _landed(key, offset, ask_of_one(self.store, self.store.get, key)))
 
+    def is_re_created(self, offset: int) -> bool:
+        """Return whether the entry at `offset`, which a checkpoint covers, is not part of the log: it was truncated, and a
+        stale writer has created its offset again (hazard 7).
+
+        The boundary alone does not prove that: a newer log's may have stayed when the log was set back to an older copy, and
+        grew past the offset again (hazard 38). But then both its neighbours are there. A truncation deletes the one before
+        it, too, so at least one of the two is gone. Raises what reading the boundary and the two entries raises.
+        """
+        if read_again(self.boundary.read)[0] <= offset:
+            return False
+        return any(if_there(self.get, beside) is None for beside in (offset - 1, offset + 1) if beside >= 0)
+
     def get_checkpoint(self, offset: int, *, whole: bool = True) -> StoredEntry:
         """Return the state after `offset`. If it is large and not read whole, it lacks its second part. Raises as `get`."""
         key = self.checkpoint_key(offset)

@@ -230,10 +230,11 @@ class Replica(Generic[S]):
         """Return whether the log, as far as it was read, has the entry that was noted at `place`: the check for all places.
 
         False means that the log was set back to an older copy, even if it has grown past that offset since. An entry
-        that was truncated counts as the noted one: each process that truncates has checked the notes before.
+        that was truncated counts as the noted one, even if a stale writer has created its offset again: each process that
+        truncates has checked the notes before.
 
         Raises:
-            CorruptObjectError, StoreError: the entry cannot be read.
+            CorruptObjectError, StoreError: the entry, or what shows whether it was truncated, cannot be read.
         """
         with self.lock:
             if place.offset > self.offset:
@@ -241,10 +242,10 @@ class Replica(Generic[S]):
             if not place.id or place.offset < 0:
                 return True
             known = self._ids.get(place.offset)
-            if known is None:
-                entry = if_there(self.log.get, place.offset)
-                known = place.id if entry is None else entry.id
-            return known == place.id
+            if known is not None:
+                return known == place.id
+            entry = if_there(self.log.get, place.offset)
+            return entry is None or entry.id == place.id or self.log.is_re_created(place.offset)
 
     # -- changing the state -------------------------------------------------------------------------------------------
 

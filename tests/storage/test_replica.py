@@ -100,6 +100,16 @@ def sleeps_through_a_truncation(store: MemoryStore) -> tuple[Replica[list[str]],
     return sleeper, other
 
 
+def filled_past(store: MemoryStore, offset: int) -> tuple[Replica[list[str]], Place]:
+    """A replica that has written two entries more than up to `offset`, old enough to be truncated; the place there."""
+    writer = filled(store, offset + 1)
+    noted = writer.end
+    for i in range(2):
+        propose(writer, f"later{i}")
+    store.clock.sleep(AGE_S)
+    return writer, noted
+
+
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
@@ -231,6 +241,38 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
     store.put(b.log.entry_key(1), encode_entry(b.log.entry_key(1), Entry("x", 0, b'"phantom"')))
     assert reader.catch_up() == b.state
     assert propose(reader, "next") == 5
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_noted_place_is_held_though_a_stale_writer_created_its_truncated_offset_again(
+    store: MemoryStore, offset: int
+) -> None:
+    """Seed 902031 of the simulation took that for a log that was set back."""
+    writer, noted = filled_past(store, offset)
+    truncate_all(writer)
+    key = writer.log.entry_key(offset)
+    assert key not in store.objects
+    store.put(key, encode_entry(key, Entry("x", 0, b'"phantom"')))
+    for replica in (writer, a_replica(store, seed=2)):
+        replica.catch_up()
+        assert replica.holds(noted)
+
+
+@pytest.mark.parametrize("boundary", [3, 5])
+def test_a_boundary_hides_no_entry_of_a_log_that_was_set_back(store: MemoryStore, boundary: int) -> None:
+    """Hazard 38: it is a newer log's, and the place's neighbours are there, or it ends right before the place."""
+    _, noted = filled_past(store, 3)
+    store.delete([key for key in store.objects if key.startswith(FOLDER)])
+    other = a_replica(store, seed=1)
+    for i in range(8):
+        propose(other, f"other{i}")
+    other.write_checkpoint()
+    other.log.boundary.lift(boundary)
+    if boundary == noted.offset:
+        store.delete([other.log.entry_key(offset) for offset in range(boundary)])
+    for replica in (other, a_replica(store, seed=2)):
+        replica.catch_up()
+        assert not replica.holds(noted)
 
 
 def test_an_entry_that_cannot_be_applied_stops_the_replica_and_is_named(store: MemoryStore) -> None:

@@ -15,6 +15,7 @@ import l0gc.streamlog.level_one.give_up
 import l0gc.streamlog.level_one.plan
 import l0gc.watermark.publication
 from l0gc.storage.entry import Place
+from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage_look import JournalLook
@@ -31,6 +32,7 @@ _TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
 _TEST = "tests/streamlog/test_set_back_journal.py"
 _TEST_PLACES = "tests/streamlog/test_places.py"
 _TEST_PLAN = "tests/streamlog/level_one/test_plan.py"
+_TEST_REPLICA = "tests/storage/test_replica.py"
 _TEST_PUBLICATION = "tests/watermark/test_publication.py"
 
 _PUBLICATION = "l0gc.watermark.publication"
@@ -69,6 +71,41 @@ def ends_not_compared(published: PublishedWatermark | None, unit: UnitSummary, *
 )
 def place_is_offset(self: Replica[Any], place: Place) -> bool:
     return place.offset <= self.offset
+
+
+@instead(
+    7,
+    "l0gc/storage/log.py::SharedLog.is_re_created",
+    "a truncated offset that a stale writer has created again shows that the log was set back",
+    f"{_TEST_REPLICA}::test_a_noted_place_is_held_though_a_stale_writer_created_its_truncated_offset_again",
+    simulated=False,
+)
+def phantom_is_another_log(self: SharedLog, offset: int) -> bool:
+    return False
+
+
+@instead(
+    38,
+    "l0gc/storage/log.py::SharedLog.is_re_created",
+    "the boundary of a newer log hides that the log was set back and has grown again",
+    f"{_TEST_REPLICA}::test_a_boundary_hides_no_entry_of_a_log_that_was_set_back",
+    simulated=False,
+)
+def boundary_believed(self: SharedLog, offset: int) -> bool:
+    return self.boundary.read()[0] > offset
+
+
+@instead(
+    38,
+    "l0gc/storage/log.py::SharedLog.is_re_created",
+    "a log that was set back and truncated up to a noted place counts as the same log",
+    f"{_TEST_REPLICA}::test_a_boundary_hides_no_entry_of_a_log_that_was_set_back",
+    simulated=False,
+)
+def gap_believed(self: SharedLog, offset: int) -> bool:
+    return any(
+        self.entry_key(beside) not in self.store.list(self.folder).modified_ms for beside in (offset - 1, offset + 1)
+    )
 
 
 @instead(
