@@ -42,7 +42,7 @@ class Listing(NamedTuple):
 class Replica(NamedTuple):
     """What a process keeps of a log between two steps: the fields of its `Replica`, and its fence's seen window.
 
-    `folder` is kept for those that truncate: nobody else looks at it.
+    `folder` and `ids` are kept for those that truncate: nobody else looks at them.
     """
 
     state: bytes
@@ -55,6 +55,7 @@ class Replica(NamedTuple):
     charges: tuple[int, ...]
     behind: int
     folder: Listing
+    ids: tuple[tuple[int, str], ...]
     seen: EpochWindow | None
 
 
@@ -175,6 +176,7 @@ def _restore(handle: JournalHandle, kept: Replica) -> None:
     replica.checkpoint_offset, replica.checkpoint_weight = kept.checkpoint_offset, kept.checkpoint_weight
     listing = kept.folder
     replica._folder = Folder(dict(listing.entries), list(listing.checkpoints), listing.date_ms)
+    replica._ids = dict(kept.ids)
     replica._read_at = replica._as_of_at = (
         0.0  # no time of its own has passed since: a process may be stopped between two steps
     )
@@ -195,6 +197,7 @@ def _keep(handle: JournalHandle, *, truncates: bool) -> Replica:
         tuple(replica._charges),
         replica._behind,
         Listing(tuple(sorted(folder.entries.items())), tuple(folder.checkpoints), folder.date_ms),
+        tuple(sorted(replica._ids.items())) if truncates else (),
         handle.fence._seen,
     )
 

@@ -261,8 +261,8 @@ def test_between_two_steps_a_process_keeps_all_that_its_handle_does() -> None:
     handle = memory_cluster().journal(0)
     fixed = {"lock", "log", "_machine", "_runtime", "_order", "_as_of"}
     fixed |= {"_since", "_base"}  # so small a checkpoint is read whole, and nothing is lacking
-    kept = {"_state", "_whole", "_folder", "_charges", "_behind"} | set(Replicated._fields) - {"state", "seen"}
-    kept -= {"folder", "charges", "behind", "whole"}
+    kept = {"_state", "_whole", "_folder", "_charges", "_behind", "_ids"} | set(Replicated._fields) - {"state", "seen"}
+    kept -= {"folder", "charges", "behind", "whole", "ids"}
     assert set(vars(handle.replica)) - fixed == {*kept, "_read_at", "_as_of_at"}
     assert set(vars(handle.fence)) == {"_applied", "_counters", "_holders", "_journal", "_lock", "_seen", "_turn"}
     paced = {"_runtime", "_appended_at"}  # when an append is made, and not what it does
