@@ -259,7 +259,7 @@ class Due:
             return none
         if merge_due(self._cluster, rule):
             return ""
-        if basis is not None and not self._dry_run:
+        if basis is not None and self._looked and not self._dry_run:  # a refused run writes nothing
             self._keep(merged=basis)
         return none
 
