@@ -24,7 +24,7 @@ from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import Rows, of_partition
 from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key
+from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key, shared_key
 from l0gc.streamlog.level_one.reconcile import Commit
 from tests.simulation.mutants.tools import everywhere, instead, mutant
 
@@ -197,14 +197,22 @@ def losers_removed(
     misfits: Rows,
     refused: Mapping[int, str],
 ) -> None:
-    """A commit deletes what it takes for lost: all objects of a partition, unless the journal has or dropped all."""
+    """A commit deletes what it takes for lost: all objects of a partition, unless the journal lists all of them."""
     with self.handle.replica.lock:
-        known = rows[self.handle.state.has_named(revision, rows)]
-    keys: list[str] = []
-    for partition in sorted(p for p, why in refused.items() if "fenced off" not in why):
+        topic = self.handle.state.topics.get(revision)
+        known = rows[:0] if topic is None else rows[topic.l1_list.has(rows)]
+    listed = {o.name for o in topic.shared} if topic is not None else set()
+    lost = sorted(p for p, why in refused.items() if "fenced off" not in why)
+    of = self.topics[revision]
+    keys = [
+        shared_key(of.name, revision, self.handle.journal, o)
+        for o in shared
+        if o.name not in listed and np.isin(o.partitions, lost).any()
+    ]
+    for partition in lost:
         mine = of_partition(rows, partition)
         if len(of_partition(known, partition)) < len(mine):
-            keys += [l1_key(self.topics[revision].id(partition), f) for f in map(l1_file, mine)]
+            keys += [l1_key(of.id(partition), f) for f in map(l1_file, mine)]
     if keys:
         self.handle.replica.log.store.delete(keys)
     _count(self, revision, rows, shared, misfits, refused)
