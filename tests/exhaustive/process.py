@@ -42,7 +42,7 @@ class Listing(NamedTuple):
 class Replica(NamedTuple):
     """What a process keeps of a log between two steps: the fields of its `Replica`, and its fence's seen window.
 
-    `folder` and `ids` are kept for those that truncate: nobody else looks at them.
+    `folder` is kept for those that truncate: nobody else looks at it.
     """
 
     state: bytes
@@ -197,7 +197,7 @@ def _keep(handle: JournalHandle, *, truncates: bool) -> Replica:
         tuple(replica._charges),
         replica._behind,
         Listing(tuple(sorted(folder.entries.items())), tuple(folder.checkpoints), folder.date_ms),
-        tuple(sorted(replica._ids.items())) if truncates else (),
+        tuple(sorted(replica._ids.items())),
         handle.fence._seen,
     )
 
