@@ -69,8 +69,10 @@ BEFORE: Final = {
     "poison-taken": "it compares with the cluster epoch, which is in another log",
     "refused-too-late": "apply refuses the entry all the same",
     "controller-not-asked": "it asks the controller's log",
+    "shared-purged-above-fence": "it decides which dropped objects are ripe, and an entry only names what was purged",
+    "lacking-is-empty": "it is about a state that was read in part from a checkpoint, and a vector has no checkpoint",
 }
-"""Rules by which a writer decides before it appends: a log that holds such an entry is not at fault."""
+"""Rules by which a process decides before it appends: a log that holds such an entry is not at fault."""
 RULES: Final = [
     m
     for m in MUTANTS
