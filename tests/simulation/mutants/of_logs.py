@@ -164,6 +164,7 @@ def ids_not_compared() -> AbstractContextManager[Any]:
     "an append that was misread when its outcome was looked for did not land",
     f"{_LOG}::test_a_landed_append_that_is_misread_once_is_reported_as_landed",
     f"{_LOG}::test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread",
+    simulated=False,
 )
 def misread_append_lost(self: SharedLog, offset: int) -> StoredEntry | None:
     key = self.entry_key(offset)
