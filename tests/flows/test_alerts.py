@@ -240,7 +240,7 @@ def sweep_refused(s: Scene, *options: str, answers: tuple[Outcome | Refusal, ...
 
 def refuse_a_deletion(s: Scene) -> None:
     """As a store without bulk deletes, and with a lock on one object."""
-    sweep_refused(s, answers=(no_bulk := Refusal(405, "MethodNotAllowed"), no_bulk, Outcome.DENY), code=3)
+    sweep_refused(s, answers=(Refusal(405, "MethodNotAllowed"), Outcome.DENY), code=3)
 
 
 def throttle(s: Scene) -> None:
