@@ -25,7 +25,7 @@ from l0gc.storage.objectstore import PutResult
 from tests.exhaustive.actors import Reconciler
 from tests.exhaustive.breadth import Found, Numbers, search
 from tests.exhaustive.process import Actor, Local, Seen
-from tests.exhaustive.store import Answer, Bucket, Call, Failed, perform
+from tests.exhaustive.store import GETS, Answer, Bucket, Call, Failed, perform
 from tests.exhaustive.truth import Truth
 
 START_MS: Final = 1_700_000_000_000
@@ -196,7 +196,7 @@ class Search:
         yield _Move(what + _outcome(answer), self._follow(number, answer), bucket, at_once=at_once)
         if not fails:
             return
-        if call.method == "get":
+        if call.method in GETS:
             error = Failed(StoreError, "no answer", 0, int(APPEND_DEADLINE_S) + 1)
             yield _Move(f"{what}: no answer until the deadline", self._follow(number, error), state.bucket, faults=1)
             return
@@ -218,7 +218,7 @@ class Search:
         if call.method.startswith("put_if"):
             return True
         unsure = (AmbiguousWriteError, PreconditionFailedError)
-        return call.method == "get" and any(isinstance(a, Failed) and a.error in unsure for a in node.answers)
+        return call.method in GETS and any(isinstance(a, Failed) and a.error in unsure for a in node.answers)
 
     def _stands(self, number: int) -> Seen:
         seen = self._seen.get(number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from l0gc.errors import L0gcError, ObjectNotFoundError
 from l0gc.storage.objectstore import DeleteFailure, Head, Listing, PutResult, StoredObject
@@ -17,6 +17,9 @@ from tests.support.memory_store import FakeClock, MemoryStore
 
 Bucket = tuple[tuple[str, bytes, int], ...]
 """Every object (key, body, time of its change), in key order."""
+
+GETS: Final = frozenset({"get", "get_start"})
+"""The calls that read an object, or its beginning."""
 
 
 class Call(NamedTuple):
@@ -96,6 +99,11 @@ class AnsweredStore:
         assert isinstance(answer, StoredObject)
         return answer
 
+    def get_start(self, key: str, length: int) -> StoredObject:
+        answer = self._ask("get_start", key, length)
+        assert isinstance(answer, StoredObject)
+        return answer
+
     def put_if_absent(self, key: str, body: bytes) -> PutResult:
         answer = self._ask("put_if_absent", key, body)
         assert isinstance(answer, PutResult)
@@ -130,7 +138,7 @@ def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:
         answer = result
     else:
         answer = None  # a delete that deleted all
-    if call.method in {"get", "head", "list"}:
+    if call.method in {*GETS, "head", "list"}:
         return bucket, answer
     return tuple(sorted((k, o.body, o.modified_ms) for k, o in store.objects.items())), answer
 
