@@ -70,7 +70,7 @@ def over(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Clu
         yield cluster
 
 
-def test_a_damaged_journal_refuses_uploads_as_damaged_and_does_not_ask_to_repeat_them(
+def test_a_damaged_journal_refuses_uploads_as_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handles = topic_in_memory(1)
@@ -200,9 +200,7 @@ def test_with_a_session_spark_does_the_work(bucket: StoreConfig) -> None:
 
 
 @pytest.mark.parametrize("reconciled", [False, True])
-def test_a_read_with_a_pin_reads_as_of_it_whatever_is_deleted_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, *, reconciled: bool
-) -> None:
+def test_a_read_with_a_pin_ignores_later_deletions(monkeypatch: pytest.MonkeyPatch, *, reconciled: bool) -> None:
     """Also if this process reads the journals anew for something else."""
     monkeypatch.setattr(reader, "WINDOW_BYTES", 1)  # one partition after another, as of a large topic
     handles = topic_in_memory(3)
@@ -221,7 +219,7 @@ def test_a_read_with_a_pin_reads_as_of_it_whatever_is_deleted_meanwhile(
 # -- what goes wrong ------------------------------------------------------------------------------------------------------
 
 
-def test_what_could_not_be_deleted_is_an_error_that_says_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_deletion_error_reports_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = a_cluster(Failing(), watermark=4)
     before = len(level_zero(handles))
     with over(handles, monkeypatch) as cluster, pytest.raises(errors.PartialFailureError, match="locked") as raised:
@@ -353,7 +351,7 @@ def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) 
         ("auto", 32, False, False, 10**9, "local", "which needs Java 17"),
     ],
 )
-def test_the_engine_is_what_is_said_or_the_one_whose_estimate_is_lower(
+def test_the_engine_is_the_named_or_cheaper_one(
     wanted: str,
     cores: int,
     cluster: bool,

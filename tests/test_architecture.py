@@ -330,7 +330,7 @@ def test_the_collector_knows_nothing_of_the_stream_log() -> None:
     assert knowing == []
 
 
-def test_of_the_watermark_only_what_is_named_here_is_used_by_the_stream_log_and_the_collector() -> None:
+def test_others_use_only_the_listed_parts_of_watermark() -> None:
     """Nor does the stream log know anything of the collector but what it implements, and what refuses its data."""
     used = {
         i.split(".")[2]
@@ -342,7 +342,7 @@ def test_of_the_watermark_only_what_is_named_here_is_used_by_the_stream_log_and_
     assert used == SEEN_OF_WATERMARK
 
 
-def test_of_the_collector_only_what_is_named_here_is_used_by_the_stream_log() -> None:
+def test_the_stream_log_uses_only_listed_parts_of_the_collector() -> None:
     used = {
         i.split(".")[2]
         for path in (PACKAGE / "streamlog").rglob("*.py")

@@ -102,7 +102,7 @@ def read_by_another(handles: Handles) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", METHODS)
-def test_any_value_is_refused_before_a_write_or_lands_as_what_was_meant(
+def test_any_argument_is_refused_before_writing_or_means_what_was_said(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -146,7 +146,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", commands(cli), ids=" ".join)
-def test_any_text_of_any_option_is_refused_before_a_write_or_lands_as_what_was_meant(
+def test_any_option_text_is_refused_before_writing_or_means_what_was_said(
     path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -42,7 +42,7 @@ def test_a_more_special_error_exits_like_its_branch(error: type[errors.L0gcError
     assert error.exit_code == code
 
 
-def test_a_stale_epoch_and_a_moved_input_carry_what_the_caller_needs_to_go_on() -> None:
+def test_stale_epoch_and_moved_input_errors_carry_the_remedy() -> None:
     stale = errors.StaleClusterEpochError("stale", epoch=3, window=(5, 8))
     assert (stale.epoch, stale.window) == (3, (5, 8))
     assert errors.InputPositionMovedError("moved", landed=7).landed == 7

@@ -52,7 +52,7 @@ def test_spark_is_faster_where_its_cores_make_up_for_its_start(
 
 @pytest.mark.parametrize("pace", [LISTING, DELETING])
 @pytest.mark.parametrize("cores", [1, 2])
-def test_two_cores_named_this_machine_are_never_worth_a_spark_that_waits_for_the_store(pace: Pace, cores: int) -> None:
+def test_two_local_cores_never_justify_a_store_bound_spark(pace: Pace, cores: int) -> None:
     assert EngineEstimate(pace, 16, cores, SparkPlace("local[*]", cores)).even == inf
 
 

@@ -24,7 +24,7 @@ def test_numbers_are_formatted_in_their_largest_unit() -> None:
     assert dollars_month(2 << 30, 0.5) == 1.0
 
 
-def test_a_result_as_json_has_no_hidden_field_and_what_nobody_asked_for_is_left_out() -> None:
+def test_json_results_omit_hidden_and_unrequested_fields() -> None:
     class Found(msgspec.Struct, Outcome):
         hidden: ClassVar[frozenset[str]] = frozenset({"evidence"})
 

@@ -93,7 +93,7 @@ def test_each_step_that_is_due_has_its_own_result(monkeypatch: pytest.MonkeyPatc
         assert again.housekeep is not None
 
 
-def test_a_cluster_with_an_external_log_is_swept_and_vacuumed_and_the_rest_is_its_systems(
+def test_an_external_logs_cluster_is_swept_and_vacuumed_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handles = memory_cluster(bootstrap=False)
@@ -140,7 +140,7 @@ def test_a_sweep_that_leaves_something_is_due_again(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("left", [{"eligible": 2}, {"stopped": True}, {"paused": "by alice"}, {"shards": (0, 1)}])
-def test_a_sweep_is_noted_only_if_nothing_at_or_below_its_bound_can_be_left(left: dict[str, Any]) -> None:
+def test_only_a_complete_sweep_is_recorded_as_done(left: dict[str, Any]) -> None:
     handles = loaded()
     publish_m(handles, 0)
     due = Due(handles, Gc())
@@ -151,7 +151,7 @@ def test_a_sweep_is_noted_only_if_nothing_at_or_below_its_bound_can_be_left(left
         assert read_gc_note(handles.store).swept == noted
 
 
-def test_what_a_sweep_may_delete_is_one_bound_and_the_rest_is_left_to_the_next_run(
+def test_one_bound_limits_a_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where only the scan had a bound, gc noted M as swept, and left the rest until M moved again."""
@@ -188,7 +188,7 @@ def test_a_small_busy_cluster_starts_no_spark_though_java_is_there(monkeypatch: 
         assert cluster.verify(engine).total == 0
 
 
-def test_what_is_done_around_a_step_sees_all_in_their_order_and_which_are_not_due(
+def test_hooks_see_all_steps_in_order_and_which_are_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[tuple[str, bool]] = []
@@ -394,9 +394,7 @@ def test_a_step_that_failed_in_the_last_run_is_due(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("partitions", [4, 200])
 @pytest.mark.parametrize("used", [1, 4])
-def test_a_quiet_run_reads_each_journal_once_and_then_asks_whether_it_grew(
-    partitions: int, used: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_run_reads_each_journal_once(partitions: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller's log: its format, a listing, two entries, then one request each time. A journal: a listing, its
     entries, and one request for each question; one that no topic uses: a listing, and one request at the end. One more
     asks for a pause."""

@@ -110,9 +110,7 @@ def test_an_epoch_that_no_cluster_can_reach_is_no_l0_key() -> None:
 
 
 @given(st.sampled_from(LAYOUTS), st.integers(0, 60), st.characters(), st.sampled_from(["insert", "replace", "delete"]))
-def test_a_key_with_one_changed_character_parses_only_to_what_it_then_says(
-    layout: KeyLayout, at: int, character: str, how: str
-) -> None:
+def test_a_key_with_one_changed_character_never_misparses(layout: KeyLayout, at: int, character: str, how: str) -> None:
     key = layout.format(1, 7, NAME)
     at %= len(key)
     changed = key[:at] + ("" if how == "delete" else character) + key[at if how == "insert" else at + 1 :]
@@ -234,7 +232,7 @@ def test_level_one_keys_sort_by_base_offset(bases: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 201, "a\0", "-dash"])
-def test_a_topic_name_that_would_break_a_path_or_a_command_line_is_refused(name: str) -> None:
+def test_a_topic_name_unsafe_for_paths_or_shells_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="topic name"):
         check_topic_name(name)
 

@@ -85,7 +85,7 @@ def test_a_complete_result_of_a_sweep_leaves_out_no_metric_of_it() -> None:
     assert set(found) == {m.name for m in METRICS if "sweep" in m.steps}
 
 
-def test_what_nobody_can_know_of_another_systems_log_is_not_reported_as_zero() -> None:
+def test_unknown_values_of_external_logs_are_not_reported_as_zero() -> None:
     seen = an_overview(external_log=True, watermark=-1, cluster_epoch=-1, partitions=0, garbage=None)
     names = {"l0gc_watermark", "l0gc_cluster_epoch", "l0gc_epoch_lag", "l0gc_partitions", "l0gc_held_back_partitions"}
     assert names & values_of(Run("sweep", seen=seen)).keys() == {"l0gc_watermark"}
@@ -116,7 +116,7 @@ def test_gauges_of_the_cluster_are_of_the_overview_whichever_step_ran() -> None:
     assert "l0gc_epoch_lag" not in values_of(Run("upload", seen=o))
 
 
-def test_each_cause_is_a_number_so_that_one_that_has_ended_is_seen_to_end() -> None:
+def test_each_cause_is_a_number_that_returns_to_zero() -> None:
     found = {
         dict(labels)["cause"]: value
         for (name, labels), value in samples(Run("gc", seen=an_overview()), "u").items()
@@ -151,7 +151,7 @@ def test_pins_are_counted_and_the_one_that_keeps_most_is_measured(costs: list[tu
     assert (numbers["l0gc_pins"], numbers["l0gc_pinned_bytes"]) == (len(pins), kept)
 
 
-def test_a_step_that_was_not_due_is_no_run_and_no_success_and_its_last_run_did_not_fail() -> None:
+def test_a_step_not_due_counts_neither_as_run_nor_success() -> None:
     before = added_up({}, samples(Run("gc", parts=[Run("sweep", exit_code=3, seconds=2, ended_s=9)]), "u"))
     after = added_up(before, samples(Run("gc", parts=[Run("sweep", due=False, ended_s=20)]), "u"))
     labels = {"url": "u", "command": "gc", "step": "sweep"}

@@ -228,7 +228,7 @@ def test_each_option_arrives_where_the_work_is_done(
 
 
 EFFECTS: Final = {
-    ("gc", "shadow"): "test_gc_in_shadow_deletes_no_data_and_lets_no_later_run_skip_anything",
+    ("gc", "shadow"): "test_gc_in_shadow_deletes_no_data_and_skips_nothing_later",
 }
 """Options that only set another one, with the tests of their effect in tests/collect/test_shadow.py."""
 
@@ -316,7 +316,7 @@ def test_the_keywords_of_the_library_are_the_options() -> None:
         ("up_to", -1),
     ],
 )
-def test_a_value_that_is_out_of_bounds_is_refused_wherever_it_comes_from(name: str, value: Any) -> None:
+def test_an_out_of_bounds_value_is_refused_from_every_source(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name} cannot be {value!r}: expected"):
         Sweep(**{name: value})
 
@@ -339,7 +339,7 @@ def test_a_wrong_option_in_the_settings_file_is_named_with_its_place(
         cli.main(["sweep", "--config", str(tmp_path / "l0gc.toml")], prog_name="l0gc", standalone_mode=False)
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_the_files_context_and_that_over_the_file(
+def test_flags_precede_environment_context_and_file(
     seen: Seen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     call = seen(api.Cluster, "sweep")
@@ -358,7 +358,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_files_context_and_th
     assert found == [1, 2, 3, 4]
 
 
-def test_the_rules_of_merge_and_the_round_of_reconcile_have_the_defaults_of_the_options() -> None:
+def test_merge_and_reconcile_rules_default_to_their_options() -> None:
     merge = Merge()
     assert MergeRule() == MergeRule(merge.target_bytes, merge.fan_in)
     rounds = inspect.signature(reconcile).parameters["round_bytes"].default

@@ -124,7 +124,7 @@ def test_no_command_repeats_what_a_store_repeats(command: str, repeating: None, 
 @pytest.mark.parametrize(
     "name", ["AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3", "AWS_REGION"]
 )
-def test_a_variable_that_is_not_one_word_is_named_before_anything_is_sent(
+def test_a_multi_word_variable_is_named_before_any_request(
     name: str, value: str, planted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, f"{PLANTED.get(name, 'http://127.0.0.1:9')}{value}")

@@ -11,7 +11,7 @@ GIVING = (
 )
 
 
-def test_a_process_that_gives_memory_back_looks_for_cycles_as_often_as_python_does() -> None:
+def test_a_process_collects_cycles_as_often_as_python_does() -> None:
     """Replies of the store leave some: they were 40 MiB of a sweep of 300,000 keys."""
     done = subprocess.run([sys.executable, "-c", GIVING], check=True, capture_output=True, text=True)
     young, middle, usual_young, usual_middle = map(int, done.stdout.split())

@@ -35,13 +35,13 @@ def test_the_sessions_of_the_readme_and_of_the_ladder_are_true() -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_the_readmes_session_runs_on_an_empty_machine_without_java_within_90_seconds() -> None:
+def test_readme_session_runs_without_java_within_90_seconds() -> None:
     """A copy of the tree in an empty folder, an empty environment, and no line that the README does not have."""
     ended = recorded("--fresh")
     assert ended.returncode == 0, ended.stderr
 
 
-def test_every_command_has_a_scene_and_a_new_one_plays_the_example_of_its_help(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_has_a_capture_scene(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scenes.examples() == []
     assert set(scenes.LEFT_OUT) <= set(acts())
     monkeypatch.setattr(
@@ -51,7 +51,7 @@ def test_every_command_has_a_scene_and_a_new_one_plays_the_example_of_its_help(m
 
 
 @pytest.mark.parametrize("columns", [80, 140])
-def test_a_capture_is_as_wide_as_its_terminal_and_no_secret_or_path_of_a_machine_is_in_it(columns: int) -> None:
+def test_captures_fit_their_terminal_and_contain_no_secret_or_machine_path(columns: int) -> None:
     text = (CAPTURES / f"commands-{columns}.txt").read_text()
     assert text.count("\n$ l0gc ") > 30
     assert not re.search(r"Traceback|unexpected |AWS_SECRET|/root|/home/", text)

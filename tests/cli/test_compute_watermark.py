@@ -73,7 +73,7 @@ def test_what_only_a_pin_holds_is_not_called_newer_than_the_snapshot() -> None:
 
 
 @pytest.mark.parametrize(("holding", "others"), [(3, "and 2 more at 3"), (10, "and at least 9 more at 3")])
-def test_the_text_counts_those_that_hold_m_back_as_far_as_they_are_known(holding: int, others: str) -> None:
+def test_text_counts_the_partitions_that_hold_m_back(holding: int, others: str) -> None:
     held = [Holder("events", n, 3, IDLE, "it is idle") for n in range(holding)]
     result = printed(None, held_back_by=held)
     assert result.text[-1] == f"held back by events/0 {others}: it is idle"

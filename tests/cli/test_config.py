@@ -133,9 +133,7 @@ def test_a_context_is_taken_from_either_side_of_the_command(contexts: str) -> No
     assert (data["file"], data["context"], data["contexts"]) == (contexts, "prod", ["dev", "prod"])
 
 
-def test_a_context_that_a_flag_names_comes_before_the_environment_and_no_other_does(
-    contexts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flagged_context_precedes_the_environment(contexts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("L0GC_URL", "s3://left-over/p")
     assert of("config", "show") == ("s3://left-over/p", "L0GC_URL")
     monkeypatch.setenv("L0GC_CONTEXT", "prod")
@@ -148,7 +146,7 @@ def test_a_context_that_a_flag_names_comes_before_the_environment_and_no_other_d
     assert of("--context", "dev", "config", "show", "--url", "s3://said/p") == ("s3://said/p", "option")
 
 
-def test_the_endpoint_of_an_aws_variable_is_left_to_boto3_which_a_profile_may_tell_to_ignore_it(
+def test_boto3_resolves_the_aws_endpoint_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://three:3")

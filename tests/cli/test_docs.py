@@ -156,7 +156,7 @@ def test_a_commands_help_has_an_example(name: str) -> None:
     assert re.search(rf"Example:\n(.*\n)*?\s+(.*\| )?l0gc {first}\b", command.help)
 
 
-def test_the_short_help_is_the_first_sentence_of_the_long_one_or_begins_like_it() -> None:
+def test_short_help_is_how_the_long_help_begins() -> None:
     for name, row in COMMANDS.items():
         short, long = row.text, load(name).help or ""
         first_line = " ".join(long.split("\n\n")[0].split())
@@ -310,7 +310,7 @@ def test_the_group_itself_has_help() -> None:
     assert "Example:" in cli.help
 
 
-def test_every_document_is_linked_from_the_readme_or_by_the_table_of_tasks() -> None:
+def test_readme_or_task_table_links_every_document() -> None:
     linked = set(LINK.findall((ROOT / "README.md").read_text()))
     linked |= {f"docs/{target}" for target in LINK.findall((ROOT / "docs/operations.md").read_text())}
     names = {_name(d) for d in DOCUMENTS}

@@ -49,7 +49,7 @@ def test_what_ends_a_check_keeps_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize("error", [ThrottledError("slow down"), StoreUnreachableError("no route")])
-def test_a_store_that_does_not_answer_is_not_called_a_lack_of_permissions(error: L0gcError) -> None:
+def test_a_silent_store_is_not_reported_as_missing_permissions(error: L0gcError) -> None:
     def check() -> list[Check]:
         raise error
 
@@ -58,7 +58,7 @@ def test_a_store_that_does_not_answer_is_not_called_a_lack_of_permissions(error:
 
 
 @pytest.mark.weed
-def test_a_bucket_that_is_not_there_is_reported_once_and_exits_with_5(bucket: StoreConfig) -> None:
+def test_a_missing_bucket_is_reported_once_with_exit_5(bucket: StoreConfig) -> None:
     ended = ended_here("doctor", "--json")
     assert ended.code == 5, ended.stderr
     assert [c["name"] for c in ended.data["checks"] if c["status"] == "failure"] == ["bucket"]
@@ -83,7 +83,7 @@ WRONG = {
 
 @pytest.mark.weed
 @pytest.mark.parametrize("environment", WRONG.values(), ids=WRONG.keys())
-def test_wrong_credentials_are_the_same_sentence_and_exit_code_to_doctor_as_to_every_command(
+def test_doctor_reports_wrong_credentials_like_every_command(
     bucket: StoreConfig, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")

@@ -37,7 +37,7 @@ def offsets(*arguments: str) -> list[int]:
 
 
 @pytest.mark.weed
-def test_a_partition_with_a_lost_object_goes_on_once_its_records_are_given_up(bucket: StoreConfig, lost: str) -> None:
+def test_a_partition_continues_after_its_lost_records_are_given_up(bucket: StoreConfig, lost: str) -> None:
     failed = ended_here("gc", "--engine", "local")
     assert failed.code == 3
     assert lost in failed.stderr

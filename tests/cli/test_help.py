@@ -111,7 +111,7 @@ def test_gcs_help_has_the_everyday_options_and_gc_takes_the_others_too(
     assert "fan-in = 1 in [merge]" in ended_here("gc", "--config", str(tmp_path / "l0gc.toml")).stderr
 
 
-def test_global_options_stand_before_the_command_or_behind_it_where_they_count_more(
+def test_global_options_after_the_command_override_those_before_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "l0gc.toml").write_text('region = "file-1"\n[contexts.prod]\nurl = "s3://prod/p"\nprofile = "prod"\n')

@@ -67,7 +67,7 @@ def test_init_founds_a_cluster_and_run_again_changes_nothing() -> None:
     assert not [k for k in before if "probe" in k]
 
 
-def test_a_refused_store_is_left_without_the_bucket_that_this_very_command_has_made(
+def test_a_refused_init_removes_the_bucket_it_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ignore_conditions(monkeypatch)
@@ -91,7 +91,7 @@ def test_a_refused_layout_leaves_nothing_either() -> None:
     assert buckets() == []
 
 
-def test_a_store_that_takes_etags_without_quotes_gets_them_so_from_every_process(
+def test_every_process_sends_unquoted_etags_to_a_store_that_needs_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = S3Store.put_if_match

@@ -14,7 +14,7 @@ from tests.support.cli import ended_here, founded, l0gc
 pytestmark = pytest.mark.weed
 
 
-def test_a_log_is_shown_line_by_line_and_what_is_damaged_is_exit_code_4(store: S3Store) -> None:
+def test_log_show_prints_one_line_per_entry_and_exits_4_on_damage(store: S3Store) -> None:
     founded(3)
     l0gc("housekeep", "--barrier")
     ended = ended_here("log", "show")

@@ -40,9 +40,7 @@ def test_a_command_is_quiet_by_default(store: S3Store) -> None:
 
 
 @pytest.mark.weed
-def test_json_is_an_event_a_line_of_one_run_and_holds_no_secret(
-    store: S3Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_log_has_one_event_per_line_without_secrets(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("L0GC_LOG_FORMAT", "json")
     l0gc("init", "--create-bucket")
     ended = ended_here("sweep", "-vv", "--json")
@@ -78,7 +76,7 @@ def test_wrong_arguments_are_an_event_too_if_events_are_requested() -> None:
     assert "Usage:" in ended_here("sweep", "--no-such-option").stderr
 
 
-def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
+def test_credentials_in_a_url_are_hidden_in_every_event() -> None:
     ended = ended_here("status", "--url", "s3://b/p", "--endpoint-url", "http://ann:hush@127.0.0.1:1", "-vv")
     assert ended.code == 2
     assert "Traceback" in ended.stderr
@@ -94,7 +92,7 @@ def test_a_user_and_a_password_in_a_url_are_hidden_in_every_event() -> None:
     assert without_secrets("to http://ann:hu@sh@host/x") == "to http://***@host/x"
 
 
-def test_an_event_is_whole_where_one_text_has_a_url_and_the_next_an_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_stays_whole_between_a_url_and_an_at_sign(capsys: pytest.CaptureFixture[str]) -> None:
     handler = logs.LogHandler()
     handler.format_name = logs.JSON
     row = {"name": "l0gc", "msg": "founded at s3://b", **event("e", by="ann@ops1", n=[1, None, 0.5])}
@@ -103,7 +101,7 @@ def test_an_event_is_whole_where_one_text_has_a_url_and_the_next_an_at(capsys: p
     assert (parsed["message"], parsed["by"], parsed["n"]) == ("founded at s3://b", "ann@ops1", [1, None, 0.5])
 
 
-def test_a_reader_of_the_log_that_has_gone_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_log_reader_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*args: object, **kwargs: object) -> None:
         raise BrokenPipeError
 

@@ -71,7 +71,7 @@ def test_spark_is_not_started_for_a_user_without_a_name(monkeypatch: pytest.Monk
 
 
 @as_nobody
-def test_a_settings_file_that_nobody_named_and_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_an_unreadable_default_settings_file_is_ignored(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     (secret / "l0gc").mkdir(parents=True)
     (secret / "l0gc/config.toml").write_text("nonsense")

@@ -122,7 +122,7 @@ def gateway(status: int = 200) -> Iterator[Gateway]:
             thread.join()
 
 
-def test_a_pushgateway_gets_gauges_of_the_last_run_in_a_group_of_its_own() -> None:
+def test_a_pushgateway_receives_the_last_runs_gauges_in_their_own_group() -> None:
     with gateway() as server:
         push(server.url, samples(a_sweep(3), "s3://b/p"))
     ((method, path, body),) = server.heard
@@ -133,7 +133,7 @@ def test_a_pushgateway_gets_gauges_of_the_last_run_in_a_group_of_its_own() -> No
     assert " counter\n" not in body
 
 
-def test_a_user_and_a_password_in_the_url_of_a_pushgateway_are_a_header() -> None:
+def test_pushgateway_credentials_in_the_url_become_a_header() -> None:
     with gateway() as server:
         push(server.url.replace("//", "//ann:hush%40home@"), samples(a_sweep(3), "s3://b/p"))
     assert server.authorised == [f"Basic {base64.b64encode(b'ann:hush@home').decode()}"]

@@ -44,7 +44,7 @@ def test_the_document_has_the_table_of_the_code() -> None:
     assert (ROOT / "docs/metrics.md").read_text().count("\n| `l0gc_") == len(METRICS)
 
 
-def test_rules_and_dashboard_are_those_of_the_table_of_what_can_go_wrong() -> None:
+def test_rules_and_dashboard_match_the_tables_of_failures() -> None:
     assert (PROMETHEUS / "alerts.yml").read_text() == table.rules(), "run: make check"
     assert table.DASHBOARD.read_text() == table.dashboard(), "run: make check"
     assert [rule["alert"] for rule in alerts()] == [a.name for a in table.ALERTS]

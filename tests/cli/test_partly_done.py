@@ -55,7 +55,7 @@ def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     assert sum(map(len, stored_values(cluster, "events"))) == 3
 
 
-def test_only_what_was_closed_of_a_deleted_topic_is_said_to_be_closed(cluster: Handles) -> None:
+def test_only_closed_journals_of_a_deleted_topic_are_reported_closed(cluster: Handles) -> None:
     damaged = cluster.controller.snapshot().topic("events").journals[1]
     cluster.store.put(f"{journal_log(damaged)}log/{0:020}", b"{}")
     with taking_results() as results, pytest.raises(PartialFailureError, match="could not be closed in journal"):

@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
 
-def test_the_share_comes_at_once_and_the_estimate_once_the_pace_is_known() -> None:
+def test_the_estimate_appears_once_the_pace_is_known() -> None:
     clock = Clock()
     estimate = Estimate(clock)
     assert estimate.text(0, 1000) == "0 %"
@@ -115,7 +115,7 @@ def test_the_line_fits_the_terminal_and_shows_text_as_it_is(columns: int, monkey
 
 
 @pytest.mark.weed
-def test_an_upload_of_files_has_a_share_and_one_of_stdin_has_none(
+def test_an_upload_of_files_shows_a_share_and_stdin_none(
     store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     founded()

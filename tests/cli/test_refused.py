@@ -172,7 +172,7 @@ def place(
 
 @pytest.mark.weed
 @pytest.mark.parametrize("place", [False, True], ids=["the epoch is ahead", "M is ahead"], indirect=True)
-def test_a_refused_command_says_so_in_a_sentence_and_leaves_the_bucket_as_it_was(place: Place) -> None:
+def test_a_refused_command_leaves_the_bucket_unchanged(place: Place) -> None:
     before = place.objects("")
     for name, ended in place.runs(commands(CHANGES)):
         assert ended.code == 4, (name, ended.stderr)
@@ -217,7 +217,7 @@ def journals_set_back(bucket: StoreConfig, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.weed
-def test_where_journals_were_set_back_what_changes_anything_is_refused_and_leaves_the_bucket_as_it_was(
+def test_commands_that_write_are_refused_after_journals_were_set_back(
     journals_set_back: Place,
 ) -> None:
     place = journals_set_back
@@ -233,7 +233,7 @@ def test_where_journals_were_set_back_what_changes_anything_is_refused_and_leave
 
 
 @pytest.mark.weed
-def test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_when_the_newest_are_back(
+def test_gc_on_older_journals_deletes_nothing(
     journals_set_back: Place,
 ) -> None:
     place = journals_set_back

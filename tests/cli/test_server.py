@@ -52,9 +52,7 @@ def read_exports(stdout: IO[str] | None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_the_printed_lines_are_all_that_a_client_needs_and_a_signal_leaves_nothing(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_the_printed_lines_suffice_for_a_client(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp=tmp_path) as process:
         exports = read_exports(process.stdout)
         assert exports["AWS_ENDPOINT_URL_S3"].startswith(f"http://{HOST}:")
@@ -73,7 +71,7 @@ def test_the_printed_lines_are_all_that_a_client_needs_and_a_signal_leaves_nothi
         client.connect((HOST, port))
 
 
-def test_a_directory_keeps_the_data_for_the_next_server_on_the_same_port(tmp_path: Path) -> None:
+def test_a_directory_keeps_the_data_for_the_next_server(tmp_path: Path) -> None:
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     scratch.mkdir()
     with socket.socket() as free:
@@ -104,9 +102,7 @@ def test_json_is_one_object_with_the_same_lines(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_settings_file_of_the_user_does_not_reach_the_server_or_the_demo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_settings_do_not_reach_the_server_or_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "l0gc" / "config.toml"
     file.parent.mkdir()
     file.write_text('profile = "of-the-user"\n')
@@ -130,7 +126,7 @@ def test_a_killed_l0gc_takes_the_server_with_it(tmp_path: Path) -> None:
         assert wait_until_dead(pid)
 
 
-def test_a_port_that_is_taken_and_a_file_for_a_folder_get_a_sentence(tmp_path: Path) -> None:
+def test_a_taken_port_and_a_file_as_folder_get_a_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()

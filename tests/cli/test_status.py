@@ -84,7 +84,7 @@ def test_the_garbage_is_priced_and_the_price_is_named() -> None:
     assert "none: 10 objects (200.0 GiB) of 10 min ago were deleted by the last sweeps" in " ".join(text(o).split())
 
 
-def test_jobs_that_a_cluster_with_an_external_log_cannot_run_are_not_listed() -> None:
+def test_jobs_that_an_external_log_excludes_are_not_listed() -> None:
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
     (jobs,) = [line.text for line in lines_of(read_overview(cluster), "s3://b/") if line.label == "jobs"]
@@ -144,7 +144,7 @@ def test_watching_prints_one_result_below_the_other_where_there_is_no_terminal(
         assert capsys.readouterr().out == expected
 
 
-def test_a_status_in_place_is_cut_in_its_middle_where_the_terminal_is_low() -> None:
+def test_a_live_status_is_cut_to_a_low_terminal() -> None:
     from l0gc.cli.output import _fitting
 
     assert _fitting(list("abcdefghij"), 10) == list("abcdefghij")
@@ -153,7 +153,7 @@ def test_a_status_in_place_is_cut_in_its_middle_where_the_terminal_is_low() -> N
 
 @pytest.mark.weed
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
-def test_on_a_terminal_it_is_shown_in_place_and_ends_with_ctrl_c(store: S3Store, term: str) -> None:
+def test_a_live_status_ends_with_ctrl_c(store: S3Store, term: str) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

@@ -50,7 +50,7 @@ def test_so_it_is_for_help(arguments: list[str]) -> None:
         assert (ended.returncode, ended.stderr.decode()) == (1, f"l0gc: stdout could not be written: {why}\n")
 
 
-def test_what_could_not_be_printed_was_done_and_is_no_failure_of_the_job(cluster: None) -> None:
+def test_a_failed_print_does_not_fail_the_job(cluster: None) -> None:
     assert shell(">/dev/full", "housekeep", "--barrier").returncode == 1
     status = l0gc("status")
     assert status["cluster_epoch"] == 2

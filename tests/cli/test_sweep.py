@@ -152,7 +152,7 @@ def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
     assert not Engine(master="local[1]").choose(work)[1].startswith("--engine")
 
 
-def test_a_limit_that_one_process_must_keep_is_swept_here_whatever_is_eligible() -> None:
+def test_a_limited_sweep_runs_in_one_process() -> None:
     """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
     work = sweep_work(lambda enough: 10**9, limits="--max-objects")
     chosen, reason = choose_engine("auto", work, CLUSTER, cores=2, java=True)

@@ -52,7 +52,7 @@ def test_json_keeps_its_value_and_holds_nothing_that_a_terminal_acts_on(text: st
 @pytest.mark.parametrize(
     ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_nothing_is_coloured_where_no_color_is_set_or_the_terminal_has_none(
+def test_no_color_and_plain_terminals_get_no_colours(
     environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -116,7 +116,7 @@ def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) ->
     assert "did you mean 'events'?" in ended.stderr
 
 
-def test_behind_what_is_published_the_epoch_goes_up_only_to_a_given_epoch(cluster: StoreConfig) -> None:
+def test_the_epoch_advances_past_the_published_one_only_when_named(cluster: StoreConfig) -> None:
     """Hazard 10: the controller log was restored from a backup."""
     handles = Handles(S3Store(cluster))
     publish_m(handles, 4, 6)
@@ -160,9 +160,7 @@ def test_a_deletion_says_what_goes_and_asks(cluster: StoreConfig, tmp_path: Path
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_where_there_is_no_terminal_to_ask_at_nothing_is_deleted_without_yes(
-    cluster: StoreConfig, options: list[str]
-) -> None:
+def test_without_a_terminal_deletion_requires_yes(cluster: StoreConfig, options: list[str]) -> None:
     l0gc("topic", "create", "events", "--partitions", "2")
     ended = ended_here("topic", "delete", "events", *options, stdin=b"y\n")
     assert (ended.code, ended.stdout) == (2, b"")

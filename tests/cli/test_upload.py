@@ -19,9 +19,7 @@ pytestmark = pytest.mark.weed
 LINES = b'{"n":1}\n{"n":2}\n'
 
 
-def test_a_packed_file_lands_once_under_a_producer_whatever_it_is_packed_with(
-    bucket: StoreConfig, tmp_path: Path
-) -> None:
+def test_a_producers_packed_file_lands_once_whatever_its_compression(bucket: StoreConfig, tmp_path: Path) -> None:
     founded(1)
     plain, packed = tmp_path / "day.ndjson", tmp_path / "day.ndjson.gz"
     plain.write_bytes(b"\xef\xbb\xbf" + LINES)
@@ -34,7 +32,7 @@ def test_a_packed_file_lands_once_under_a_producer_whatever_it_is_packed_with(
     assert printed("read", "events") == LINES
 
 
-def test_an_input_without_lines_gets_a_sentence_and_is_sent_only_as_raw(bucket: StoreConfig, tmp_path: Path) -> None:
+def test_an_input_without_lines_is_accepted_only_as_raw(bucket: StoreConfig, tmp_path: Path) -> None:
     founded(1)
     fine, table = tmp_path / "fine", tmp_path / "table.csv"
     fine.write_bytes(LINES)
@@ -50,9 +48,7 @@ def test_an_input_without_lines_gets_a_sentence_and_is_sent_only_as_raw(bucket: 
         assert cluster.upload("events", table, format="raw").records == 2
 
 
-def test_read_as_json_has_create_times_and_headers_of_the_records_that_have_them(
-    bucket: StoreConfig, tmp_path: Path
-) -> None:
+def test_read_as_json_includes_create_times_and_headers(bucket: StoreConfig, tmp_path: Path) -> None:
     """From L0 and from L1, in a partition that has records with both, with one of them, and with neither."""
     founded(1)
     timed, plain = tmp_path / "timed", tmp_path / "plain"
@@ -84,9 +80,7 @@ def test_read_as_json_has_create_times_and_headers_of_the_records_that_have_them
         l0gc("reconcile")
 
 
-def test_a_record_without_a_create_time_ends_the_upload_in_a_sentence_and_nothing_of_its_batch_lands(
-    bucket: StoreConfig, tmp_path: Path
-) -> None:
+def test_a_missing_create_time_refuses_the_whole_batch(bucket: StoreConfig, tmp_path: Path) -> None:
     founded(1)
     day = tmp_path / "day"
     cases = {

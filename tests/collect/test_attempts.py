@@ -34,7 +34,7 @@ def last(store: MemoryStore) -> Attempt | None:
     return read_attempts(store, Parallel()).known.get("reconcile")
 
 
-def test_a_run_that_ended_well_is_recorded_with_the_stores_time_in_one_request() -> None:
+def test_a_successful_run_is_recorded_with_store_time_in_one_request() -> None:
     cluster = memory_cluster()
     store = known(cluster)
     store.requests.clear()
@@ -76,7 +76,7 @@ def test_an_error_that_does_not_concern_the_cluster_is_not_recorded(error: Excep
     assert last(store) is None
 
 
-def test_a_run_for_a_part_is_recorded_as_one_where_none_for_the_whole_is() -> None:
+def test_a_partial_run_is_recorded_as_partial() -> None:
     cluster = memory_cluster()
     store = known(cluster)
     with pytest.raises(AccessDeniedError):

@@ -103,7 +103,7 @@ def test_what_is_gone_counts_as_deleted(code: str) -> None:
     assert (len(outcome.deleted), outcome.failures, outcome.requests) == (5, [], 1)
 
 
-def test_a_request_without_an_answer_is_repeated_and_a_delete_that_landed_counts() -> None:
+def test_an_unanswered_delete_is_repeated_and_counted_once() -> None:
     store = MemoryStore()
     store.fault = failing(StoreError("cut"), "delete", when="after", times=2)
     outcome = run(store)
@@ -218,7 +218,7 @@ def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker(code: str) 
 
 
 @pytest.mark.parametrize("named", ["", "k2/", "somebody/else"])
-def test_a_failure_that_names_no_key_of_the_request_is_taken_for_a_failure_of_all(named: str) -> None:
+def test_a_failure_without_a_known_key_fails_the_whole_request(named: str) -> None:
     class Confused(MemoryStore):
         def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
             return [DeleteFailure(named, "InternalError", "lost")]
@@ -260,7 +260,7 @@ def test_a_store_that_takes_nothing_gets_smaller_and_smaller_requests() -> None:
     assert run(Small()).deleted == OBJECTS
 
 
-def test_a_pause_is_read_before_a_request_if_the_last_reading_is_old() -> None:
+def test_an_old_pause_reading_is_refreshed_before_a_request() -> None:
     store = MemoryStore()
     pacer = Pacer(Runtime(store.clock, random.Random(0)), 0.1, stop := threading.Event())
     pause = PauseWatch(store, store.clock, stop)
@@ -273,7 +273,7 @@ def test_a_pause_is_read_before_a_request_if_the_last_reading_is_old() -> None:
     assert (pause.seen[:10], stop.is_set()) == ("disk audit", True)
 
 
-def test_a_pause_that_cannot_be_read_ends_the_run_and_nothing_more_goes() -> None:
+def test_an_unreadable_pause_ends_the_run() -> None:
     store, stop = MemoryStore(), threading.Event()
     runtime = Runtime(store.clock, random.Random(0))
     deleter = Deleter(store, runtime, Pacer(runtime, 0.1, stop), stop, pause=PauseWatch(store, store.clock, stop))

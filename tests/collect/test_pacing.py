@@ -93,7 +93,7 @@ def sweep_until(
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("burst_s", [1, 5])
 @pytest.mark.parametrize(("limit", "workers"), [(50, 8), (400, 1), (400, 8), (3500, 1), (3500, 8), (20_000, 8)])
-def test_the_pace_settles_within_a_tenth_of_what_the_store_takes_and_nothing_fails(
+def test_the_pace_settles_within_a_tenth_of_the_stores_limit(
     limit: float, workers: int, burst_s: float, by_key: bool
 ) -> None:
     server, pacer, failed = sweep_against(limit, burst_s, by_key=by_key, workers=workers, seconds=60)
@@ -187,7 +187,7 @@ def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
     assert pacer.throttled == 6
 
 
-def test_what_is_sent_later_and_refused_lowers_it_by_no_more_than_a_half() -> None:
+def test_a_refused_burst_lowers_the_pace_by_at_most_half() -> None:
     pacer, clock = a_slowed_pacer()
     clock.ms += 10_000
     pacer.answered(clock.monotonic(), 1, slower=False)

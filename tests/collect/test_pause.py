@@ -61,7 +61,7 @@ def test_the_first_pause_is_kept() -> None:
     assert read_pause(store) == first
 
 
-def test_a_pause_that_was_cleared_while_another_one_was_set_is_not_reported_as_set() -> None:
+def test_clearing_a_pause_does_not_report_a_newer_pause() -> None:
     store = MemoryStore()
     first, _ = set_pause(store, "disk audit", "ann")
     store.fault = once(lambda: store.delete([PAUSED]), "get")  # bob has just learned that there is one
@@ -92,7 +92,7 @@ def test_a_pause_that_is_cleared_is_reported_and_is_gone() -> None:
     assert clear_pause(store) is None
 
 
-def test_a_pause_that_the_store_does_not_remove_is_not_reported_as_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_that_stays_is_not_reported_as_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     set_pause(store, "disk audit", "ann")
     monkeypatch.setattr(store, "delete", lambda keys: [DeleteFailure(k, "AccessDenied", "no") for k in keys])
@@ -192,7 +192,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     assert result.deleted + SweepRun(cluster).run(1).deleted == len(garbage)
 
 
-def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_met_a_pause_ends_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster(objects=20)
     store = store_of(cluster)
@@ -210,7 +210,7 @@ def test_a_run_that_met_a_pause_ends_though_the_pause_is_gone_again(monkeypatch:
     assert result.deleted == 20
 
 
-def test_the_pause_is_read_once_for_a_plan_and_once_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pause_is_read_once_per_plan_and_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     pages_of(monkeypatch, 5, 10)
     looks: list[str] = []
     cluster = a_cluster()

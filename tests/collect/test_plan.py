@@ -51,7 +51,7 @@ def test_only_the_shards_that_were_requested_are_swept(shards: tuple[int, int]) 
 
 
 @pytest.mark.parametrize(("counted", "ranges"), [(-1, 3), (0, 1), (1, 1), (1000, 1), (1001, 2), (10**9, 3)])
-def test_a_bucket_of_few_pages_is_scanned_in_few_ranges_that_cover_it_all(counted: int, ranges: int) -> None:
+def test_a_small_bucket_is_scanned_in_few_complete_ranges(counted: int, ranges: int) -> None:
     plan = a_plan(counted=counted)
     found = plan.ranges(3)
     assert len(found) == ranges
@@ -94,7 +94,7 @@ def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
     assert late not in store.objects
 
 
-def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_same() -> None:
+def test_a_store_with_unknown_versioning_is_swept() -> None:
     class Mute(MemoryStore):
         def versioning(self) -> str:
             raise StoreError("501 NotImplemented")
@@ -107,7 +107,7 @@ def test_a_store_that_does_not_say_whether_it_keeps_versions_is_swept_all_the_sa
 
 
 @pytest.mark.parametrize("up_to", [0, 2, 4])
-def test_nothing_above_the_bound_goes_and_the_run_says_up_to_where_it_went(up_to: int) -> None:
+def test_a_run_deletes_nothing_above_its_bound(up_to: int) -> None:
     cluster = a_cluster()
     store, layout = store_of(cluster), cluster.controller.layout()
     uploads = [UnfinishedUpload(layout.format(0, epoch, name_of(epoch)), str(epoch), 0) for epoch in range(EPOCHS)]

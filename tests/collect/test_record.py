@@ -75,7 +75,7 @@ def statuses(cluster: Handles) -> dict[str, str]:
     return {f.key: f.status for k in keys for f in read_segment(store, k)}
 
 
-def test_the_record_of_a_run_that_is_killed_at_any_call_is_true(small: int) -> None:
+def test_a_killed_runs_record_is_true(small: int) -> None:
     """Every call of a run is tried: before it takes effect, and after."""
     garbage = expected_garbage(a_cluster(), 4)
     for number in itertools.count():
@@ -165,7 +165,7 @@ def test_an_object_in_two_segments_is_reported_once(small: int) -> None:
     assert detail.by_status == {DELETED: len(gone) + 1}  # the last one is planned, and not there: it was deleted
 
 
-def test_runs_are_listed_the_newest_last_and_read_only_as_far_as_shown() -> None:
+def test_runs_are_listed_newest_last_and_read_only_as_shown() -> None:
     cluster = a_cluster()
     store = store_of(cluster)
     runs = []
@@ -222,7 +222,7 @@ def test_a_name_that_is_no_runs_is_refused() -> None:
         show_run(cluster, "20260131T235959Z-0123abcd")
 
 
-def test_the_beginning_of_a_runs_name_is_enough_if_no_other_begins_so() -> None:
+def test_a_unique_prefix_names_a_run() -> None:
     cluster = a_cluster()
     run = SweepRun(cluster, run_id="20260131T235959Z-0123abcd").run(1).run_id
     for start in ("2026", "20260131T2359", run[:-1], run):

@@ -27,7 +27,7 @@ def a_full_cluster(error: type[StoreError] = StoreError) -> Handles:
 
 
 @pytest.mark.parametrize("error", [StoreError, AccessDeniedError])
-def test_a_full_store_is_not_swept_without_a_record_and_the_error_says_the_way_out(error: type[StoreError]) -> None:
+def test_a_full_store_is_not_swept_without_a_record(error: type[StoreError]) -> None:
     cluster = a_full_cluster(error)
     before = level_zero(cluster)
     with pytest.raises(error, match=r"no room left; .*--record-dir DIR.*--no-record"):
@@ -80,9 +80,7 @@ def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_deleted_is_in_the_folder_before_and_the_bucket_shows_what_a_killed_run_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_runs_deletions_are_recorded_locally_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 10)
     cluster = a_full_cluster()
     full = store_of(cluster).fault

@@ -114,7 +114,7 @@ def test_what_a_lost_worker_deleted_is_counted_once(small_segments: None, worker
     assert read_summary(cluster.store, result.run_id).engine == "spark"
 
 
-def test_the_run_that_deleted_an_object_is_found_by_its_key_and_mostly_by_its_own_record_alone() -> None:
+def test_a_key_finds_the_run_that_deleted_it() -> None:
     cluster = swept_cluster()
     store, gone = store_of(cluster), {}
     for up_to in (0, 2, 3):
@@ -140,7 +140,7 @@ def test_the_run_that_deleted_an_object_is_found_by_its_key_and_mostly_by_its_ow
     assert find_in_runs(cluster, "level_zero/data/README") is None
 
 
-def test_an_object_that_a_killed_run_only_planned_to_delete_is_left_if_it_is_there() -> None:
+def test_undelete_leaves_existing_objects_that_a_killed_run_only_planned() -> None:
     cluster = swept_cluster()
     store = store_of(cluster)
     (first, second, *_) = sorted(level_zero(cluster))
@@ -210,7 +210,7 @@ def test_what_one_process_must_keep_is_refused_elsewhere(
     assert store_of(cluster).objects == before
 
 
-def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan() -> None:
+def test_recorded_times_are_those_of_the_task() -> None:
     """A task may wait for hours until an executor is free."""
 
     class Late(Elsewhere):
@@ -225,7 +225,7 @@ def test_the_times_on_record_are_those_of_the_task_and_not_of_the_plan() -> None
     assert {f.deleted_ms // 60_000 for f in on_record(cluster)} == {ended // 60_000}
 
 
-def test_a_rate_is_shared_out_among_as_many_tasks_as_run_at_once() -> None:
+def test_a_rate_is_divided_among_concurrent_tasks() -> None:
     rates: list[float | None] = []
 
     class Telling(Elsewhere):

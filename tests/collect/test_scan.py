@@ -65,7 +65,7 @@ def test_the_ranges_find_exactly_the_garbage_each_key_once(
 
 @given(buckets(), st.integers(1, 7), cuts)
 @settings(max_examples=400)
-def test_a_scan_asks_for_no_more_pages_than_garbage_and_shards_or_than_there_are(
+def test_a_scan_reads_at_most_the_pages_of_garbage_and_shards(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
 ) -> None:
     layout, keys, watermark = bucket

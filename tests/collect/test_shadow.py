@@ -114,7 +114,7 @@ def test_an_object_dated_just_before_a_shadow_run_is_recorded_by_the_next() -> N
 @pytest.mark.parametrize(
     "options", [{"max_objects": 3}, {"shards": (0, 1)}, {"up_to": 2}, {"max_delete_ratio": None, "min_age_s": 7200}]
 )
-def test_what_a_shadow_run_in_part_left_out_is_recorded_by_the_next(options: dict[str, object]) -> None:
+def test_the_next_shadow_run_records_what_a_partial_one_left(options: dict[str, object]) -> None:
     cluster = a_quiet_cluster()
     shadow(cluster, **options)
     rest = shadow(cluster)
@@ -144,7 +144,7 @@ def test_records_of_shadow_runs_expire_as_others_do_and_foreign_files_stay() -> 
     assert {run_of(key, shadow=True) for key in gone} == {old.run_id, new.run_id}
 
 
-def test_gc_in_shadow_deletes_no_data_and_lets_no_later_run_skip_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_in_shadow_deletes_no_data_and_skips_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = loaded()
     put(handles, "events", {0: [b"b"] * 3})
     before = level_zero(handles)

@@ -163,7 +163,7 @@ def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytes
     assert most[0] <= (SEGMENTS_IN_HAND + 2) * 10 + 4 * 2 * 5
 
 
-def test_ranges_are_scanned_at_once_and_one_after_another_where_the_order_of_keys_counts() -> None:
+def test_ranges_are_scanned_in_order_if_key_order_counts() -> None:
     def ranges(**wanted: Any) -> int:
         told: list[int] = []
 
@@ -191,9 +191,7 @@ def test_deletes_begin_before_the_listing_has_ended(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_a_stop_finishes_what_is_under_way_and_a_second_sweep_does_the_rest(
-    monkeypatch: pytest.MonkeyPatch, threads: bool
-) -> None:
+def test_a_second_sweep_completes_a_stopped_one(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
     pages_of(monkeypatch, 5, 10)
     cluster = a_cluster()
     store = store_of(cluster)
@@ -232,7 +230,7 @@ def test_a_stop_is_heard_where_nothing_is_eligible(monkeypatch: pytest.MonkeyPat
     assert store.requests["scan"] < 25
 
 
-def test_a_record_that_cannot_be_written_ends_the_run_before_anything_of_it_goes(
+def test_an_unwritable_record_ends_the_run_before_any_deletion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pages_of(monkeypatch, 5, 10)

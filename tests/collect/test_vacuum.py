@@ -98,7 +98,7 @@ EVERY_KIND = {
 }  # fmt: skip
 
 
-def test_a_dry_run_says_of_every_kind_what_the_run_that_follows_deletes() -> None:
+def test_a_dry_run_predicts_every_kind_of_deletion() -> None:
     cluster, store = a_cluster()
     source = planted(store)
     before = dict(store.objects)
@@ -401,7 +401,7 @@ def test_no_batch_of_dropped_objects_is_read_after_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "data"), [(0.0, 0), (0.25, 2), (0.5, 5), (0.6, 6), (1.0, 6)])
-def test_a_vacuum_deletes_no_more_than_the_share_of_l1_and_old_records_are_none_of_it(ratio: float, data: int) -> None:
+def test_the_delete_ratio_of_vacuum_counts_only_l1(ratio: float, data: int) -> None:
     """A journal that forgot what it named makes orphans of live objects."""
     cluster, store = a_cluster()
     source = planted(store)
@@ -449,7 +449,7 @@ def test_an_external_log_has_old_records_alone() -> None:
 # -- old records ------------------------------------------------------------------------------------------------------
 
 
-def test_run_records_go_by_age_and_by_number_and_never_those_of_this_run() -> None:
+def test_run_records_expire_by_age_and_number_except_this_runs() -> None:
     store = MemoryStore()
     runs = [run_id(1_700_000_000_000 + 1000 * i, f"{i:08x}") for i in range(6)]
     for run in runs:

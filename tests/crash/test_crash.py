@@ -46,7 +46,7 @@ def _sampled(points: list[tuple[int, str]], name: str, size: int) -> list[tuple[
         if not case.shared
     ],
 )
-def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(bench: Bench, name: str) -> None:
+def test_running_a_killed_command_again_repairs_everything(bench: Bench, name: str) -> None:
     points = points_of(bench.requests_of(CASES[name]))
     died = [bench.try_point(CASES[name], n, when, verify=False) for n, when in _sampled(points, name, SAMPLE)]
     assert sum(d is not None for d in died) > SAMPLE // 2
@@ -54,7 +54,7 @@ def test_a_command_that_was_killed_anywhere_is_made_good_by_running_it_again(ben
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "number"), [*zip(HANGING, cycle((signal.SIGINT, signal.SIGTERM)), strict=False)])
-def test_a_signal_while_any_request_hangs_ends_the_command_in_time_and_the_next_run_goes_on(
+def test_a_signal_during_any_hanging_request_ends_the_command_in_time(
     bench: Bench, name: str, number: signal.Signals
 ) -> None:
     for n, when in _sampled(points_of(bench.requests_of(CASES[name])), name, 1):
@@ -62,7 +62,7 @@ def test_a_signal_while_any_request_hangs_ends_the_command_in_time_and_the_next_
 
 
 @pytest.mark.thorough
-def test_a_sync_that_meets_another_one_with_a_merge_and_a_vacuum_anywhere_names_each_object_once(bench: Bench) -> None:
+def test_overlapping_syncs_merge_and_vacuum_name_each_object_once(bench: Bench) -> None:
     case = CASES["table-sync"]
     numbers = [r.number for r in bench.requests_of(case)]
     met = [bench.meet(case, n, others_merge_sync_and_vacuum) for n in numbers[:: len(numbers) // MEETINGS]]
@@ -72,7 +72,7 @@ def test_a_sync_that_meets_another_one_with_a_merge_and_a_vacuum_anywhere_names_
 @pytest.mark.spark
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shared])
-def test_a_spark_command_that_died_anywhere_is_made_good_by_running_it_again(bench: Bench, name: str) -> None:
+def test_running_a_killed_spark_command_again_repairs_everything(bench: Bench, name: str) -> None:
     points = points_of(bench.requests_of(CASES[name]))
     chosen = _sampled(points, name, SPARK_SAMPLE)
     died = [bench.try_point(CASES[name], n, when, verify=(n, when) == chosen[-1]) for n, when in chosen]

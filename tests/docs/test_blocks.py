@@ -57,9 +57,7 @@ WHOLE_DOCUMENTS: Final = {
 """Documents that a program writes, and the test that compares them with what it writes now."""
 
 _ENGINES: Final = "tests/integrations/iceberg/test_engines.py::test_every_engine_reads_what_read_gives"
-_BACKUP: Final = (
-    "tests/flows/test_backup.py::test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_bucket"
-)
+_BACKUP: Final = "tests/flows/test_backup.py::test_a_backup_of_a_busy_cluster_is_restored"
 _COPIED_TABLES: Final = "tests/flows/test_backup.py::test_a_restored_copy_syncs_no_table_of_production_and_gets_its_own"
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
@@ -75,7 +73,7 @@ ELSEWHERE: Final = {
     ("docs/external-log.md", "result = cluster"):
         "tests/spark/test_frames.py::test_data_frames_are_given_as_reports_and_partitions",
     ("docs/spark.md", "def enrich"):
-        "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new",
+        "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_across_micro_batches",
     ("docs/spark.md", "CREATE TEMPORARY VIEW"): "tests/flows/test_spark_sql.py::test_the_documents_sql_reads_topics",
     ("docs/spark.md", "with l0gc.spark.pinned"):
         "tests/flows/test_spark_sql.py::test_the_documents_pinned_data_frame_outlives_its_topic",
@@ -286,9 +284,7 @@ def test_the_query_sums_up_an_inventory_by_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.weed
-def test_a_new_cluster_has_the_format_file_and_sealed_objects_of_the_document(
-    bucket: StoreConfig, store: S3Store
-) -> None:
+def test_a_new_cluster_matches_the_documented_format(bucket: StoreConfig, store: S3Store) -> None:
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, shards=4)
         cluster.topics.create("t", partitions=1)

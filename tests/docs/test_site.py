@@ -77,7 +77,7 @@ def test_the_site_has_every_document_every_option_and_the_api(site: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_a_reader_of_the_site_loads_nothing_from_elsewhere_and_finds_the_repository(site: Path) -> None:
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.glob("*.html"):
         text = page.read_text()
         loaded = re.findall(r'<(?:script|img)[^>]* src="([^"]*)"|<link rel="stylesheet"[^>]* href="([^"]*)"', text)
@@ -140,7 +140,7 @@ def test_where_the_repository_is_only_the_package_says() -> None:
     assert elsewhere == ["pyproject.toml"]
 
 
-def test_the_changelog_has_a_place_for_what_is_not_released_and_the_version_that_is() -> None:
+def test_the_changelog_has_unreleased_and_current_sections() -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert headings[1].startswith(PROJECT["project"]["version"])

@@ -208,7 +208,7 @@ def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> Non
     monkeypatch.setattr(S3IAMRequest, "check_action_permitted", recorded)
 
 
-def test_the_files_are_the_table_and_its_commands_are_those_of_the_role() -> None:
+def test_policy_files_match_the_table_and_the_commands() -> None:
     text = PAGE.read_text()
     assert page(text) == text, "run: python -m tests.examples.iam"
     assert {role for _, role in acts().values()} - {""} <= set(POLICIES)
@@ -216,7 +216,7 @@ def test_the_files_are_the_table_and_its_commands_are_those_of_the_role() -> Non
     assert {p.stem: p.read_text() for p in FOLDER.glob("*.json")} == expected, "run: python -m tests.examples.iam"
 
 
-def test_by_its_policy_only_a_role_that_collects_can_delete_data_and_nobody_can_delete_versions() -> None:
+def test_only_collectors_can_delete_data_and_nobody_can_delete_versions() -> None:
     def may(policy: dict[str, Any], action: str, path: str) -> bool:
         answer = IAMPolicy(json.dumps(policy)).is_action_permitted(action, f"arn:aws:s3:::BUCKET/PREFIX/{path}")
         return answer is PermissionResult.PERMITTED

@@ -159,7 +159,7 @@ def test_the_example_has_two_cron_jobs_and_their_account() -> None:
 
 
 @pytest.mark.parametrize("name", CRON_JOBS)
-def test_a_cron_job_forbids_a_second_run_and_its_pod_may_do_little(name: str) -> None:
+def test_a_cron_job_forbids_concurrent_runs_and_privileges(name: str) -> None:
     job = CRON_JOBS[name]
     assert job["concurrencyPolicy"] == "Forbid"
     assert len(job["schedule"].split()) == 5
@@ -264,7 +264,7 @@ def _period(line: str) -> str:
     return "hourly" if hour == "*" else "daily"
 
 
-def test_gc_has_one_period_wherever_it_is_scheduled_and_that_is_the_ticks(dags: dict[str, _Dag]) -> None:
+def test_every_schedule_runs_gc_once_per_tick(dags: dict[str, _Dag]) -> None:
     """Ticked less often, M would follow later than the documents say; more often, most runs would find nothing due."""
     (cron,) = [line.split()[:5] for line in CRON_LINES if " job gc " in line]
     said = re.search(r"^\| `l0gc gc` \| every (\d+) minutes \|", SCHEDULE, re.MULTILINE)
@@ -290,7 +290,7 @@ def test_a_job_for_each_step_runs_as_often_as_its_page_says() -> None:
 # -- containers ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_image_has_java_copies_what_there_is_and_runs_l0gc_as_a_user_that_kubernetes_can_name() -> None:
+def test_the_image_runs_l0gc_as_an_unprivileged_user_with_java() -> None:
     root = EXAMPLES.parent
     steps = (root / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     assert any("default-jre-headless" in s for s in steps)

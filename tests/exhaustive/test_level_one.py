@@ -157,7 +157,7 @@ def test_a_rule_that_is_taken_out_is_missed(mutant: Mutant, scope: L1Scope, wron
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_a_commit_that_deletes_what_it_takes_for_lost_is_missed_where_some_of_it_is_purged() -> None:
+def test_a_repeated_commit_that_deletes_lost_objects_is_caught() -> None:
     with of_l1.losers_removed.off():
         found = searched(L1_WHOLE["repeated-and-expired"])
     assert "the journal names it" in found.wrong, summary(found)

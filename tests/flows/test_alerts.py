@@ -345,7 +345,7 @@ def test_a_pause_is_neither_a_refusal_nor_a_failure(scene: Scene) -> None:
     assert scene.firing() == set()
 
 
-def test_an_alert_ends_with_the_run_that_sees_that_all_is_well_whichever_job_saw_the_fault(scene: Scene) -> None:
+def test_an_alert_ends_with_any_healthy_run(scene: Scene) -> None:
     scene.upload()
     (key,) = l0_objects(scene.store)
     body = scene.store.get(key).body

@@ -193,7 +193,7 @@ def refused(store: S3Store, commands: Sequence[str]) -> None:
     assert content(store) == before
 
 
-def test_a_backup_of_a_cluster_in_use_is_restored_elsewhere_and_over_the_old_bucket(
+def test_a_backup_of_a_busy_cluster_is_restored(
     places: Places, bucket: StoreConfig, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     l0gc("init", "--create-bucket", "--shards", "4", "--journals", "2")

@@ -117,7 +117,7 @@ def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
     assert done["vacuum"]["run_id"] != done["run_id"]
 
 
-def test_what_the_commands_print_has_every_number_that_the_metrics_are_made_of(loaded: S3Store, tmp_path: Path) -> None:
+def test_the_metrics_numbers_all_appear_in_command_output(loaded: S3Store, tmp_path: Path) -> None:
     options = ("--metrics-file", str(tmp_path / "all.prom"))
     lines = str(tmp_path / "lines")
     l0gc("upload", "events", lines, *options)
@@ -262,7 +262,7 @@ def java_of(process: subprocess.Popen[bytes]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_whose_java_was_killed_says_which_steps_failed_and_sweeps_nothing(loaded: S3Store) -> None:
+def test_gc_sweeps_nothing_after_java_was_killed(loaded: S3Store) -> None:
     process, _ = begun_with_spark("--housekeep-barrier")
     os.kill(java_of(process), signal.SIGKILL)
     ended = end(process)

@@ -28,7 +28,7 @@ def upload(records: dict[int, list[bytes]], chance: random.Random) -> None:
         records[p].append(line)
 
 
-def test_lifting_what_lags_costs_and_releases_what_status_has_said_to_the_byte(store: S3Store) -> None:
+def test_lifting_laggards_costs_and_releases_what_status_predicted(store: S3Store) -> None:
     founded(PARTITIONS, shards=16)
     cluster, chance = Handles(store), random.Random(26)
     records: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}

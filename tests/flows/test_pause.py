@@ -22,7 +22,7 @@ SMALL_SEGMENTS = "import l0gc.collect.remover as s; s.SEGMENT_OBJECTS = 10; from
 
 
 @pytest.mark.thorough
-def test_a_pause_ends_a_sweep_that_is_under_way_and_keeps_others_away_until_resume(store: S3Store) -> None:
+def test_a_pause_ends_a_running_sweep_and_blocks_others(store: S3Store) -> None:
     a_bucket(store, MANY)
     before = level_zero(store)
     process = subprocess.Popen(

@@ -327,7 +327,7 @@ def small_l1_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("small_l1_objects")
 @pytest.mark.parametrize("seed", [1])
-def test_a_commit_that_is_done_twice_deletes_nothing_that_lives_and_counts_every_record_once(
+def test_a_repeated_commit_counts_every_record_once(
     seed: int, bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)

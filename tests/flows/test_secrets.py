@@ -195,9 +195,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
     ],
     ids=["get", "list", "scan", "ranges"],
 )
-def test_what_a_store_repeats_of_a_request_is_not_in_the_error_or_its_traceback(
-    echo: S3Store, request_: Callable[[S3Store], object]
-) -> None:
+def test_errors_and_tracebacks_hide_what_a_store_repeats(echo: S3Store, request_: Callable[[S3Store], object]) -> None:
     with pytest.raises(StoreError) as caught:
         request_(echo)
     output = "".join(traceback.format_exception(caught.value))

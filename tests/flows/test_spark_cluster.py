@@ -144,7 +144,7 @@ def test_spark_submit_ends_with_the_commands_exit_code(records: int) -> None:
     assert ended.stdout == "l0gc: topic 'evenst' does not exist; did you mean 'events'?\n"  # spark-submit joins the two
 
 
-def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_is_having_none(
+def test_executors_without_the_package_or_libraries_are_reported(
     spark_workers: SparkCluster, records: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*conf: str) -> str:
@@ -168,9 +168,7 @@ def test_executors_without_the_shipped_package_or_a_library_are_reported_and_so_
     assert [s.endswith(f"has given no executor for 1 s: {reason}") for s in said] == [True]
 
 
-def test_spark_remote_is_ignored_which_a_warning_says_and_dynamic_executors_count_before_they_start(
-    records: int, tmp_path: Path
-) -> None:
+def test_spark_remote_is_ignored_with_a_warning(records: int, tmp_path: Path) -> None:
     dynamic = {"enabled": "true", "shuffleTracking.enabled": "true", "maxExecutors": "1000"}
     with spark_cluster(tmp_path, cores=2) as cluster:
         conf = cluster.conf | {f"spark.dynamicAllocation.{k}": v for k, v in dynamic.items()}

@@ -23,7 +23,7 @@ def pairs(first: int, end: int, what: str) -> list[bytes]:
     return [b'{"id":"%d","text":"%s %d"}' % (n, what.encode(), n) for n in range(first, end)]
 
 
-def test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new(
+def test_a_view_keeps_its_plan_across_micro_batches(
     spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
     for topic in ("events", "names"):
@@ -55,7 +55,7 @@ def test_a_view_keeps_its_plan_and_a_load_in_each_micro_batch_sees_what_is_new(
     assert len(joined) == 20
 
 
-def test_the_tasks_are_as_many_as_the_cores_and_named_columns_are_all_there_is(
+def test_tasks_equal_cores_and_only_named_columns_are_read(
     spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
 ) -> None:
     cores = spark.sparkContext.defaultParallelism

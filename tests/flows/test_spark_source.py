@@ -126,7 +126,7 @@ def collecting(bucket: StoreConfig) -> Iterator[Counter[str]]:
         assert not errors
 
 
-def test_a_data_frame_is_what_read_gives_while_everything_is_reconciled_merged_and_swept(
+def test_a_data_frame_equals_read_during_reconcile_merge_and_sweep(
     spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig
 ) -> None:
     cluster.topics.create("events", partitions=6, journals=2)
@@ -244,7 +244,7 @@ def test_each_batch_of_a_stream_is_written_once_with_for_each_batch(
     assert sorted(r.value for r in cluster.read("copy")) == sorted(lines(0, 300))
 
 
-def test_a_checkpoint_that_went_back_stops_the_query_and_a_new_one_goes_on_after_what_landed(
+def test_a_query_stops_if_its_checkpoint_went_back(
     spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
     """Its newest files are removed, or an older copy is restored, and the source has more by then."""
@@ -290,7 +290,7 @@ def test_a_checkpoint_that_went_back_stops_the_query_and_a_new_one_goes_on_after
 
 
 @pytest.mark.timeout(3600)
-def test_a_stream_whose_driver_is_killed_twice_copies_every_record_once_and_in_order(
+def test_a_killed_stream_copies_every_record_once_in_order(
     cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
     """A driver lives until it has begun or ended one more micro-batch, and then some random time: most of this test is the

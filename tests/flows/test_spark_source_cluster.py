@@ -37,9 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 @pytest.mark.timeout(1800)
-def test_two_tasks_that_write_the_same_part_of_a_batch_land_it_once(
-    spark: SparkCluster, bucket: StoreConfig, store: S3Store
-) -> None:
+def test_two_tasks_writing_the_same_part_land_it_once(spark: SparkCluster, bucket: StoreConfig, store: S3Store) -> None:
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, shards=4)
         cluster.topics.create("events", partitions=3)
@@ -93,7 +91,7 @@ def until(ready: Callable[[], bool], query: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_what_a_kafka_users_query_names_is_copied_once_and_in_order_whatever_is_killed(
+def test_a_kafka_style_query_copies_once_whatever_is_killed(
     spark: SparkCluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
     """A pattern, a start by time, limits from below and above, headers, and a target by option: an executor is killed, and a

@@ -70,9 +70,7 @@ def test_the_documents_pinned_data_frame_outlives_its_topic(
     assert topics.sweep().deleted == 1
 
 
-def test_a_table_with_options_is_refused_and_what_saved_one_can_be_read_as_the_topic_it_is(
-    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster
-) -> None:
+def test_a_table_with_options_is_refused(spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster) -> None:
     options = f"url '{bucket.url}', endpointUrl '{bucket.endpoint_url}', topic 'copy'"
     with pytest.raises(Exception, match=NO_TABLE):
         spark.sql(f"CREATE TABLE kept USING l0gc OPTIONS ({options})")

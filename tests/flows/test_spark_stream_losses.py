@@ -79,7 +79,7 @@ def lose_and_give_up(cluster: l0gc.Cluster, bucket: StoreConfig) -> None:
     cluster.give_up("events", 0, (LOST[0], LOST[-1]))
 
 
-def test_a_hole_ahead_of_a_running_stream_fails_it_in_one_sentence_or_is_passed(
+def test_a_hole_fails_a_running_stream_unless_it_is_accepted(
     one_spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
     l0gc.spark.register(one_spark)

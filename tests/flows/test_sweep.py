@@ -76,9 +76,7 @@ def end(process: subprocess.Popen[bytes]) -> Ended:
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.thorough), (signal.SIGTERM, 143)]
 )
-def test_a_signal_ends_a_sweep_in_good_order_and_another_one_goes_on(
-    store: S3Store, number: signal.Signals, code: int
-) -> None:
+def test_a_signalled_sweep_is_completed_by_another(store: S3Store, number: signal.Signals, code: int) -> None:
     a_bucket(store, MANY)
     before = level_zero(store)
     process = start(["sweep", "--json", "--max-rate", "25"])

@@ -26,9 +26,7 @@ pytestmark = [
 ]
 
 
-def test_two_workers_delete_the_same_set_as_the_local_engine_with_one_killed_in_the_middle(
-    store: S3Store, tmp_path: Path
-) -> None:
+def test_a_sweep_with_a_killed_worker_deletes_the_same_set(store: S3Store, tmp_path: Path) -> None:
     a_bucket(store, objects=1000)
     before, dead = level_zero(store), garbage(store)
     local = l0gc("sweep", "--dry-run", "--engine", "local")

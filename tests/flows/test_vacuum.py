@@ -67,7 +67,7 @@ def counts(done: dict[str, Any]) -> dict[str, int]:
     return {kind: d["objects"] for kind, d in done["deleted"].items() if d["objects"]}
 
 
-def test_the_run_deletes_what_the_dry_run_says_and_the_topic_is_whole(planted: S3Store) -> None:
+def test_a_vacuum_deletes_what_its_dry_run_predicted(planted: S3Store) -> None:
     there, before = records(), everything(planted)
     dry = l0gc("vacuum", "--dry-run", *NOW)
     assert everything(planted) == before

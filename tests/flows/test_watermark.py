@@ -164,9 +164,7 @@ def compare(spark: SparkSession, cluster: Handles, store: S3Store) -> None:
 
 
 @pytest.mark.thorough
-def test_a_bucket_with_all_keys_in_one_shard_is_read_by_several_tasks(
-    one_spark: SparkSession, cluster: Handles, store: S3Store
-) -> None:
+def test_several_tasks_read_a_bucket_with_one_shard(one_spark: SparkSession, cluster: Handles, store: S3Store) -> None:
     layout, rounds = KeyLayout(shards=1000), list[Sequence[object]]()
     keys = [layout.format(7, i % 6, cluster.runtime.new_id()) for i in range(2400)]
     foreign = {f"{k}.tmp" for k in keys[:6]}
@@ -221,9 +219,7 @@ def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
     assert [(u.unit, broken in u.error) for u in held.unreadable] == [(f"journal {topics[1].journals[0]}", True)]
 
 
-def test_a_bucket_that_something_else_writes_is_swept_by_that_systems_external_log(
-    store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_external_logs_bucket_is_swept(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worked example in examples/external_log, as its README runs it."""
 
     def example(*args: str) -> dict[str, object]:

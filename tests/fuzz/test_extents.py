@@ -119,7 +119,7 @@ def test_a_block_that_says_its_records_are_huge_takes_no_memory(worker: Worker) 
         assert worker.answer(b"\x01" + np.array(numbers, NUMBER).tobytes()) == REFUSED
 
 
-def test_a_small_block_that_unpacks_to_far_more_than_the_log_says_takes_no_memory(worker: Worker) -> None:
+def test_a_block_that_unpacks_beyond_its_size_takes_no_memory(worker: Worker) -> None:
     body = frame_of(bytes(16 << 20))
     assert len(body) < 1 << 20
     assert worker.answer(body) == REFUSED

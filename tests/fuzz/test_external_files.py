@@ -110,7 +110,7 @@ def test_any_file_is_read_or_refused(worker: Worker, kind: str, data: st.DataObj
 
 @fuzzing(100)
 @given(st.sampled_from([k for k in KINDS if k != "csv.gz"]), st.data())
-def test_a_file_that_lost_its_end_is_refused_or_ends_with_a_whole_line(kind: str, data: st.DataObject) -> None:
+def test_a_cut_file_is_refused_or_ends_with_a_whole_line(kind: str, data: st.DataObject) -> None:
     """Where only whole lines are gone, `_SUCCESS` or the number of partitions finds it out."""
     body = FILES[kind][0]
     cut = body[: data.draw(st.integers(0, len(body) - 1))]

@@ -79,7 +79,7 @@ def test_any_l1_object_is_read_or_refused(worker: Worker, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, len(BODY) // 2, len(BODY) - 1])
-def test_an_l1_object_that_was_cut_off_is_named_and_not_a_failure_of_the_store(left: int) -> None:
+def test_a_cut_l1_object_is_named_as_damaged(left: int) -> None:
     """A large one is read by ranges, which begin at its end."""
     store = StrictStore()
     store.put(KEY, BODY[:left])

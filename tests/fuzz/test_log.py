@@ -73,7 +73,7 @@ def test_a_log_entry_is_as_it_was_or_refused(body: bytes) -> None:
 
 @fuzzing(200)
 @given(hostile(body_of(LOG.entry_key(4)), body_of(LOG.entry_key(3))))
-def test_an_entry_that_is_read_after_the_others_is_as_it_was_or_refused(body: bytes) -> None:
+def test_a_reread_entry_is_unchanged_or_refused(body: bytes) -> None:
     store = a_store()
     store.put(LOG.entry_key(4), body)
     refused = refusal(lambda: a_log(store).tail(3, store.clock.ms))

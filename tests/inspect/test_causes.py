@@ -81,9 +81,7 @@ def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:
         ({0: 3}, 1, "3 objects become garbage with the next l0gc gc"),
     ],
 )
-def test_what_is_held_is_shown_with_when_it_becomes_free_and_how_at_once(
-    objects: dict[int, int], since_minutes: int, expected: str
-) -> None:
+def test_held_bytes_show_when_they_become_free(objects: dict[int, int], since_minutes: int, expected: str) -> None:
     f = facts(held_objects=objects, epoch_ms=NOW - since_minutes * MINUTE)
     assert next_step(f, find_causes(f)) == f"nothing to do: {expected}, or now with l0gc gc --housekeep-barrier"
 
@@ -151,7 +149,7 @@ def test_a_window_that_housekeeping_slides_needs_no_barrier() -> None:
     assert cause.remedy == "l0gc housekeep && l0gc compute-watermark"
 
 
-def test_a_window_below_a_young_topic_needs_a_barrier_where_a_slide_does_not_pass_the_topics_revision() -> None:
+def test_a_window_below_a_young_topic_needs_a_barrier() -> None:
     """The topic is of revision 4, and M stands at 3 while the window's newest epoch is not above that."""
     (cause,) = find_causes(held(idle(), windows=[EpochWindow(1, 4)]))
     assert "--barrier" in cause.remedy
@@ -219,7 +217,7 @@ def test_of_a_system_with_its_external_log_only_what_is_published_counts() -> No
         facts(watermark=3),
     ],
 )
-def test_what_may_go_by_the_published_m_goes_before_what_only_holds_m(f: Overview) -> None:
+def test_sweepable_objects_precede_what_holds_m(f: Overview) -> None:
     assert next_step(f, find_causes(f)) != "l0gc sweep"
     f.garbage = GARBAGE
     assert next_step(f, find_causes(f)) == "l0gc sweep"
@@ -227,7 +225,7 @@ def test_what_may_go_by_the_published_m_goes_before_what_only_holds_m(f: Overvie
     assert next_step(f, find_causes(f)) != "l0gc sweep"
 
 
-def test_what_a_signal_stopped_has_not_failed_and_is_said_to_be_stopped() -> None:
+def test_a_signalled_run_is_reported_as_stopped() -> None:
     for command in ("housekeep", "reconcile", "compute-watermark", "sweep"):
         assert codes(facts(attempts=failed(command, "it was stopped", 130))) == []
     (cause,) = find_causes(held(data(), attempts=failed("reconcile", "it was stopped", 143)))

@@ -78,7 +78,7 @@ class ReadOnly(MemoryStore):
         raise AccessDeniedError(f"may not write {key}")
 
 
-def test_a_store_that_may_not_be_written_to_is_not_called_fit_nor_unfit() -> None:
+def test_an_unwritable_store_is_neither_fit_nor_unfit() -> None:
     (check,) = doctor.promises(ReadOnly(), Runtime())
     assert (check.name, check.status) == ("store", WARNING)
     assert "not tried" in check.text
@@ -130,7 +130,7 @@ def test_the_form_in_which_a_store_takes_etags_is_said() -> None:
     assert "conditional replace (ETags without quotes)" in checks["store"].text
 
 
-def test_a_cluster_that_remembers_another_form_than_its_store_takes_is_given_the_way_out() -> None:
+def test_a_changed_etag_form_is_reported_with_the_remedy() -> None:
     store = LockedWithPlainEtags()
     write_format(store)
     check = by_name(doctor.promises(store, Runtime()))["etags"]
@@ -358,7 +358,7 @@ def test_a_cluster_that_is_well_gives_four_lines() -> None:
     assert list(found) == ["cluster", "format", "journals", "watermark"]
 
 
-def test_a_bucket_of_a_format_that_this_l0gc_does_not_know_is_read_no_further() -> None:
+def test_a_bucket_of_an_unknown_format_is_not_read_further() -> None:
     cluster = loaded_cluster()
     cluster.store.put(FORMAT, b'{"version":9,"min_reader_version":9,"min_writer_version":9}')
     (found,) = guarded("cluster", lambda: doctor.cluster(another_process(cluster)), "restore it")
@@ -376,7 +376,7 @@ def test_a_journal_that_cannot_be_read_is_named_with_its_object() -> None:
     assert key in found.text
 
 
-def test_what_the_next_runs_end_is_not_shown_and_a_run_that_failed_is_a_warning() -> None:
+def test_a_failed_run_is_a_warning_until_the_next_succeeds() -> None:
     cluster = loaded_cluster()
     for _ in range(5):
         cluster.controller.advance()

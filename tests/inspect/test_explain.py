@@ -50,7 +50,7 @@ def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed:
     assert explain_key(cluster, key).verdict == "releasable"
 
 
-def test_an_object_that_only_a_pin_keeps_is_held_until_the_pin_ends(needed: tuple[Handles, str]) -> None:
+def test_an_object_kept_by_a_pin_is_held_until_its_end(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     create_pin(cluster, "backup", 3_600_000)
     lift(cluster)
@@ -142,7 +142,7 @@ def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed
             explain_key(cluster, unknown)
 
 
-def test_every_key_that_l0gc_writes_is_named_and_none_is_said_to_be_removable(needed: tuple[Handles, str]) -> None:
+def test_every_key_of_l0gc_is_named_and_none_called_removable(needed: tuple[Handles, str]) -> None:
     cluster, l0 = needed
     lift(cluster)
     compute_and_publish(cluster)
@@ -191,7 +191,7 @@ def test_of_an_entry_that_was_truncated_it_is_said_what_it_was(needed: tuple[Han
     assert e.explanation == ["There is no such object. This is entry 77 of the log of journal 0."]
 
 
-def test_an_object_that_is_reconciled_and_swept_after_the_reading_of_the_journals_is_not_missing(
+def test_an_object_swept_after_the_journal_reading_is_not_missing(
     needed: tuple[Handles, str],
 ) -> None:
     cluster, key = needed
@@ -219,7 +219,7 @@ def test_an_object_that_is_lost_is_missing(needed: tuple[Handles, str]) -> None:
     assert e.next.startswith("restore it")
 
 
-def test_of_many_partitions_that_need_an_object_the_first_are_named_and_all_counted() -> None:
+def test_many_partitions_needing_an_object_are_counted() -> None:
     cluster = topic_in_memory(40)
     key = put(cluster, dict.fromkeys(range(40), 1))
     e = explain_key(cluster, key)
@@ -248,7 +248,7 @@ def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Handles, 
     assert explain_epoch(cluster, 1).held_by == 2
 
 
-def test_an_epoch_that_has_not_begun_is_no_sign_of_an_old_log_unless_an_object_claims_it(
+def test_a_future_epoch_is_a_fault_only_if_an_object_has_it(
     needed: tuple[Handles, str],
 ) -> None:
     cluster, _ = needed
@@ -313,7 +313,7 @@ def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Handles, str]) -> 
         explain_partition(another_process(cluster), "events/0")
 
 
-def test_while_a_journal_cannot_be_read_nobody_says_that_none_refers_to_an_object(needed: tuple[Handles, str]) -> None:
+def test_an_unreadable_journal_leaves_references_unknown(needed: tuple[Handles, str]) -> None:
     cluster, key = needed
     spoil(cluster)
     e = explain_key(another_process(cluster), key)

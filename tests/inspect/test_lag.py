@@ -115,9 +115,7 @@ def test_partitions_that_are_not_read_are_not_behind(tmp_path: Path, monkeypatch
     assert rows(lag(cluster, tmp_path, monkeypatch)) == [(1, 0, 1, 1, 0)]
 
 
-def test_each_source_of_a_query_is_reported_and_those_of_others_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_source_of_a_query_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = topic_in_memory(1)
     cluster.controller.create_topic("views", 1)
     both = position(cluster, topic="", subscribe="events,views")

@@ -106,7 +106,7 @@ def test_the_topics_that_have_lagged_longest_are_named_and_the_others_counted() 
     assert " and keep " in found.sentence
 
 
-def test_who_needs_only_what_is_new_does_not_lag_and_the_oldest_record_counts() -> None:
+def test_partitions_that_need_only_new_objects_do_not_lag() -> None:
     cluster = lagging()
     oldest_ms = read_overview(cluster).held_back_by[0].oldest_ms
     put(cluster, "paused-0", PAUSED, {4: [b"new"]})
@@ -198,7 +198,7 @@ def test_without_garbage_of_others_nobody_lags() -> None:
     assert seen(fresh) == Laggards()
 
 
-def test_without_a_listing_it_says_who_lags_and_that_the_rest_is_not_known() -> None:
+def test_without_a_listing_laggards_are_named_and_sizes_unknown() -> None:
     cluster = lagging()
     found = seen(cluster)
     assert (found.partitions, found.garbage_bytes, found.listed_ms) == (1, None, -1)

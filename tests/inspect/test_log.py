@@ -215,7 +215,7 @@ def test_a_checkpoint_is_shown_where_older_entries_are_gone(busy: tuple[Handles,
     assert [r["offset"] for r in shown(cluster, 0, 3)] == [3, 4, 5]
 
 
-def test_a_checkpoint_of_the_controller_has_a_line_for_each_topic_and_producer(busy: tuple[Handles, Topic]) -> None:
+def test_a_controller_checkpoint_prints_a_line_per_topic_and_producer(busy: tuple[Handles, Topic]) -> None:
     cluster = with_checkpoints(busy[0])
     parts = [r for r in shown(cluster, None, checkpoint=True) if "checkpoint" in r]
     assert [p.get("topic") or p.get("deleted_topic") or p.get("producer") for p in parts[1:]] == [
@@ -247,7 +247,7 @@ def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[Handles, Topic]
 # -- what is damaged ----------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_entry_is_a_line_that_says_so_and_the_rest_is_shown(busy: tuple[Handles, Topic]) -> None:
+def test_a_damaged_entry_is_one_line_and_the_rest_is_shown(busy: tuple[Handles, Topic]) -> None:
     cluster, _ = busy
     log = cluster.journal(0).replica.log
     store_of(cluster).objects[log.entry_key(1)].body = b"nonsense"

@@ -114,7 +114,7 @@ def test_counts_come_from_the_journals() -> None:
     assert o.held_back_by[0].oldest_ms == store_of(cluster).objects[o.held_back_by[0].key].modified_ms
 
 
-def test_records_of_a_journal_that_cannot_be_read_are_said_not_to_be_counted() -> None:
+def test_uncounted_records_of_an_unreadable_journal_are_reported() -> None:
     cluster = topic_in_memory(2)
     put(cluster, EACH)
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
@@ -150,7 +150,7 @@ def test_a_deleted_topic_holds_nothing() -> None:
     assert (o.computable_watermark, o.records, o.held_back_by, o.errors) == (2, 0, [], [])
 
 
-def test_a_topic_that_was_deleted_a_day_ago_and_is_not_closed_in_a_journal_is_a_warning() -> None:
+def test_a_deleted_topic_left_open_for_a_day_is_a_warning() -> None:
     """Its deleter died before it reached the journals, and nobody housekeeps."""
     cluster = topic_in_memory(2)
     cluster.controller.delete_topic("events")
@@ -269,7 +269,7 @@ def test_a_damaged_journal_comes_first_and_holds_m_at_its_topics_revision() -> N
     assert "restore" in o.next
 
 
-def test_a_journal_that_the_store_refuses_is_named_and_the_rest_is_shown() -> None:
+def test_a_refused_journal_is_named_and_the_rest_shown() -> None:
     cluster = topic_in_memory(2)
     cluster.controller.create_topic("other", 3)
     put(cluster, EACH)
@@ -338,7 +338,7 @@ def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back()
     assert cause.detail.startswith("journal 0 is at epoch 4, above the cluster epoch 1: ")
 
 
-def test_a_topic_that_the_controller_does_not_know_means_that_it_went_back() -> None:
+def test_an_unknown_topic_shows_that_the_controller_went_back() -> None:
     """Hazard 10: the epoch has caught up since, so it alone shows nothing."""
     cluster = topic_in_memory(2)
     assert cluster.journal(5).append([extents_of(1, revision=1, topic_id="lost")]).error is None
@@ -363,7 +363,7 @@ def test_an_object_that_is_not_what_the_log_says_is_a_cause(how: str) -> None:
     assert f"reconcile fails on object {key}: {damage[how]}" in cause.detail
 
 
-def test_both_ways_out_of_a_lost_object_are_named_and_giving_up_ends_it() -> None:
+def test_both_remedies_for_a_lost_object_are_named() -> None:
     cluster = topic_in_memory(2)
     key = put(cluster, EACH)
     cluster.store.delete([key])
@@ -400,7 +400,7 @@ def test_an_object_that_was_swept_since_the_reading_is_not_called_missing() -> N
 # -- another system's log -------------------------------------------------------------------------------------------------
 
 
-def test_of_a_system_with_its_external_log_the_epoch_is_the_one_that_was_published() -> None:
+def test_an_external_logs_epoch_is_the_published_one() -> None:
     cluster = external_cluster()
     o = read_overview(cluster)
     assert (o.cluster_epoch, o.watermark, o.lag_epochs, o.computable_watermark, o.lag_ms) == (-1, -1, 0, None, None)

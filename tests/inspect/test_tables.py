@@ -34,7 +34,7 @@ def the_table(cluster: Handles) -> TableState:
     return held
 
 
-def test_a_table_that_was_never_synced_or_not_for_a_day_is_overdue(cluster: Handles) -> None:
+def test_a_table_unsynced_for_a_day_is_overdue(cluster: Handles) -> None:
     never = the_table(cluster)
     assert (never.pins, never.overdue, never.remedy) == (0, True, "l0gc table sync events")
     assert never.sentence.startswith("l0gc.events of topic events was not synced yet, or its pins have ended since")
@@ -49,7 +49,7 @@ def test_a_table_that_was_never_synced_or_not_for_a_day_is_overdue(cluster: Hand
     assert not the_table(cluster).overdue
 
 
-def test_what_a_tables_pins_keep_is_named_and_a_deleted_topics_table_is_to_be_dropped(cluster: Handles) -> None:
+def test_bytes_kept_by_table_pins_are_reported(cluster: Handles) -> None:
     lift(cluster, 4)
     sync(cluster)
     assert the_table(cluster).l1_bytes == 0

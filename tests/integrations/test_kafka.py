@@ -131,7 +131,7 @@ def test_records_go_to_l0gc_and_back_with_keys_headers_and_times(kafka: tuple[Pr
     assert in_kafka(servers, "copy", 400) == expected(400)
 
 
-def test_a_bridge_whose_positions_are_forgotten_goes_on_at_the_offsets_that_it_committed_to_kafka(
+def test_a_bridge_without_positions_resumes_at_its_committed_kafka_offsets(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after 21 days; also those of a batch that landed before the bridge was killed, once it was started again."""
@@ -184,9 +184,7 @@ def copy_of(store: ObjectStore, prefix: str) -> set[str]:
     return {key for page in store.scan(prefix) for key in page.keys}
 
 
-def test_a_header_of_the_bridges_own_name_and_any_create_time_come_back_as_they_were(
-    kafka: tuple[Producer, str], url: str
-) -> None:
+def test_bridge_headers_and_create_times_round_trip(kafka: tuple[Producer, str], url: str) -> None:
     producer, servers = kafka
     sent: list[tuple[bytes | None, list[Any], int]] = [
         (b"a", [("kafka.null", None)], 1),
@@ -206,9 +204,7 @@ def test_a_header_of_the_bridges_own_name_and_any_create_time_come_back_as_they_
     assert in_kafka(servers, "copy", len(sent))[0] == found == in_l0gc(url)[0]
 
 
-def test_a_create_time_of_0_and_headers_that_no_bridge_wrote_are_no_tombstone_and_not_now(
-    kafka: tuple[Producer, str], url: str
-) -> None:
+def test_create_time_zero_and_foreign_headers_are_kept(kafka: tuple[Producer, str], url: str) -> None:
     """librdkafka sends no time of 0: it takes it for now."""
     _, servers = kafka
     with l0gc.open(url) as cluster, cluster.producers.sender("events", "else") as sender:
@@ -329,7 +325,7 @@ def test_a_position_past_the_end_is_an_error_that_names_both(kafka: tuple[Produc
     assert in_l0gc(url) == expected(100)
 
 
-def test_a_topic_of_kafka_that_was_made_again_is_copied_only_if_that_is_said(tansu: str, url: str) -> None:
+def test_a_recreated_kafka_topic_is_copied_only_on_request(tansu: str, url: str) -> None:
     producer = Producer({"bootstrap.servers": tansu, "log_level": 2})
     produce(producer, 0, 60)
     to_l0gc(tansu, url, 60)
@@ -345,7 +341,7 @@ def test_a_topic_of_kafka_that_was_made_again_is_copied_only_if_that_is_said(tan
     assert in_l0gc(url) == [a + b for a, b in zip(expected(60), expected(100), strict=True)]
 
 
-def test_a_topic_of_kafka_that_is_made_again_while_it_is_read_ends_the_bridge(
+def test_a_kafka_topic_recreated_during_a_read_ends_the_bridge(
     tansu: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has as many records again by the time of the next request, so no position is past the end."""
@@ -387,7 +383,7 @@ def test_positions_in_kafka_are_those_of_one_topic_of_one_cluster(
     assert in_l0gc(url) == expected(110)
 
 
-def test_records_without_a_position_on_either_side_are_not_copied_a_second_time(
+def test_records_without_any_position_are_not_copied_twice(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bridge that was down for weeks: l0gc keeps positions for 21 days, and Kafka for 7."""

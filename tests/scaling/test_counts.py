@@ -87,7 +87,7 @@ def test_reading_a_log_takes_its_checkpoint_and_what_comes_after_it(entries: int
     assert counted(store_of(cluster), handle.replica.replay) == model.read_log(log)
 
 
-def test_a_lost_race_takes_the_refusal_and_the_read_of_the_winners_entry() -> None:
+def test_a_lost_race_costs_the_refusal_and_one_read() -> None:
     cluster = new_cluster()
     theirs = another_process(cluster, 2)
     for process in (cluster, theirs):
@@ -105,9 +105,7 @@ def test_a_lost_race_takes_the_refusal_and_the_read_of_the_winners_entry() -> No
 
 @pytest.mark.parametrize("journals", [1, 4])
 @pytest.mark.parametrize("partitions", [4, PARTITIONS])
-def test_an_upload_costs_by_the_object_and_the_journal_and_never_by_the_partition(
-    tmp_path: Path, partitions: int, journals: int
-) -> None:
+def test_an_upload_costs_requests_per_object_and_journal(tmp_path: Path, partitions: int, journals: int) -> None:
     cluster, batches = new_cluster(partitions, journals), 3
     for seed, before in enumerate((0, batches)):
         process = another_process(cluster, seed)
@@ -136,7 +134,7 @@ def test_housekeeping_costs_by_the_journal_and_never_by_the_partition(
     assert found == model.housekeep(CONTROLLER, Log(batches), journals=journals, slide=False, due=due)
 
 
-def test_an_idle_cluster_with_a_tick_due_takes_a_dozen_requests_for_each_journal(tmp_path: Path) -> None:
+def test_an_idle_ticking_cluster_costs_a_dozen_requests_per_journal(tmp_path: Path) -> None:
     cluster, journals = new_cluster(1_024, 4), 4
     run_upload(cluster, tmp_path / "lines", 3, 1_024)
     for seed in range(2, 8):

@@ -149,9 +149,7 @@ sys.stdin.read()
 """
 
 
-def test_a_folder_that_a_killed_process_left_goes_when_the_next_one_makes_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_process_removes_a_killed_ones_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def hold() -> tuple[subprocess.Popen[str], Path]:

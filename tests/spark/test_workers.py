@@ -102,7 +102,7 @@ def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
     assert not any(t.name == "l0gc-stop" for t in threading.enumerate())
 
 
-def test_java_that_has_gone_ends_the_job_and_not_the_thread_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_java_ends_the_job_but_not_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread's traceback would stand beside the sentence that says so."""
     polled = threading.Semaphore(0)
     lost: list[object] = []
@@ -151,7 +151,7 @@ def test_a_java_that_has_gone_is_one_sentence(lost: Exception) -> None:
         raise lost
 
 
-def test_a_disk_that_is_full_somewhere_is_a_sentence_with_the_way_out() -> None:
+def test_a_full_disk_anywhere_is_one_sentence() -> None:
     message = (
         "Job aborted\nTraceback\nOSError: [Errno 28] No space left on device: '/tmp/l0gc-l1-x'\n\tat org.apache.spark"
     )

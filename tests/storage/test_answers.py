@@ -221,7 +221,7 @@ def test_only_a_key_that_the_answer_names_is_deleted(named: str, left: list[str]
             assert delete(["a", "b"]) == expected
 
 
-def test_a_failure_of_an_object_as_it_is_counts_whatever_version_the_store_names() -> None:
+def test_a_failure_of_the_current_object_counts_for_any_version() -> None:
     """Else the sweep would not find it among what it requested; keys are relative to the prefix."""
     row = "<Error><Key>p/%s</Key><VersionId>%s</VersionId><Code>AccessDenied</Code><Message>no</Message></Error>"
     body = f"<DeleteResult>{row % ('plain', 'null')}{row % ('versioned', 'v1')}</DeleteResult>".encode()

@@ -92,7 +92,7 @@ def test_a_key_that_was_refused_is_named_though_the_others_are_gone(deleting: De
 
 
 @pytest.mark.parametrize(("status", "error"), [(503, ThrottledError), (403, AccessDeniedError), (500, StoreError)])
-def test_a_request_that_fails_is_reported_by_its_status_and_the_next_one_is_sent_once(
+def test_a_failed_bulk_request_is_reported_by_its_status(
     deleting: Deleting, status: int, error: type[Exception]
 ) -> None:
     deleting.status = status

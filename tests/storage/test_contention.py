@@ -144,7 +144,7 @@ def test_few_attempts_are_made_for_each_entry_and_nobody_is_left_behind(writers:
     assert race.landed.total() / race.seconds >= 10, str(race)
 
 
-def test_a_writer_that_is_alone_asks_for_nothing_but_its_appends_and_does_not_wait() -> None:
+def test_a_lone_writer_makes_only_appends_and_does_not_wait() -> None:
     race = Race().run([0.0], pause_s=0.2)
     assert race.store.attempts == race.landed.total()
     assert race.store.requests["get"] == 0
@@ -213,7 +213,7 @@ def test_writers_that_have_ended_hold_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_writers_that_end_one_after_another_do_not_make_the_others_wait_for_their_turns(seed: int) -> None:
+def test_finished_writers_do_not_delay_the_others(seed: int) -> None:
     chance = random.Random(seed)
     race = Race().run([chance.random() for _ in range(32)], most=[1 + n % 3 for n in range(32)])
     assert race.landed == Counter({n: 1 + n % 3 for n in range(32)})

@@ -130,9 +130,7 @@ def ending(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3S
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_session_that_has_ended_for_the_store_is_renewed_whatever_is_asked(
-    use: str, ending: tuple[S3Store, Sessions]
-) -> None:
+def test_an_expired_session_is_renewed_for_any_request(use: str, ending: tuple[S3Store, Sessions]) -> None:
     store, sessions = ending
     USES[use](store)
     assert (sessions.issued, bool(sessions.expired)) == (2, True)
@@ -140,9 +138,7 @@ def test_a_session_that_has_ended_for_the_store_is_renewed_whatever_is_asked(
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_session_that_ends_at_once_is_an_error_and_is_renewed_once(
-    use: str, ending: tuple[S3Store, Sessions]
-) -> None:
+def test_a_session_that_expires_at_once_is_renewed_once(use: str, ending: tuple[S3Store, Sessions]) -> None:
     store, sessions = ending
     sessions.requests = 0
     with pytest.raises(AccessDeniedError, match=r"have expired \(ExpiredToken\): get new ones"):

@@ -54,7 +54,7 @@ def test_a_checkpoint_comes_back_byte_for_byte(time_ms: int, state: bytes) -> No
     assert decode_entry(KEY, encode_entry(KEY, checkpoint, CHECKPOINT_LIMIT), CHECKPOINT_LIMIT) == checkpoint
 
 
-def test_what_repeats_itself_is_packed_and_what_does_not_is_left_as_it_is() -> None:
+def test_only_repetitive_content_is_compressed() -> None:
     assert len(encode_entry(KEY, Entry("a", 0, b"x" * 100_000))) < 200
     noise = random.Random(0).randbytes(100_000)
     assert len(encode_entry(KEY, Entry("a", 0, noise))) < len(noise) + 40
@@ -85,7 +85,7 @@ def test_any_bytes_are_refused_by_name(body: bytes) -> None:
 
 @given(st.binary(max_size=400), st.sampled_from([b"\x00", b"\x01", b"\x02", b"\xff"]))
 @settings(max_examples=500)
-def test_any_content_with_the_right_checksum_is_an_entry_or_refused_by_name(content: bytes, kind: bytes) -> None:
+def test_content_with_a_valid_checksum_decodes_or_is_refused_by_name(content: bytes, kind: bytes) -> None:
     found = decoded(sealed(kind + content))
     assert isinstance(found, Entry) or KEY in found
 

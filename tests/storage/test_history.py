@@ -149,7 +149,7 @@ def test_versions_that_come_out_of_order_are_shown_out_of_order(moto_store: S3St
     assert good.keys == ["a", "b", "c"]
 
 
-def test_a_plain_delete_reports_which_markers_it_made_and_their_removal_brings_back(any_store: S3Store) -> None:
+def test_removing_reported_delete_markers_restores_the_objects(any_store: S3Store) -> None:
     any_store.create_bucket()
     set_versioning(any_store, "Enabled")
     any_store.put("k", b"body")
@@ -183,7 +183,7 @@ def test_a_plain_sweep_leaves_versions_behind_and_can_be_taken_back(any_store: S
         assert SweepRun(cluster).run(2).deleted == result.deleted
 
 
-def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothing_else(any_store: S3Store) -> None:
+def test_a_purge_removes_every_version_of_eligible_objects_only(any_store: S3Store) -> None:
     cluster = a_cluster(any_store, "Enabled")
     before = there(any_store)
     twice = sorted(garbage_of(before))[0]
@@ -204,7 +204,7 @@ def test_a_purge_removes_every_version_and_marker_of_what_is_eligible_and_nothin
     assert SweepRun(cluster, Sweep(purge_versions=True)).run(1).deleted == 0
 
 
-def test_a_purge_of_a_bucket_that_keeps_no_versions_is_a_plain_sweep(any_store: S3Store) -> None:
+def test_a_purge_without_versioning_is_a_plain_sweep(any_store: S3Store) -> None:
     cluster = a_cluster(any_store)
     before = there(any_store)
     result = SweepRun(cluster, Sweep(purge_versions=True)).run(1)
@@ -337,7 +337,7 @@ def swept_and_taken_back(store: S3Store) -> tuple[Handles, SweepResult]:
     return cluster, first
 
 
-def test_an_undelete_is_on_record_and_status_and_gc_know_that_something_is_back(moto_store: S3Store) -> None:
+def test_status_and_gc_report_an_undelete(moto_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(moto_store)
     (undone,) = show_run(cluster, first.run_id).undeletes
     assert undone.summary is not None

@@ -126,7 +126,7 @@ def test_an_offset_has_one_owner(store: MemoryStore) -> None:
 # -- ambiguous appends (hazard 8) ---------------------------------------------------------------------------------------
 
 
-def test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_repeated(store: MemoryStore) -> None:
+def test_an_unanswered_append_that_landed_is_not_repeated(store: MemoryStore) -> None:
     store.fault = lose_reply("/log/")
     assert append(a_log(store), store, 0, "mine") == 0
     assert entries(a_log(store)) == [(0, "mine")]
@@ -134,9 +134,7 @@ def test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_rep
 
 
 @pytest.mark.parametrize("error", [AmbiguousWriteError("cut"), ThrottledError("slow"), StoreUnreachableError("down")])
-def test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset(
-    store: MemoryStore, error: StoreError
-) -> None:
+def test_a_lost_append_is_repeated_at_its_offset(store: MemoryStore, error: StoreError) -> None:
     store.fault = failing(error, "put_if_absent", ENTRIES, times=1)
     assert append(a_log(store), store, 0, "mine") == 0
     assert entries(a_log(store)) == [(0, "mine")]
@@ -155,7 +153,7 @@ def test_a_lost_append_whose_offset_somebody_else_took_is_a_conflict(store: Memo
     assert entries(a_log(store)) == [(0, "yours")]
 
 
-def test_a_late_first_try_that_beats_the_second_is_recognised_as_the_same_entry(store: MemoryStore) -> None:
+def test_a_late_first_attempt_is_recognised_as_the_same_entry(store: MemoryStore) -> None:
     late: list[tuple[str, bytes]] = []
 
     class LateStore(MemoryStore):
@@ -203,9 +201,7 @@ def test_a_refused_append_is_reported_as_refused_after_one_try(
 
 
 @pytest.mark.parametrize("error", REFUSALS)
-def test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed(
-    store: MemoryStore, error: StoreError
-) -> None:
+def test_a_refused_append_that_landed_is_reported_as_landed(store: MemoryStore, error: StoreError) -> None:
     """The store took it, and a proxy in between answered for itself."""
     log = a_log(store)
     refusing(store, error, "after", lambda call: None)
@@ -215,7 +211,7 @@ def test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed(
 
 @pytest.mark.parametrize("error", REFUSALS)
 @pytest.mark.parametrize("then", [StoreError("500"), AccessDeniedError("not you"), ThrottledError("slow down")])
-def test_a_refused_append_whose_offset_cannot_be_read_is_not_reported_as_lost(
+def test_a_refused_append_with_an_unreadable_offset_is_not_lost(
     store: MemoryStore, error: StoreError, then: StoreError
 ) -> None:
     """But for credentials that are refused as they write and as they read: those are the cause of both."""
@@ -235,7 +231,7 @@ def test_a_refused_append_whose_writer_slept_may_have_landed_and_been_truncated(
         append(a_log(store), store, 0, "mine")
 
 
-def test_an_outcome_that_cannot_be_learned_by_the_deadline_is_reported_as_unknown(store: MemoryStore) -> None:
+def test_an_unresolved_outcome_is_reported_as_unknown_at_the_deadline(store: MemoryStore) -> None:
     def fault(call: Call) -> None:
         if call.kind == "put_if_absent" and call.when == "after":
             raise AmbiguousWriteError("cut")
@@ -287,9 +283,7 @@ def test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread(misread:
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError("denied"), StoreUnreachableError("down"), StoreError("400")])
-def test_after_an_ambiguous_try_no_error_claims_that_the_entry_did_not_land(
-    store: MemoryStore, error: StoreError
-) -> None:
+def test_no_error_claims_that_an_ambiguous_entry_did_not_land(store: MemoryStore, error: StoreError) -> None:
     """The first try may still be on its way, so a second one's refusal says nothing about it."""
     puts_failing(store, AmbiguousWriteError("cut"), error)
     with pytest.raises(AppendOutcomeUnknownError):
@@ -304,9 +298,7 @@ def test_an_append_to_an_endpoint_that_went_away_ends(store: MemoryStore, ambigu
 
 
 @pytest.mark.parametrize("error", [ThrottledError("slow down"), StoreUnreachableError("down"), AccessDeniedError("no")])
-def test_a_landed_append_is_never_reported_as_refused_because_the_boundary_cannot_be_read(
-    store: MemoryStore, error: StoreError
-) -> None:
+def test_an_unreadable_boundary_does_not_refuse_a_landed_append(store: MemoryStore, error: StoreError) -> None:
     log = a_log(store)
     append(log, store, 0, "first")
     as_of_ms = store.clock.ms
@@ -318,7 +310,7 @@ def test_a_landed_append_is_never_reported_as_refused_because_the_boundary_canno
     assert entries(a_log(store)) == [(0, "first"), (1, "mine")]
 
 
-def test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry(store: MemoryStore) -> None:
+def test_a_412_with_an_unreadable_owner_may_be_this_writers(store: MemoryStore) -> None:
     """A proxy repeats the request: the first try lands, the second one is refused, and then the read fails for a while."""
     log = a_log(store)
 
@@ -344,7 +336,7 @@ def test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry(store: M
     assert entries(log) == [(0, "e0"), (1, "e1")]
 
 
-def test_a_412_whose_owner_is_gone_may_have_been_this_writers_own_entry(store: MemoryStore) -> None:
+def test_a_412_with_a_missing_owner_may_be_this_writers(store: MemoryStore) -> None:
     log, other = a_log(store), a_log(store, seed=1)
 
     def repeated(call: Call) -> None:
@@ -371,7 +363,7 @@ def test_a_conflict_carries_the_winners_entry(store: MemoryStore) -> None:
     assert store.requests - before == {"put_if_absent": 1, "get": 1}
 
 
-def test_an_entry_that_was_found_by_a_read_says_only_of_its_own_time_that_the_next_offset_was_free(
+def test_a_found_entry_bounds_only_its_own_time(
     store: MemoryStore,
 ) -> None:
     """After the nap of a settled append the next entry may be as old as the truncation allows (hazard 7)."""
@@ -496,7 +488,7 @@ def test_a_checkpoint_carries_the_time_of_the_log(store: MemoryStore) -> None:
 # -- the past that was truncated (hazard 7) -----------------------------------------------------------------------------
 
 
-def test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won(store: MemoryStore) -> None:
+def test_a_writer_asleep_during_truncation_does_not_claim_success(store: MemoryStore) -> None:
     sleeper = a_log(store)
     append(sleeper, store, 0, "e0")
     as_of_ms = store.clock.ms
@@ -506,7 +498,7 @@ def test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won(s
     assert entries(a_log(store)) == []
 
 
-def test_a_writer_that_stalls_inside_its_put_does_not_believe_that_it_won(store: MemoryStore) -> None:
+def test_a_writer_stalled_in_its_put_does_not_claim_success(store: MemoryStore) -> None:
     """Nor that it lost: a proxy may have repeated what landed before the truncation."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
@@ -529,7 +521,7 @@ def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: Memo
         append(writer, store, 1, "mine")
 
 
-def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser(store: MemoryStore) -> None:
+def test_a_landed_entry_truncated_before_the_boundary_read_counts(store: MemoryStore) -> None:
     """Two naps: one before the put, so that the boundary has to be read, and one before it is.
 
     The entry was part of the log all the while, so a reply that it is not makes the caller append it again.
@@ -549,7 +541,7 @@ def test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_
         append(writer, store, 0, "mine", as_of_ms)
 
 
-def test_neither_is_one_whose_landing_was_reported_with_a_date_that_was_ahead() -> None:
+def test_a_landed_entry_with_a_future_date_counts() -> None:
     """A nap as long as the date was ahead: by the store's clock no time has passed since the entry landed."""
 
     class Ahead(MemoryStore):
@@ -567,7 +559,7 @@ def test_neither_is_one_whose_landing_was_reported_with_a_date_that_was_ahead() 
     assert truncated == [1]
 
 
-def test_a_writer_that_a_proxy_doubled_and_whose_clock_stood_still_does_not_take_its_entry_for_lost(
+def test_a_put_doubled_by_a_proxy_is_not_reported_lost(
     store: MemoryStore,
 ) -> None:
     """Its first try landed, and was truncated while the machine was suspended: then the repeat's refusal was read."""
@@ -597,7 +589,7 @@ def test_a_writer_that_a_proxy_doubled_and_whose_clock_stood_still_does_not_take
         writer.append(0, b"mine", time_ms=as_of_ms, as_of_ms=as_of_ms)
 
 
-def test_a_writer_that_slept_as_long_as_a_date_was_ahead_asks_the_boundary(store: MemoryStore) -> None:
+def test_a_long_sleep_by_store_time_reads_the_boundary(store: MemoryStore) -> None:
     """Its last read got a time an hour ahead; an hour later it seems that no time has passed."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")

@@ -35,7 +35,7 @@ def named(name: str) -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith(name)]
 
 
-def test_results_are_in_the_order_of_the_items_and_the_first_error_is_raised() -> None:
+def test_results_keep_the_items_order_and_the_first_error_raises() -> None:
     with Parallel(4, "answers") as threads:
         assert threads.map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
         with pytest.raises(ZeroDivisionError):
@@ -43,7 +43,7 @@ def test_results_are_in_the_order_of_the_items_and_the_first_error_is_raised() -
         assert threads.map(lambda n: sum(threads.map(abs, [n, -n])), [1, 2]) == [2, 4]
 
 
-def test_as_many_items_are_computed_at_once_as_there_are_cores_and_no_more_are_in_hand() -> None:
+def test_at_most_one_item_per_core_is_computed_at_once() -> None:
     begun: list[int] = []
     both = threading.Barrier(2, timeout=PATIENCE_S)
 
@@ -82,7 +82,7 @@ def test_what_is_fetched_ahead_is_bounded_by_its_bytes(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_the_first_error_ends_what_is_ahead_once_those_in_hand_have_ended(cores: int) -> None:
+def test_the_first_error_ends_queued_work_after_running_items(cores: int) -> None:
     begun, ended = list[int](), list[int]()
 
     def work(n: int) -> int:
@@ -125,7 +125,7 @@ def test_one_worker_does_what_it_is_given_in_order() -> None:
     assert done == list(range(100))
 
 
-def test_a_shutdown_ends_the_threads_and_what_is_left_is_done_or_cancelled() -> None:
+def test_a_shutdown_ends_threads_and_finishes_or_cancels_work() -> None:
     begun, go = threading.Event(), threading.Event()
 
     def wait() -> bool:
@@ -205,7 +205,7 @@ def test_a_task_may_end_its_own_threads() -> None:
     in_time(work)
 
 
-def test_a_forked_child_is_refused_and_need_not_wait_for_the_threads_of_its_parent() -> None:
+def test_a_forked_child_cannot_use_the_parents_threads() -> None:
     with Parallel(2, "parent") as threads:
         assert threads.map(abs, [-1, -2]) == [1, 2]
         child = os.fork()
@@ -222,7 +222,7 @@ def test_a_forked_child_is_refused_and_need_not_wait_for_the_threads_of_its_pare
         assert threads.map(abs, [-1, -2]) == [1, 2]
 
 
-def test_a_forked_child_does_not_wait_for_a_task_that_was_under_way_in_its_parent() -> None:
+def test_a_forked_child_does_not_wait_for_the_parents_task() -> None:
     go_on = threading.Event()
     with Parallel(2, "parent") as threads:
         ahead = threads.fetch_ahead(lambda n: n == 0 or go_on.wait(), range(4), lambda n: 1)

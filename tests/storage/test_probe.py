@@ -184,7 +184,7 @@ def test_a_store_that_breaks_a_promise_is_refused_by_its_name(store: type[Memory
     assert bad.objects == {}
 
 
-def test_a_store_that_takes_etags_without_quotes_alone_passes_and_it_is_said() -> None:
+def test_a_store_that_needs_unquoted_etags_passes_with_a_note() -> None:
     store = TakesPlainEtags()
     assert "conditional replace (ETags without quotes)" in run(store)
     assert not store.quotes_etags
@@ -230,7 +230,7 @@ def test_an_answer_that_proves_nothing_is_asked_for_again() -> None:
         run(store)
 
 
-def test_a_missing_permission_to_delete_is_reported_as_that_and_the_store_is_not_called_unfit() -> None:
+def test_a_missing_delete_permission_is_not_an_unfit_store() -> None:
     with pytest.raises(AccessDeniedError, match=r"20 objects below l0gc/probe/.* allow s3:DeleteObject"):
         run(MayNotDelete())
 

@@ -71,7 +71,7 @@ def test_every_way_of_deleting_works(quirk: Quirk, prefix: str, *, history: bool
         assert read_pause(store) is None
 
 
-def test_a_delete_of_many_keys_is_one_request_where_the_store_wants_its_md5() -> None:
+def test_a_store_that_needs_md5_gets_it_in_one_bulk_delete() -> None:
     deletes: list[str] = []
 
     def quirk(request: Environ) -> int | None:
@@ -84,7 +84,7 @@ def test_a_delete_of_many_keys_is_one_request_where_the_store_wants_its_md5() ->
     assert deletes == ["POST"]
 
 
-def test_a_key_that_may_not_be_deleted_alone_is_named_and_the_others_go() -> None:
+def test_a_protected_key_is_named_and_the_others_are_deleted() -> None:
     def quirk(request: Environ) -> int | None:
         if request["REQUEST_METHOD"] == "DELETE" and request["PATH_INFO"].endswith("/locked"):
             return 403
@@ -107,7 +107,7 @@ def test_what_a_store_serves_in_place_of_a_range_is_cut() -> None:
         assert store.get_ranges("k", [(700, 9), (25_590, 10)]) == [body[700:709], body[-10:]]
 
 
-def test_a_store_that_serves_other_ranges_than_asked_for_is_refused_by_name() -> None:
+def test_a_store_serving_wrong_ranges_is_refused_by_name() -> None:
     def quirk(request: Environ) -> int | None:
         if "HTTP_RANGE" in request:
             request["HTTP_RANGE"] = "bytes=0-9"

@@ -182,7 +182,7 @@ def test_a_name_that_does_not_resolve_is_named() -> None:
         assert str(found).startswith("the name in http://store:9000 does not resolve; check --endpoint-url, --region")
 
 
-def test_a_delete_of_a_key_that_is_refused_names_the_permission_or_the_lock() -> None:
+def test_a_refused_delete_names_the_permission_or_lock() -> None:
     assert DeleteFailure("k", "AccessDenied", "Denied").why.startswith("AccessDenied Denied (allow s3:DeleteObject, ")
     assert DeleteFailure("k", "InternalError", "no").why == "InternalError no"
 

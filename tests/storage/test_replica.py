@@ -115,7 +115,7 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands(store: MemoryStore) -> None:
+def test_a_decision_uses_the_state_where_it_lands(store: MemoryStore) -> None:
     a, b = a_replica(store), a_replica(store, seed=1)
     propose(a, "a0")
     propose(b, "b1")
@@ -168,7 +168,7 @@ def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
     assert json.loads(split_state(decode_checkpoint(key, store.get(key).body).state)[0]) == ["a0"]
 
 
-def test_an_append_of_unknown_outcome_that_did_land_is_seen_at_the_next_read(store: MemoryStore) -> None:
+def test_an_unknown_append_that_landed_appears_at_the_next_read(store: MemoryStore) -> None:
     a = a_replica(store)
     propose(a, "a0")
 
@@ -296,7 +296,7 @@ def test_the_time_of_entries_never_goes_back(store: MemoryStore) -> None:
     assert times == sorted(times)
 
 
-def test_a_conflict_costs_one_read_and_the_winners_entry_is_applied_from_it(store: MemoryStore) -> None:
+def test_a_conflict_costs_one_read_of_the_winners_entry(store: MemoryStore) -> None:
     a, b = a_replica(store), a_replica(store, seed=1)
     propose(a, "a0")
     propose(b, "b1")
@@ -324,7 +324,7 @@ def test_a_writer_that_always_loses_ends(store: MemoryStore) -> None:
     assert store.clock.monotonic() - began < PROPOSE_DEADLINE_S + 60
 
 
-def test_a_read_that_was_long_ago_reads_the_boundary_whatever_the_stores_date_was_then(store: MemoryStore) -> None:
+def test_an_old_read_checks_the_boundary_whatever_the_date(store: MemoryStore) -> None:
     """The store's clock was an hour ahead when the reader read, and an hour later nothing seems to have passed."""
     reader, _ = sleeps_through_a_truncation(store)
     assert reader.as_of_ms is not None
@@ -427,7 +427,7 @@ def test_a_checkpoint_whose_writer_died_is_written_by_another_one(store: MemoryS
     assert len(offsets_of_checkpoints(store)) == 1
 
 
-def test_a_state_that_cannot_be_kept_takes_nothing_from_the_entry_that_landed(store: MemoryStore) -> None:
+def test_a_state_that_cannot_be_kept_leaves_the_landed_entry(store: MemoryStore) -> None:
     a = filled(store, CHECKPOINT_EVERY - 1)
     store.fault = failing(StoreError("500"), key="/checkpoint/")
     assert propose(a, "landed") == CHECKPOINT_EVERY - 1
@@ -480,7 +480,7 @@ def test_one_bad_reading_of_a_log_is_read_again(store: MemoryStore) -> None:
         assert not left
 
 
-def test_a_round_on_a_log_with_nothing_to_do_costs_its_replay_and_its_entry(store: MemoryStore) -> None:
+def test_an_idle_round_costs_its_replay_and_one_entry(store: MemoryStore) -> None:
     filled(store, 4).write_checkpoint()
     before = store.requests.copy()
     b = a_replica(store, seed=1)
@@ -710,7 +710,7 @@ class WholeSeconds(MemoryStore):
         return replace(written, date_ms=written.date_ms // 1000 * 1000)
 
 
-def test_entries_get_the_time_of_their_append_although_no_reply_came_in_between() -> None:
+def test_entries_get_their_append_time_without_replies() -> None:
     """Never ahead of the store's clock, and right to 2 s."""
     store, sent = WholeSeconds(), list[int]()
     replica = filled(store, 1)
@@ -722,7 +722,7 @@ def test_entries_get_the_time_of_their_append_although_no_reply_came_in_between(
     assert all(0 <= ms < 2000 for ms in late), late
 
 
-def test_an_entry_of_a_writer_that_was_idle_gets_the_time_of_its_append_and_not_of_its_last_read() -> None:
+def test_an_idle_writers_entry_gets_its_append_time() -> None:
     store = MemoryStore()
     replica = a_replica(store)
     propose(replica, "a")
@@ -770,7 +770,7 @@ def test_a_log_that_nobody_wrote_to_for_weeks_goes_on() -> None:
     assert replica.time_ms == store.clock.ms
 
 
-def test_entries_are_not_truncated_by_a_date_that_another_reply_does_not_confirm() -> None:
+def test_an_unconfirmed_date_truncates_no_entry() -> None:
     store = MisdatedStore(30 * DAY_MS)
     filled(store, 8).write_checkpoint()
     replica = a_replica(store)

@@ -154,7 +154,7 @@ def test_what_is_written_is_read_back_with_the_stores_times(store: S3Store) -> N
     assert abs(store.now_ms() - written.date_ms) < 60_000
 
 
-def test_of_an_object_that_is_longer_than_its_kind_can_be_only_so_much_is_read(store: S3Store) -> None:
+def test_only_the_allowed_size_of_an_object_is_read(store: S3Store) -> None:
     small, large = "l0gc/attempts/merge.json", "l0gc/journal/0000/log/000"
     for key in (small, large, "level_zero/data/000"):
         store.put(key, bytes(SMALL_LIMIT + 1))
@@ -175,7 +175,7 @@ SMALL: dict[str, Callable[[S3Store], object]] = {
 
 
 @pytest.mark.parametrize("what", SMALL)
-def test_a_large_object_in_the_place_of_a_small_one_is_read_no_further_than_that_could_be(what: str) -> None:
+def test_an_oversized_object_is_not_read_to_its_end(what: str) -> None:
     with Scripted(200, "", padding=250 << 20) as server:
         with suppress(CorruptObjectError):
             SMALL[what](server.store)
@@ -395,9 +395,7 @@ def test_a_probe_leaves_nothing_in_a_bucket_and_nothing_in_its_history(store: S3
     assert everything(store) == ([], [])
 
 
-def test_a_refused_probe_leaves_nothing_on_a_store_that_does_not_know_how_to_delete_many(
-    store: S3Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_probe_cleans_up_without_bulk_deletes(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(key: str, body: bytes) -> object:
         return store.put(key, body)
 

@@ -42,7 +42,7 @@ def test_a_date_that_jumps_is_refused_unless_another_reply_confirms_it(by_ms: in
     assert store.requests["head"] == 2
 
 
-def test_the_first_date_of_a_process_is_confirmed_by_another_reply_to_it() -> None:
+def test_a_second_reply_confirms_a_processs_first_date() -> None:
     store = MemoryStore()
     time = StoreTime(store)
     time.saw(store.clock.ms, store.clock.ms + 30 * DAY_MS, store.clock.ms)

@@ -132,7 +132,7 @@ def test_a_journal_is_accepted_before_a_lost_published_json_is(place: Place) -> 
     refused(place, {"housekeep", "sweep"}, "after it was accepted 1 times when it was read before")
 
 
-def test_the_newest_log_is_refused_by_name_once_the_older_one_was_accepted(place: Place) -> None:
+def test_the_newest_log_is_refused_after_accepting_an_older_one(place: Place) -> None:
     accept(place)
     reconcile(place.process())
     place.restore(JOURNALS, place.newest)
@@ -188,7 +188,7 @@ def test_a_boundary_of_the_newer_log_has_to_go_first(place: Place) -> None:
     accept(place)
 
 
-def test_where_what_the_older_log_needs_is_gone_m_waits_and_the_rest_goes_on(place: Place) -> None:
+def test_m_waits_for_what_an_accepted_older_log_needs(place: Place) -> None:
     place.restore("level_zero/", {})
     accept(place)
     assert "does not exist" in lift(place.process()).errors[0]

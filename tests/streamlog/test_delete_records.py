@@ -25,7 +25,7 @@ from tests.support.reconcile import files, put, reconcile
 from tests.support.verify import put_l1
 
 
-def test_in_the_middle_of_an_l1_object_the_start_moves_and_the_object_stays() -> None:
+def test_a_start_inside_an_l1_object_keeps_the_object() -> None:
     cluster, topic = cluster_with()
     result = delete_records(cluster, "events", 0, before_offset=15, shown=5)
     assert (result.partitions, result.records, result.l1_objects) == (1, 15, 1)

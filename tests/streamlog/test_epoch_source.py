@@ -116,7 +116,7 @@ def test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them() -> None:
     assert (result.watermark, result.partitions) == (result.cluster_epoch, 0)
 
 
-def test_a_topic_that_its_journal_has_closed_holds_nothing_where_it_is_still_listed() -> None:
+def test_a_closed_topic_still_listed_holds_nothing() -> None:
     cluster = memory_cluster()
     closed, _ = cluster.controller.create_topic("closed", 1)
     land(cluster, closed, {0: 1})
@@ -152,7 +152,7 @@ def test_a_topic_over_several_journals_is_counted_once() -> None:
 # -- journals that cannot be read -----------------------------------------------------------------------------------------
 
 
-def test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named() -> None:
+def test_an_unreadable_journal_holds_m_below_its_oldest_topic() -> None:
     """Hazard 6."""
     cluster = memory_cluster()
     tick(cluster, 2)
@@ -168,7 +168,7 @@ def test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_nam
     assert broken.error in result.held_back_by[0].reason
 
 
-def test_of_several_topics_in_a_journal_that_cannot_be_read_the_oldest_holds_m() -> None:
+def test_the_oldest_topic_of_an_unreadable_journal_holds_m() -> None:
     """Hazard 6."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, journals=1)
@@ -181,7 +181,7 @@ def test_of_several_topics_in_a_journal_that_cannot_be_read_the_oldest_holds_m()
     assert [h.name for h in result.held_back_by] == ["old/0"]
 
 
-def test_a_journal_that_cannot_be_read_holds_m_no_lower_than_it_was() -> None:
+def test_an_unreadable_journal_never_lowers_m() -> None:
     """Hazard 15: M(p) never goes down, so no partition of the journal is below what is published."""
     cluster = memory_cluster()
     topics = [cluster.controller.create_topic(name, 1, 1)[0] for name in ("a", "b")]
@@ -193,7 +193,7 @@ def test_a_journal_that_cannot_be_read_holds_m_no_lower_than_it_was() -> None:
     assert (result.watermark, result.previous_watermark, len(result.unreadable)) == (newest - 2, newest - 2, 1)
 
 
-def test_a_journal_that_the_store_does_not_give_out_holds_m_and_a_store_that_is_gone_ends_the_run() -> None:
+def test_a_refused_journal_holds_m_and_a_lost_store_ends_the_run() -> None:
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("t", 1)
     slide(cluster, topic)
@@ -205,7 +205,7 @@ def test_a_journal_that_the_store_does_not_give_out_holds_m_and_a_store_that_is_
         m_of(cluster)
 
 
-def test_a_journal_that_no_topic_uses_holds_m_where_it_is_if_it_cannot_be_read() -> None:
+def test_an_unused_unreadable_journal_holds_m_in_place() -> None:
     """Hazard 10: it may hold a topic that the controller has forgotten."""
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("t", 1)
@@ -286,7 +286,7 @@ def test_another_topic_with_the_same_revision_is_distinguished_by_its_id() -> No
         m_of(after)
 
 
-def test_a_topic_that_was_created_or_deleted_meanwhile_is_no_sign_of_an_old_backup() -> None:
+def test_a_topic_changed_meanwhile_does_not_indicate_an_old_backup() -> None:
     """Hazard 5."""
     cluster = memory_cluster()
     old, _ = cluster.controller.create_topic("old", 1)
@@ -328,7 +328,7 @@ def test_a_summary_does_not_grow_with_the_partitions() -> None:
     assert len(msgspec.msgpack.encode(reading)) < 5_000
 
 
-def test_a_run_asks_for_no_more_than_a_few_requests_for_each_journal() -> None:
+def test_a_run_costs_few_requests_per_journal() -> None:
     cluster = memory_cluster()
     topics = [cluster.controller.create_topic(f"t{i}", 50_000)[0] for i in range(4)]
     slide(cluster, *topics)

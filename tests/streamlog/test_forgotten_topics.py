@@ -30,7 +30,7 @@ def restored() -> Handles:
     return memory_cluster(store, seed=1, bootstrap=False)
 
 
-def test_a_forgotten_topic_is_given_up_only_above_what_is_published_and_then_m_is_computed_again() -> None:
+def test_a_forgotten_topic_is_closed_only_above_the_published_m() -> None:
     cluster = restored()
     with pytest.raises(EpochRegressionError):
         close_unknown_topics(cluster)

@@ -85,7 +85,7 @@ def test_a_bucket_of_a_later_format_is_refused_by_every_command(command: str, ch
     assert contents(store) == before
 
 
-def test_a_later_format_that_says_that_this_version_may_go_on_is_read() -> None:
+def test_a_later_compatible_format_is_read() -> None:
     store = with_format(version=VERSION + 1, later={"field": 1})
     assert process_on(store).controller.epoch() == 0
 
@@ -145,7 +145,7 @@ def test_a_format_whose_write_got_no_reply_is_read() -> None:
     assert write_format(store) == check_format(store)
 
 
-def test_a_format_that_cannot_be_written_is_an_error_and_no_cluster_is_founded() -> None:
+def test_an_unwritable_format_founds_no_cluster() -> None:
     store = MemoryStore(fault=failing(AmbiguousWriteError("cut"), "put_if_absent", FORMAT))
     with pytest.raises(StoreError, match="could not be written"):
         memory_cluster(store)

@@ -86,7 +86,7 @@ def counts(result: VacuumResult) -> dict[str, int]:
 # -- orphans ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_named_ones_stay(w: World) -> None:
+def test_a_killed_runs_objects_go_once_their_epoch_is_fenced(w: World) -> None:
     w.lift()
     w.upload()
     killed = begin(w.cluster)
@@ -103,7 +103,7 @@ def test_the_objects_of_a_killed_run_go_when_their_epoch_is_fenced_off_and_the_n
     w.whole()
 
 
-def test_a_run_that_slept_through_a_vacuum_is_refused_and_its_next_round_is_not(w: World) -> None:
+def test_a_run_asleep_during_vacuum_is_refused_once(w: World) -> None:
     w.upload()
     sleeping = begin(memory_cluster(w.store, seed=7, bootstrap=False))
     w.tick()
@@ -130,7 +130,7 @@ def test_without_the_fence_in_the_log_a_look_is_refused(w: World) -> None:
         look_at(w.store, other)
 
 
-def test_a_merge_that_is_interrupted_in_another_thread_makes_no_orphans_of_what_it_replaces(w: World) -> None:
+def test_an_interrupted_merge_makes_no_orphans_of_its_sources(w: World) -> None:
     """Hazard 29: in the middle of the entry these objects are neither in the lists nor among the dropped ones."""
     w.lift(4)
     w.tick()
@@ -212,7 +212,7 @@ def closed_as_unknown(w: World) -> tuple[Handles, int, int, set[str]]:
     return restored, journal, revision, lost
 
 
-def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_nothing(w: World) -> None:
+def test_a_topic_closed_as_unknown_leaves_nothing(w: World) -> None:
     restored, journal, revision, lost = closed_as_unknown(w)
     assert counts(w.vacuum(cluster=restored)) == {}  # two epochs have to pass
     for _ in range(2):
@@ -229,7 +229,7 @@ def test_a_topic_that_was_closed_because_the_controller_does_not_know_it_leaves_
 # -- what is needed -----------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_that_cannot_be_read_keeps_its_topics_objects_and_the_rest_goes() -> None:
+def test_an_unreadable_journal_keeps_its_topics_objects() -> None:
     w = World(2, journals=2)
     w.upload()
     killed = begin(w.cluster)
@@ -313,7 +313,7 @@ class Held(MemoryStore):
         return [DeleteFailure(k, "AccessDenied", "legal hold") for k in keys if k in self.held]
 
 
-def test_an_object_under_a_legal_hold_keeps_its_own_topic_from_being_forgotten_and_no_other() -> None:
+def test_a_legal_hold_delays_forgetting_only_its_own_topic() -> None:
     """Hazard 40."""
     store = Held()
     w = World(store=store)
@@ -335,7 +335,7 @@ def test_an_object_under_a_legal_hold_keeps_its_own_topic_from_being_forgotten_a
     assert (w.l1(), w.cluster.controller.snapshot().deleted) == (set(), [])
 
 
-def test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is_not_purged() -> None:
+def test_an_unknown_topics_objects_under_legal_hold_are_not_purged() -> None:
     """Only what is gone is purged."""
     store = Held()
     w = World(store=store)
@@ -361,7 +361,7 @@ def test_what_comes_after_a_forgotten_topic_is_still_an_orphan(w: World) -> None
     assert counts(w.vacuum()) == {ORPHANED_L1: 1}
 
 
-def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done(w: World) -> None:
+def test_an_unknown_topics_folder_is_named_and_left(w: World) -> None:
     w.lift()
     w.tick(2)
     p = w.cluster.controller.snapshot().topic("events").id(0)
@@ -383,7 +383,7 @@ def test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_
     )
 
 
-def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1(w: World) -> None:
+def test_a_topic_lost_with_controller_and_journal_keeps_its_l1(w: World) -> None:
     """Hazard 10: the logs are older than the bucket, and their epoch has passed the lost topic's revision since."""
     w.lift()
     logs = copy_of(w.store, "l0gc/")
@@ -402,7 +402,7 @@ def test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its
     assert isinstance(done.problem, EpochRegressionError)
 
 
-def test_a_journal_with_a_topic_that_the_controller_lost_ends_the_run_before_anything_goes(w: World) -> None:
+def test_a_topic_lost_by_the_controller_ends_the_vacuum(w: World) -> None:
     before = copy_of(w.store)
     w.tick(5)
     w.create()
@@ -422,7 +422,7 @@ def test_a_journal_with_a_topic_that_the_controller_lost_ends_the_run_before_any
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_parts_are_all_of_the_listing_and_a_part_elsewhere_says_the_same(count: int) -> None:
+def test_parts_cover_the_listing_and_agree_everywhere(count: int) -> None:
     w = World(5, journals=3)
     w.lift(3)
     topics.create_topic(w.cluster, "events-2", 1)

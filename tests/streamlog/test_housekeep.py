@@ -211,7 +211,7 @@ def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: H
 
 
 @pytest.mark.parametrize("kind", ["put_if_absent", "get", "list"])
-def test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done(cluster: Handles, kind: str) -> None:
+def test_a_refused_journal_is_named_and_housekeeping_continues(cluster: Handles, kind: str) -> None:
     """Issue 12.9."""
     pass_interval(cluster)
     process = another_process(cluster)
@@ -221,7 +221,7 @@ def test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done(clu
     assert [(b.journal, b.error) for b in result.broken] == [(1, "not now")]
 
 
-def test_a_tick_that_the_store_refuses_is_named_and_the_journals_follow_the_epoch_there_is(cluster: Handles) -> None:
+def test_a_refused_tick_is_named_and_journals_follow_the_epoch(cluster: Handles) -> None:
     """Issue 12.9."""
     cluster.controller.advance()
     pass_interval(cluster)
@@ -231,7 +231,7 @@ def test_a_tick_that_the_store_refuses_is_named_and_the_journals_follow_the_epoc
     assert [(b.journal, b.log) for b in result.broken] == [(None, "the controller's log")]
 
 
-def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done(cluster: Handles) -> None:
+def test_an_unclosable_topic_does_not_stop_housekeeping(cluster: Handles) -> None:
     """Issue 12.9."""
     deleted_and_another(cluster)
     taken: list[str] = []
@@ -250,7 +250,7 @@ def test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_don
     assert (again.closed, again.broken) == (1, [])
 
 
-def test_a_journal_that_cannot_be_read_again_after_a_failed_advance_keeps_nothing_else_from_being_done(
+def test_a_journal_unreadable_after_its_advance_does_not_stop_housekeeping(
     cluster: Handles,
 ) -> None:
     """Whether a deleted topic is closed there takes another read, which may fail, too."""
@@ -329,7 +329,7 @@ def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: Handles) -> 
 # -- a controller log that went back (hazard 10) -----------------------------------------------------------------------
 
 
-def test_a_journal_above_the_cluster_epoch_is_named_and_left_as_it_is(cluster: Handles) -> None:
+def test_a_journal_above_the_cluster_epoch_is_named_and_left(cluster: Handles) -> None:
     for _ in range(3):
         pass_interval(cluster)
         housekeep(cluster)
@@ -361,7 +361,7 @@ def test_where_what_is_published_is_above_the_epoch_nothing_is_written(
     assert store_of(cluster).objects == objects
 
 
-def test_without_a_cluster_or_with_another_systems_log_there_is_nothing_to_do() -> None:
+def test_without_own_journals_housekeeping_does_nothing() -> None:
     with pytest.raises(NotInitialisedError):
         housekeep(memory_cluster(bootstrap=False))
     cluster = memory_cluster(bootstrap=False)

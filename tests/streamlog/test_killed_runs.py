@@ -97,9 +97,7 @@ STEPS = [pytest.param(17, id="a sample"), pytest.param(3, id="a third", marks=[p
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("work", [reconcile, merge_twice, vacuum], ids=["reconcile", "merge", "vacuum"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_wherever_a_run_is_killed_a_vacuum_leaves_what_is_named_and_readers_lose_nothing(
-    work: Work, after: bool, step: int
-) -> None:
+def test_vacuum_after_a_killed_run_leaves_named_objects(work: Work, after: bool, step: int) -> None:
     points = 1 - step
     while True:
         w = scene()
@@ -125,7 +123,7 @@ def test_wherever_a_run_is_killed_a_vacuum_leaves_what_is_named_and_readers_lose
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_run_that_only_slept_goes_on_after_the_vacuum_and_loses_nothing(step: int) -> None:
+def test_a_run_that_slept_through_vacuum_continues_without_loss(step: int) -> None:
     """A merger and a reconciler, with another reconciler and a vacuum between two of their requests."""
     points = 1 - step
     while True:

@@ -89,7 +89,7 @@ def cluster() -> Handles:
 # -- M --------------------------------------------------------------------------------------------------------------------
 
 
-def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Handles) -> None:
+def test_m_stays_at_the_pin_until_it_ends(cluster: Handles) -> None:
     lifted(cluster)
     before = compute(cluster).watermark
     pin = create_pin(cluster, "backup", HOUR_MS, why="nightly")
@@ -104,7 +104,7 @@ def test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended(cluster: Han
     assert compute(cluster).watermark > pin.watermark
 
 
-def test_a_pin_of_a_topic_holds_m_where_that_topic_needs_it_whatever_others_need(cluster: Handles) -> None:
+def test_a_topics_pin_holds_m_only_for_that_topic(cluster: Handles) -> None:
     create_topic(cluster, "lagging", 1)
     put(cluster, "lagging", {0: [b"x"]})
     cluster.controller.advance()
@@ -167,7 +167,7 @@ def test_a_level_one_pin_lets_m_move(cluster: Handles) -> None:
     assert compute(cluster).watermark > pin.revision
 
 
-def test_a_pin_holds_what_m_could_be_and_not_what_an_older_pin_holds(cluster: Handles) -> None:
+def test_a_pin_holds_the_possible_m_of_its_own_time(cluster: Handles) -> None:
     """Otherwise pins that overlap would hold M for ever."""
     compute(cluster)
     first = create_pin(cluster, "first", HOUR_MS)
@@ -206,7 +206,7 @@ def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Handles) -
     assert compute(cluster).watermark > before
 
 
-def test_m_is_not_computed_below_what_a_pin_needs_before_it_has_taken_effect(cluster: Handles) -> None:
+def test_m_respects_a_pin_before_it_takes_effect(cluster: Handles) -> None:
     """What is unreconciled when the pin takes effect lies above what the pin holds."""
     put(cluster, "events", {0: [b"x"]})
     epoch = cluster.controller.snapshot().epoch
@@ -244,7 +244,7 @@ def test_a_lost_reply_leaves_one_pin(cluster: Handles) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("n", range(6))
-def test_a_pin_whose_process_is_killed_has_promised_nothing_and_holds_all_until_it_ends(n: int, when: str) -> None:
+def test_a_killed_pins_reservation_holds_until_its_end(n: int, when: str) -> None:
     """At any of its writes: the entry, `published.json`, the two journals, the entry that it took effect."""
     cluster = topic_in_memory(2, 2)
     lifted(cluster)
@@ -273,7 +273,7 @@ def test_a_pin_whose_process_is_killed_has_promised_nothing_and_holds_all_until_
 # -- the end of a pin -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pin_ends_by_the_logs_time_and_house_is_kept_for_that(cluster: Handles) -> None:
+def test_a_pin_ends_by_log_time(cluster: Handles) -> None:
     pin = create_pin(cluster, "backup", 60_000)
     clock = store_of(cluster).clock
     clock.ms = pin.end_ms - 1
@@ -333,7 +333,7 @@ def test_a_pin_that_is_renewed_holds_m_past_its_first_end(cluster: Handles) -> N
     assert compute(cluster).watermark > pin.watermark
 
 
-def test_a_pin_that_has_ended_is_not_renewed_and_neither_is_another_of_its_name(cluster: Handles) -> None:
+def test_an_ended_pin_and_its_namesake_are_not_renewed(cluster: Handles) -> None:
     pin = create_pin(cluster, "reader", HOUR_MS)
     end(cluster, pin)
     with pytest.raises(NotFoundError, match="has ended"):
@@ -359,9 +359,7 @@ def leases() -> list[threading.Thread]:
 
 
 @pytest.mark.timeout(60)
-def test_a_lease_is_renewed_for_a_block_also_if_the_store_fails_once_and_ends_with_it(
-    cluster: Handles, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_is_renewed_despite_one_failure(cluster: Handles, caplog: pytest.LogCaptureFixture) -> None:
     pin = create_pin(cluster, "reader", 60)
     failed = list[Call]()
 
@@ -383,9 +381,7 @@ def test_a_lease_is_renewed_for_a_block_also_if_the_store_fails_once_and_ends_wi
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_lease_is_renewed_no_more_once_its_pin_was_deleted_or_its_cluster_closed(
-    cluster: Handles, *, closed: bool
-) -> None:
+def test_a_lease_ends_with_its_pin_or_cluster(cluster: Handles, *, closed: bool) -> None:
     pin = create_pin(cluster, "reader", HOUR_MS)
 
     def handles() -> Handles:
@@ -444,7 +440,7 @@ def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Handles) 
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_journal_that_cannot_be_read_any_more_is_no_state_to_promise(cluster: Handles) -> None:
+def test_an_unreadable_journal_cannot_be_pinned(cluster: Handles) -> None:
     """Its window has reached the pin's epoch, and the store fails then."""
     store, reached = store_of(cluster), [0]
 
@@ -501,7 +497,7 @@ def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Handles, level
     assert not named & l1(cluster)
 
 
-def test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others(cluster: Handles) -> None:
+def test_a_topics_pin_keeps_only_that_topics_dropped_objects(cluster: Handles) -> None:
     create_topic(cluster, "other", 2)
     for _ in range(6):
         put(cluster, "other", {0: [b"x"], 1: [b"y"]})
@@ -539,7 +535,7 @@ def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Handles) -> None:
     assert is_due()
 
 
-def test_what_a_pin_keeps_of_a_topic_that_the_controller_does_not_know_is_no_orphan(cluster: Handles) -> None:
+def test_objects_a_pin_keeps_of_an_unknown_topic_are_not_orphans(cluster: Handles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     delete_topic(cluster, "events")
@@ -571,7 +567,7 @@ def test_what_was_dropped_before_a_pin_goes(cluster: Handles) -> None:
     assert not before & l1(cluster)
 
 
-def test_a_vacuum_that_has_not_seen_the_pin_deletes_nothing_that_it_promises(cluster: Handles) -> None:
+def test_a_vacuum_unaware_of_a_pin_deletes_nothing_it_keeps(cluster: Handles) -> None:
     lifted(cluster, 6)
     tick(cluster, 5)
     named, other = l1(cluster), another_process(cluster)
@@ -587,7 +583,7 @@ def test_a_vacuum_that_has_not_seen_the_pin_deletes_nothing_that_it_promises(clu
     assert named <= l1(cluster)
 
 
-def test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on(cluster: Handles) -> None:
+def test_objects_dropped_at_an_old_epoch_count_from_the_pin(cluster: Handles) -> None:
     """Each journal's window is at the pin's epoch before it takes effect, whatever epoch the writer knows."""
     lifted(cluster, 6)
     for _ in range(3):
@@ -648,9 +644,7 @@ def busy(cluster: Handles, rounds: int = 8) -> int:
 
 
 @pytest.mark.parametrize("page_size", [8, 1000])
-def test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended(
-    cluster: Handles, page_size: int
-) -> None:
+def test_logs_stay_replayable_until_the_pin_ends(cluster: Handles, page_size: int) -> None:
     store_of(cluster).page_size = page_size
     assert busy(cluster)
     pin = create_pin(cluster, "backup", 3 * DAY_MS)

@@ -138,7 +138,7 @@ def test_a_description_asks_journals_and_not_partitions() -> None:
     assert store_of(cluster).requests.total() - requests_before <= 12
 
 
-def test_a_log_that_cannot_be_read_is_named_and_the_others_are_shown() -> None:
+def test_an_unreadable_log_is_named_and_others_are_shown() -> None:
     cluster = topic_in_memory(3, 3)
     run = cluster.controller.init_producer("job")
     send(cluster, run, 0, journal=0)

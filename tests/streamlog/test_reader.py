@@ -346,7 +346,7 @@ def test_without_an_offset_reading_begins_at_the_first_record_that_is_there(tmp_
     assert list(places(read(cluster))) == [(p, o) for p in (0, 2) for o in range(15)]
 
 
-def test_below_the_log_start_offset_is_out_of_range_and_says_where_it_is(tmp_path: Path) -> None:
+def test_a_read_below_the_log_start_is_out_of_range(tmp_path: Path) -> None:
     cluster = new_cluster(tmp_path, partitions=3, reconciled=10, unreconciled=5)
     expire(cluster, 1, 7)
     with pytest.raises(OffsetOutOfRangeError, match=r"record 6 of partition events/1 was deleted; .* offset 7") as e:

@@ -38,7 +38,7 @@ def remove_dropped(cluster: Handles, topic: Topic) -> int:
     return len(rows)
 
 
-def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(window_bytes: int) -> None:
+def test_merged_and_removed_records_are_read_from_their_replacement(window_bytes: int) -> None:
     for after in (1, 15, 59, 61):
         cluster, topic = cluster_with(6)
         worker = another_process(cluster, after)
@@ -49,7 +49,7 @@ def test_what_is_merged_away_and_removed_is_read_from_what_took_its_place(window
         assert [*found, *records] == RECORDS
 
 
-def test_what_is_expired_below_the_reader_is_no_loss_and_above_it_is_reported(window_bytes: int) -> None:
+def test_records_expired_below_the_reader_are_not_a_loss(window_bytes: int) -> None:
     for partition, before in ((0, 20), (0, 40), (1, 40)):
         cluster, topic = cluster_with(6)
         worker = another_process(cluster, before)

@@ -29,9 +29,7 @@ def some_object(cluster: Handles, level: str, at: int) -> str:
 
 
 @pytest.mark.parametrize(("level", "at"), [("level_zero/", 12), ("level_one/", 0)])
-def test_an_object_that_the_journal_needs_and_that_is_gone_is_a_loss(
-    tmp_path: Path, level: str, at: int, window_bytes: int
-) -> None:
+def test_a_missing_object_the_journal_needs_is_a_loss(tmp_path: Path, level: str, at: int, window_bytes: int) -> None:
     cluster = new_cluster(tmp_path, partitions=2, reconciled=12, unreconciled=5)
     key = some_object(cluster, level, at)
     del store_of(cluster).objects[key]

@@ -54,7 +54,7 @@ def test_a_restored_controller_log_is_noticed_and_recovered_as_documented(place:
     place.check_all_is_well()
 
 
-def test_a_topic_that_was_deleted_since_is_deleted_again_though_m_has_passed_its_journals(place: Place) -> None:
+def test_a_topic_deleted_before_a_restore_is_deleted_again(place: Place) -> None:
     """Its journals have closed it and were not used from then on, so their windows stayed below M."""
     delete_topic(place.process(), TOPIC)
     create_topic(place.process(), "another", 1)
@@ -91,7 +91,7 @@ def test_unnoticed_by_a_producer_that_is_new(place: Place) -> None:
     place.check_all_is_well()
 
 
-def test_an_m_above_the_epoch_stops_everything_until_the_newest_log_is_back(place: Place) -> None:
+def test_an_m_above_the_epoch_stops_everything(place: Place) -> None:
     """Nobody gets anything until the newest log is back, and then all goes on as before."""
     place.upload("second")
     place.loop()

@@ -60,7 +60,7 @@ def journals_of(place: Place) -> list[int]:
     return sorted(place.process().controller.snapshot().topic(TOPIC).journals)
 
 
-def test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well(place: Place) -> None:
+def test_set_back_journals_stop_everything_until_restored(place: Place) -> None:
     newest = place.restore(JOURNALS, days_later(place))
     refused(
         place,
@@ -113,7 +113,7 @@ def test_an_upload_to_other_journals_goes_on(place: Place) -> None:
     place.upload("other", "elsewhere")
 
 
-def test_what_is_published_without_ends_is_held_against_what_a_journal_may_need(place: Place) -> None:
+def test_publications_without_ends_are_compared_with_the_journals_needs(place: Place) -> None:
     """The second line: M was released by the newer log, and an older one may still need what is at or below it."""
     copy = days_later(place)
     place.forget_ends()
@@ -163,7 +163,7 @@ def test_m_stays_while_a_journal_that_was_set_back_cannot_be_read(place: Place) 
 @pytest.mark.parametrize(
     "name", ["reconcile", "merge", "expire", "housekeep", "vacuum", "upload", "sweep", "topic delete"]
 )
-def test_what_nobody_could_judge_is_left_out_though_it_can_be_read_later(place: Place, name: str) -> None:
+def test_an_unjudged_journal_is_left_out_though_readable_later(place: Place, name: str) -> None:
     """The first read of the journal fails; all others find the older log."""
     place.process().controller.alter_topic(TOPIC, RetentionSettings(1, 1))
     place.upload("unlifted")

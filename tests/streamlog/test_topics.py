@@ -52,7 +52,7 @@ def test_a_deleted_topic_is_closed_in_each_of_its_journals() -> None:
         delete_topic(cluster, "t")
 
 
-def test_a_journal_in_which_a_topic_cannot_be_closed_is_named_and_keeps_no_other_from_it() -> None:
+def test_a_journal_that_cannot_close_a_topic_is_named() -> None:
     cluster = memory_cluster()
     topic, _ = create_topic(cluster, "t", 3, 3)
     cluster.journal(1).append([of_topic(topic, cluster.controller.epoch(), {1: 1})])
@@ -85,7 +85,7 @@ def acknowledge(store: MemoryStore, newest: dict[str, bytes]) -> None:
     put_back(store, CONTROLLER_LOG, old)
 
 
-def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the_other_one() -> None:
+def test_a_topic_with_a_reissued_revision_ends_alone() -> None:
     """Whoever did not notice the restore creates a topic and deletes it; then the newest log is restored."""
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
@@ -102,7 +102,7 @@ def test_a_topic_with_a_revision_that_a_restored_log_gave_twice_ends_without_the
     assert not reader.journal(0).close(topic.revision)
 
 
-def test_no_revision_is_given_twice_of_a_topic_with_records_though_nothing_is_published() -> None:
+def test_no_revision_of_a_topic_with_records_is_reissued() -> None:
     """Its deletion would close the other topic where that has no records yet, and it would take none there for ever."""
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
@@ -136,7 +136,7 @@ def test_a_topic_without_records_whose_revision_was_given_twice_is_created_again
     assert deep_findings(cluster) == []
 
 
-def test_an_epoch_that_began_while_the_journals_were_read_is_no_sign_of_a_restore() -> None:
+def test_an_epoch_begun_during_the_reading_is_not_a_restore() -> None:
     cluster = memory_cluster()
     create_topic(cluster, "t", 1)
     other = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
@@ -154,9 +154,7 @@ def test_an_epoch_that_began_while_the_journals_were_read_is_no_sign_of_a_restor
 
 
 @pytest.mark.parametrize(("watermark", "epoch"), [(50, 50), (1, 50)])
-def test_behind_what_is_published_nothing_is_written_until_an_operator_has_gone_above_it(
-    watermark: int, epoch: int
-) -> None:
+def test_an_epoch_below_the_published_one_writes_nothing(watermark: int, epoch: int) -> None:
     """Hazard 10: M may lie far below the epoch that it was computed at, and the log has gone back all the same."""
     cluster = memory_cluster()
     topic, _ = create_topic(cluster, "t", 1)

@@ -60,7 +60,7 @@ def test_an_unreadable_unit_without_partitions_holds_m_where_it_says() -> None:
     assert (w.watermark, [h.reason for h in w.held_back_by], w.partitions) == (4, ["damaged"], 1)
 
 
-def test_only_so_many_partitions_are_named_the_lowest_numbers_of_all_units_first() -> None:
+def test_the_lowest_partitions_are_named_up_to_a_limit() -> None:
     w = compute(20, [unit(*[3] * 30, first=1), unit(3, 8, topic="s", first=5), unit(3, first=0)])
     assert w.partitions == 33
     assert [(h.topic, h.partition) for h in w.held_back_by] == [("s", 5), *[("t", p) for p in range(9)]]

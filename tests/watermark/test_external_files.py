@@ -105,7 +105,7 @@ def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_pat
 
 
 @pytest.mark.parametrize("folder", ["r", "p"])
-def test_a_file_of_zero_bytes_is_without_rows_only_if_the_partitions_are_counted(tmp_path: Path, folder: str) -> None:
+def test_an_empty_file_is_accepted_only_if_partitions_are_counted(tmp_path: Path, folder: str) -> None:
     """An interrupted copy looks the same, next to a `_SUCCESS` as well."""
     for name in ("r", "p"):
         a_folder(tmp_path, name)
@@ -119,7 +119,7 @@ def test_a_file_of_zero_bytes_is_without_rows_only_if_the_partitions_are_counted
         read(tmp_path, "r", "p", expect=2)
 
 
-def test_a_packed_file_of_nothing_has_no_rows_unless_it_was_cut_off() -> None:
+def test_an_empty_packed_file_has_no_rows_unless_cut() -> None:
     packed = gzip.compress(b"")
     assert read_table("r.json.gz", packed, REPORTS).num_rows == 0
     for cut in range(len(packed)):
@@ -257,9 +257,7 @@ def test_a_value_that_is_not_a_number_is_not_made_one(gc_epoch: object, tmp_path
         read_table("r.parquet", (tmp_path / "r.parquet").read_bytes(), ("topic", "partition", "gc_epoch"))
 
 
-def test_a_file_that_vanishes_while_the_folder_is_read_is_reported_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_vanishing_during_the_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,7\n", p_csv="topic,partition\nt,0\n")
 
     def gone(path: Path) -> bytes:

@@ -58,7 +58,7 @@ def m(cluster: Handles) -> int | None:
     return None if published is None else published.watermark
 
 
-def test_m_is_the_lowest_of_what_is_reported_and_at_most_the_epoch() -> None:
+def test_m_is_the_lowest_report_capped_at_the_epoch() -> None:
     cluster = external_cluster()
     result = publish(cluster, cluster_epoch=50, partitions={P0: 3, P1: 3}, gc_epochs={P0: 40, P1: 44})
     assert (result.watermark, m(cluster)) == (40, 40)
@@ -136,7 +136,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
     assert run(cluster, meant).watermark == (5 if report[:2] == ("t", 3) or (not refused and report[1] is None) else 2)
 
 
-def test_a_report_above_the_epoch_stops_everything_also_of_a_partition_that_is_not_listed() -> None:
+def test_a_report_above_the_epoch_stops_everything() -> None:
     """Hazard 10."""
     for reported in ({P0: 51}, {P0: 3, ("gone", 0): 51}):
         cluster = external_cluster()
@@ -178,7 +178,7 @@ def test_another_clusters_files_are_refused() -> None:
         run(external_cluster(), theirs)
 
 
-def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not() -> None:
+def test_only_an_old_object_above_the_epoch_stops_everything() -> None:
     """Hazard 10: the other system writes on while the bucket is listed."""
     cluster = external_cluster()
     theirs = exported(50, [("t", 1, 0)], [("t", 1, 0, 40)], SnapshotLimits(snapshot_age_ms=1000))
@@ -188,7 +188,7 @@ def test_an_old_object_above_the_epoch_stops_everything_and_a_new_one_does_not()
         run(cluster, theirs, lambda: [EpochRow(51, 1, 1, "k", now - 1001)])
 
 
-def test_a_report_of_a_former_incarnation_lets_nothing_go_that_the_new_one_needs() -> None:
+def test_a_former_incarnations_report_releases_nothing() -> None:
     """Hazard 6: with revisions it does not count; without, it is below the new revision anyway."""
     new = [("t", 30, 0)]
     exact = exported(50, new, [("t", 3, 0, 20)])
@@ -245,7 +245,7 @@ def test_m_is_what_a_plain_loop_makes_of_it(rng: random.Random) -> None:
 # -- beside the log of l0gc ----------------------------------------------------------------------------------------------
 
 
-def test_l0gc_adds_no_epoch_of_its_own_to_a_system_that_has_one() -> None:
+def test_l0gc_adds_no_epoch_to_an_external_log() -> None:
     controller = external_cluster().controller
     for change in (
         controller.advance,

@@ -75,7 +75,7 @@ def published(cluster: Handles) -> PublishedWatermark | None:
     return read_published(cluster.store, cluster.identity().cluster_id)[0]
 
 
-def test_m_is_published_with_the_epoch_after_the_scan_and_the_number_of_partitions() -> None:
+def test_m_is_published_with_the_epoch_after_the_scan() -> None:
     cluster = a_cluster(9)
     scan = Scan(meanwhile=cluster.controller.advance)
     result = run_pipeline(cluster, Source(cluster, [unit(4, 6)]), scan)
@@ -86,7 +86,7 @@ def test_m_is_published_with_the_epoch_after_the_scan_and_the_number_of_partitio
     assert (stored.eligible_objects, stored.listed_objects) == (0, 0)
 
 
-def test_a_topic_created_while_the_journals_are_read_does_not_let_m_past_the_snapshot() -> None:
+def test_a_topic_created_during_the_reading_does_not_raise_m() -> None:
     """Hazard 5."""
     cluster = a_cluster()
 
@@ -97,7 +97,7 @@ def test_a_topic_created_while_the_journals_are_read_does_not_let_m_past_the_sna
     assert run_pipeline(cluster, Source(cluster, [unit(2)], meanwhile=create)).watermark == 0
 
 
-def test_uploads_that_go_on_during_the_scan_are_no_sign_of_an_old_backup() -> None:
+def test_uploads_during_the_scan_do_not_indicate_an_old_backup() -> None:
     """Hazard 10: the epoch is compared as it is after the scan."""
     cluster = a_cluster()
     rows: list[EpochRow] = []

@@ -109,7 +109,7 @@ def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
     assert published(store) == 7
 
 
-def test_a_run_that_read_the_pins_before_the_newest_one_is_refused_whoever_has_published_since(
+def test_a_run_unaware_of_the_newest_pin_is_refused(
     store: MemoryStore,
 ) -> None:
     """Hazard 36."""
@@ -273,9 +273,7 @@ def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Handles
 
 
 @pytest.mark.parametrize(("watermark", "published_epoch"), [(7, 9), (0, 9)], ids=["by M", "by the epoch alone"])
-def test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was(
-    watermark: int, published_epoch: int
-) -> None:
+def test_a_restored_controller_admits_nothing_and_stays_unchanged(watermark: int, published_epoch: int) -> None:
     """Hazard 10: what it gives out there it has given out before, and a sweep would delete what was taken meanwhile."""
     cluster = with_published(watermark, published_epoch, epoch=1)
     store = cluster.store
@@ -296,7 +294,7 @@ def test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was(
     assert create_topic(cluster, "u", 1)[0].revision == published_epoch + 1
 
 
-def test_what_was_published_since_the_snapshot_is_no_sign_of_an_old_backup() -> None:
+def test_a_publication_after_the_snapshot_is_not_an_old_backup() -> None:
     cluster = with_published(0, 1, epoch=1)
     process = another_process(cluster)
     process.identity()
@@ -365,7 +363,7 @@ def test_a_unit_that_was_set_back_is_refused(found: UnitSummary, said: str) -> N
     assert str(e.value).startswith(said)
 
 
-def test_by_m_nothing_is_done_while_an_accepted_unit_needs_what_m_has_released() -> None:
+def test_an_accepted_units_unmet_needs_stop_everything_by_m() -> None:
     with pytest.raises(SetBackError, match="run l0gc reconcile first"):
         check_set_back(ending(a=(0, 7)), unit((1, 0), 4), by_m=True)
     check_set_back(ending(a=(0, 7)), unit((1, 0), 5), by_m=True)
@@ -382,7 +380,7 @@ MINUTE_MS = 60_000
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500)), min_size=1, max_size=300))
-def test_the_m_of_a_while_ago_is_one_that_was_published_then_and_not_far_below_it(steps: list[tuple[int, int]]) -> None:
+def test_the_graced_m_was_published_then(steps: list[tuple[int, int]]) -> None:
     """Each step raises M by the first number, so many minutes after the last publication."""
     current = PublishedWatermark("c", 0, 9, 0)
     all_of_them = [(0, 0)]

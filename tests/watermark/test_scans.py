@@ -78,7 +78,7 @@ def test_a_snapshot_lies_at_the_time_of_its_run() -> None:
     assert read_scan(store, keys[0], CLUSTER) == snapshot(10**12)
 
 
-def test_a_changed_a_moved_and_a_cut_off_snapshot_are_refused_by_name() -> None:
+def test_a_changed_moved_or_cut_snapshot_is_refused_by_name() -> None:
     body = encode_scan("the/key", snapshot())
     other = encode_scan("the/key", msgspec.structs.replace(snapshot(), rows=snapshot().rows[:1]))
     assert decode_scan(other, "the/key", CLUSTER).rows == snapshot().rows[:1]
@@ -155,7 +155,7 @@ def test_a_snapshot_that_cannot_be_written_is_reported_and_not_raised(caplog: py
     assert caplog.messages == ["M is published, but the scan snapshot could not be written: the store refused access"]
 
 
-def test_above_the_bound_the_oldest_epochs_share_a_row_and_the_totals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_epochs_above_the_limit_share_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "MAX_ROWS", 3)
     few = [ScanRow(e, 10 + e, 100 + e, 50 - e, "t/0" if e > 3 else "", max(0, e - 3)) for e in range(1, 6)]
     scan = ScanSnapshot(totals(objects=70), [*few, ScanRow(None, 1, 1, 1)])

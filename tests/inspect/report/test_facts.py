@@ -126,7 +126,7 @@ def test_totals_come_by_topic_those_with_the_most_unreconciled_records_first() -
     assert "And 2 others with fewer unreconciled records" in render(facts)
 
 
-def test_the_page_shows_the_partitions_with_the_most_lag_and_counts_the_others() -> None:
+def test_the_page_lists_the_partitions_with_the_most_lag() -> None:
     found, others, lag = lags(200, [unit("t", {5: 3, 7: 20}, shown=4), unit("u", {6: 1, 9: 2}, shown=3)])
     assert [(p.topic, p.gc_epoch) for p in found] == [
         ("t", 5), ("t", 5), ("t", 5), ("u", 6), ("t", 7), ("u", 9), ("u", 9),
@@ -140,7 +140,7 @@ def test_the_page_shows_the_partitions_with_the_most_lag_and_counts_the_others()
     assert (len(facts.behind), facts.others_behind, facts.others_lag) == (SHOWN_BEHIND, 100 - SHOWN_BEHIND, 1)
 
 
-def test_garbage_is_what_the_newest_scan_saw_by_the_m_of_now_less_what_was_deleted_since() -> None:
+def test_garbage_is_the_newest_scan_below_m_minus_deletions() -> None:
     rows = [ScanRow(1, 4, 4 << 30, 7), ScanRow(2, 2, 2 << 30, 5), ScanRow(3, 1, 1 << 30, 9), ScanRow(None, 1, 1, 1)]
     runs = [run_entry(10_000, 50), run_entry(30_500, 1), run_entry(40_000, None)]
     g = garbage_of(ScanSnapshot(totals(30_500, unparsable=1), rows), 2, runs, 0.5)
@@ -196,7 +196,7 @@ def test_m_that_was_never_published_leaves_everything_held() -> None:
     assert "no M is published" in render(facts)
 
 
-def test_a_damaged_journal_scan_or_record_is_named_and_the_rest_is_shown() -> None:
+def test_a_damaged_journal_scan_or_record_is_named() -> None:
     cluster = topic_in_memory(2)
     cluster.controller.create_topic("others", 2)
     housekeep(cluster, barrier=True)
@@ -230,7 +230,7 @@ def test_only_scans_that_cannot_be_read_are_as_none() -> None:
     assert facts.epochs == []
 
 
-def test_an_external_log_is_known_by_what_was_published_and_by_the_scan() -> None:
+def test_an_external_log_is_described_by_its_publication_and_scan() -> None:
     cluster = external_cluster()
     facts = gathered(cluster)
     o = facts.overview
@@ -266,7 +266,7 @@ def test_findings_are_what_verify_prints_and_nothing_else(tmp_path: Path) -> Non
             read_findings(path)
 
 
-def test_what_shadow_runs_would_have_deleted_is_counted_once_and_judged_by_verify() -> None:
+def test_shadow_deletions_are_counted_once() -> None:
     cluster = memory_cluster()
     assert gathered(cluster).shadow is None
     for n in range(3):  # of the last, which was in part, the next one has all
@@ -319,7 +319,7 @@ def test_each_epoch_has_its_own_bar_where_there_is_room(rows: list[ScanRow], m: 
     assert (len(bars) == len(rows)) or span > 120
 
 
-def test_a_bar_names_who_holds_it_and_leaves_out_what_is_no_l0_key() -> None:
+def test_a_bar_names_its_holder_and_excludes_foreign_keys() -> None:
     rows = [ScanRow(1, 1, 1, 9), ScanRow(2, 2, 2, 8, "t/0", 1), ScanRow(3, 4, 4, 7, "t/0", 5), ScanRow(None, 8, 8, 1)]
     held = epoch_bars(rows, 1, 2)[1]
     assert (held.held_by, held.holders, held.objects, held.oldest_ms) == ("t/0", 5, 6, 7)
@@ -365,7 +365,7 @@ def test_a_day_without_a_run_has_its_place() -> None:
     assert [(b.started_ms // DAY_MS, b.objects) for b in bars] == [(0, 40), (1, 40), (2, 0), (3, 0), (4, 0), (5, 40)]
 
 
-def test_a_sweep_leaves_what_the_scan_before_it_saw_less_what_it_deleted() -> None:
+def test_a_sweep_leaves_the_previous_scan_minus_its_deletions() -> None:
     scans = [totals(10, eligible_objects=9, eligible_bytes=90), totals(30, eligible_objects=4, eligible_bytes=40)]
     points = trend_points(scans, [summary(5, 1), summary(20, 7), summary(25, 5)])
     assert [(p.ms, p.objects, p.bytes, p.deleted_objects) for p in points] == [
@@ -461,12 +461,12 @@ def test_what_the_next_runs_end_waits_and_everything_else_needs_a_person(cause: 
     assert f"what is with {cause}." in found.sentence
 
 
-def test_the_acute_cause_is_named_before_those_that_wait_and_the_others_are_counted() -> None:
+def test_acute_causes_come_first() -> None:
     found = of(codes.UNRECONCILED_DATA, codes.DAMAGED_OBJECT)
     assert found == Verdict(NEEDS_YOU, "what is with damaged_object. And 1 other cause, below.", codes.DAMAGED_OBJECT)
 
 
-def test_what_waits_for_more_than_a_day_needs_a_person_but_a_pause_is_meant() -> None:
+def test_a_cause_waiting_for_a_day_needs_a_person_unless_paused() -> None:
     late = LATE_MS + HOUR
     found = of(codes.UNRECONCILED_DATA, lag_ms=late)
     assert (found.state, found.sentence) == (NEEDS_YOU, "M has stood for 25 h: what is with unreconciled.")

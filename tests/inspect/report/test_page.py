@@ -226,7 +226,7 @@ def test_the_verdict_comes_first_in_a_colour_that_agrees_with_it() -> None:
 
 
 @pytest.mark.parametrize("known", [None, Laggards(garbage_bytes=0)])
-def test_where_nobody_lags_and_nothing_was_given_up_the_page_says_nothing_of_it(known: Laggards | None) -> None:
+def test_a_page_without_laggards_or_holes_does_not_mention_them(known: Laggards | None) -> None:
     page = render(facts(laggards=known, given_up=[], holes=0, lost_records=0))
     check_alone(page)
     assert "Who keeps garbage" not in page
@@ -249,7 +249,7 @@ def test_partitions_with_a_normal_lag_are_folded_away() -> None:
     assert "None: each M(p) is at most 2 epochs behind" in texts(render(facts(behind=[fine])))
 
 
-def test_commands_can_be_copied_as_a_whole_and_the_url_is_quoted_for_the_shell() -> None:
+def test_commands_can_be_copied_with_a_quoted_url() -> None:
     page = render(facts(url="s3://b/it's $HOME/"))
     assert (
         '<pre class="copy">export L0GC_URL=&#39;s3://b/it&#39;&#34;&#39;&#34;&#39;s $HOME/&#39;\nl0gc reconcile' in page
@@ -286,7 +286,7 @@ def test_no_text_from_the_bucket_is_taken_for_html() -> None:
 
 @given(st.text(max_size=40))
 @settings(max_examples=25)
-def test_the_page_is_whole_with_any_name_of_a_pause_or_a_topic(text: str) -> None:
+def test_any_pause_or_topic_name_leaves_the_page_whole(text: str) -> None:
     behind = [lag(text, 0, 1, 0, text)]
     check_alone(render(facts(paused=Pause(text, text, 0), behind=behind, url=text, notes=[text])))
 
@@ -349,7 +349,7 @@ CONTRASTS: dict[float, dict[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_every_text_and_every_mark_has_the_contrast_that_wcag_aa_asks_for(scheme: int) -> None:
+def test_every_text_and_mark_has_wcag_aa_contrast(scheme: int) -> None:
     sheet = (Path(__file__).parents[3] / "l0gc/inspect/report/style.css").read_text()
     block = re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)[scheme]
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
@@ -385,7 +385,7 @@ def _luminance(colour: str) -> float:
         ("not-l0gc sweep", ""),
     ],
 )  # fmt: skip
-def test_commands_to_copy_are_those_that_a_remedy_ends_with_and_that_work_at_once(remedy: str, commands: str) -> None:
+def test_remedies_commands_can_be_copied_and_run(remedy: str, commands: str) -> None:
     assert commands_of(remedy) == commands
 
 
@@ -439,7 +439,7 @@ def test_taller_bars_are_of_more_objects(amounts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 30, 120])
-def test_bars_of_deletions_spread_over_the_whole_width_and_the_newest_has_its_label(n: int) -> None:
+def test_deletion_bars_fill_the_width_and_label_the_newest(n: int) -> None:
     c = deleted_chart([DeletedBar(i * DAY_MS, 5, 0, 1, True) for i in range(n)], lambda b: "")
     left, right = c.bars[0].x, 100 - c.bars[-1].x - c.bars[-1].width
     assert left == pytest.approx(right, abs=0.01)

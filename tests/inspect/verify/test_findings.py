@@ -86,13 +86,13 @@ def test_what_is_wrong_with_the_log_itself_is_named_by_its_folder() -> None:
 # -- M -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_live_object_at_or_below_m_is_found_once_whatever_the_number_of_its_extents() -> None:
+def test_a_live_object_below_m_is_found_once() -> None:
     assert found(healthy(), basis(5)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10)]
     assert found(healthy(), basis(6)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10), (Kind.LIVE_BELOW_WATERMARK, 0, 15)]
     assert "10 unreconciled records of 2 partitions, at epoch 5" in check(healthy(), basis(5))[0].detail
 
 
-def test_an_m_above_what_the_journal_allows_is_found_also_where_nothing_is_live() -> None:
+def test_an_m_above_a_journals_bound_is_found_without_live_objects() -> None:
     j = Journal()
     j.apply(Advance(5))
     j.apply(Advance(6))
@@ -108,7 +108,7 @@ def test_a_key_of_another_epoch_or_of_another_shape_is_found() -> None:
     assert found(state) == [(Kind.L0_WRONG_EPOCH, 0, 10), (Kind.L0_WRONG_EPOCH, 0, 15)]
 
 
-def test_a_key_below_m_is_live_below_m_whatever_epoch_the_journal_says() -> None:
+def test_a_live_key_below_m_is_found_whatever_its_recorded_epoch() -> None:
     state = healthy()
     objects = events(state).objects
     events(state).objects = [replace(objects[0], key=key_of(3)), objects[1]]
@@ -150,7 +150,7 @@ def test_a_topic_that_is_newer_than_the_snapshot_is_not_judged() -> None:
     assert {k for k, _, _ in found(j.state, basis(-1))} == {Kind.EPOCH_AHEAD}  # which the second reading decides on
 
 
-def test_a_deleted_topic_is_not_judged_whatever_the_journal_still_holds_of_it() -> None:
+def test_a_deleted_topic_is_not_judged() -> None:
     j = Journal()
     j.land(extents_of(5, {0: 1}, key="foreign", revision=4, topic_id="id-of-gone"))
     assert check(j.state, basis(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
@@ -158,7 +158,7 @@ def test_a_deleted_topic_is_not_judged_whatever_the_journal_still_holds_of_it() 
     assert check(j.state, basis(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
 
 
-def test_a_topic_that_was_deleted_long_ago_is_closed_in_each_of_its_journals() -> None:
+def test_a_topic_deleted_long_ago_must_be_closed_everywhere() -> None:
     late = replace(basis(-1), to_be_closed=[GONE])
     j = Journal()
     (s,) = check(j.state, late, journal=GONE.journals[0])
@@ -210,7 +210,7 @@ def test_only_the_blocks_that_are_still_needed_have_to_be_there() -> None:
     assert needs(j.state, REVISION, {"other"}) == needs(j.state, 99, {o.key}) == {}
 
 
-def test_what_is_said_of_an_orphan_depends_on_whether_its_records_are_reconciled() -> None:
+def test_an_orphans_finding_depends_on_whether_its_records_are_reconciled() -> None:
     p = PartitionId("events", REVISION, 0)
     assert "other L1 objects" in orphan_text(0, 9, healthy(), p)
     assert "9 is the last reconciled" in orphan_text(5, 10, healthy(), p)

@@ -57,7 +57,7 @@ def faults_of(cluster: Handles, *, deep: bool = False) -> list[str]:
     return [kind for kind, _ in copy_of(cluster, deep=deep).faults]
 
 
-def test_a_state_that_no_checkpoint_may_hold_is_a_fault_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_checkpoint_state_is_a_log_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = loaded_cluster()
     assert faults_of(cluster) == []
     apply = JournalMachine.apply
@@ -153,7 +153,7 @@ def test_a_checkpoint_with_another_time_than_its_entries_is_found() -> None:
     assert faults_of(cluster) == [Kind.CHECKPOINT_DIFFERS]
 
 
-def test_an_entry_that_a_checkpoint_covers_and_that_cannot_be_read_is_found() -> None:
+def test_an_unreadable_entry_below_a_checkpoint_is_found() -> None:
     cluster = grown()
     log = log_of(cluster)
     cluster.store.put(log.entry_key(log.list_folder().checkpoints[-1] - 1), b"{")
@@ -170,7 +170,7 @@ def test_a_log_that_ends_before_its_checkpoint_has_a_gap() -> None:
     assert f"entry {at} is missing, between the boundary 0 and the newest checkpoint {at}" in text
 
 
-def test_what_a_truncation_has_deleted_is_no_gap_and_what_it_cannot_have_deleted_is_one() -> None:
+def test_only_a_gap_that_truncation_cannot_explain_is_found() -> None:
     cluster = grown()
     log = log_of(cluster)
     newest = log.list_folder().checkpoints[-1]
@@ -222,7 +222,7 @@ def test_the_controller_log_is_checked_alike() -> None:
     assert [kind for kind, _ in controller_faults(cluster)] == [Kind.LOG_GAP]
 
 
-def test_a_journal_that_the_cluster_does_not_have_is_found_with_one_request() -> None:
+def test_an_unknown_journal_is_found_with_one_request() -> None:
     cluster = loaded_cluster()
     cluster.store.put(f"{journal_log(1)}log/{0:020}", b"")
     before = store_of(cluster).requests["scan"]
@@ -234,7 +234,7 @@ def test_a_journal_that_the_cluster_does_not_have_is_found_with_one_request() ->
 # -- objects -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_is_found_by_its_own_key_also_where_the_listing_lacks_it() -> None:
+def test_an_unlisted_object_is_found_by_its_key() -> None:
     store = MemoryStore()
     store.put("a/bc", b"12345")
     store.put("a/bcd", b"1")
@@ -246,7 +246,7 @@ def test_an_object_is_found_by_its_own_key_also_where_the_listing_lacks_it() -> 
 # -- contents ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_block_that_is_not_what_the_journal_says_is_found_by_its_first_extent() -> None:
+def test_a_damaged_block_is_found_by_its_first_extent() -> None:
     cluster = loaded_cluster()
     put(cluster, {0: 3000, 1: 9000, 2: 3000})
     o = object_of(cluster, 1)
@@ -294,7 +294,7 @@ def test_only_blocks_that_are_needed_are_read() -> None:
     assert block_faults(cluster.store, o) is None
 
 
-def test_an_l0_object_that_is_missing_or_short_has_no_content_to_judge() -> None:
+def test_a_missing_or_short_l0_object_is_not_judged_by_content() -> None:
     cluster = loaded_cluster()
     o = object_of(cluster)
     store_of(cluster).put(o.key, store_of(cluster).objects[o.key].body[:-1])
@@ -385,7 +385,7 @@ def test_an_l1_object_with_other_records_or_no_parquet_is_found() -> None:
     assert "columns" in (l1_fault(cluster.store, key, len(fewer)) or "")
 
 
-def test_an_l1_object_that_is_missing_or_of_another_size_has_no_content_to_judge() -> None:
+def test_a_missing_or_resized_l1_object_is_not_judged_by_content() -> None:
     cluster = loaded_cluster()
     key, file = l1_of(cluster)
     store_of(cluster).put(key, store_of(cluster).objects[key].body[:-9])

@@ -142,7 +142,7 @@ def test_objects_ahead_are_one_finding_for_each_epoch_wherever_they_lie() -> Non
     assert result.checked.l0_objects == 6 + 4 + 2
 
 
-def test_what_a_journal_in_doubt_does_not_name_is_not_called_an_orphan() -> None:
+def test_objects_of_a_doubtful_journal_are_not_called_orphans() -> None:
     """Each task learns of the doubt, whichever of them lists the object."""
     cluster = two_topics()
     topic = topic_of(cluster)
@@ -247,7 +247,7 @@ DAMAGE: list[tuple[Kind, Callable[[Handles, Kind], Suspect], Callable[[Handles, 
 
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
-def test_an_object_that_is_as_the_journal_says_is_no_finding_and_a_damaged_one_is(
+def test_only_a_damaged_object_is_a_finding(
     kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
 ) -> None:
     cluster = loaded_cluster()
@@ -289,7 +289,7 @@ def delete_and_sweep(cluster: Handles, key: str) -> None:
 
 
 @pytest.mark.parametrize("event", [reconcile_and_sweep, delete_and_sweep])
-def test_whenever_an_object_goes_rightly_during_the_second_reading_it_is_no_finding(
+def test_rightful_deletion_during_the_second_reading_is_not_a_finding(
     event: Callable[[Handles, str], None],
 ) -> None:
     happened = 0
@@ -345,7 +345,7 @@ def test_an_l1_object_that_was_committed_or_removed_meanwhile_is_no_orphan() -> 
     assert found(cluster, committed, removed) == []
 
 
-def test_while_a_journal_cannot_be_read_that_is_the_finding_and_nothing_is_an_orphan() -> None:
+def test_an_unreadable_journal_is_the_only_finding() -> None:
     cluster = loaded_cluster()
     unreadable = Suspect(Kind.LOG_UNREADABLE, 0, key=JOURNAL)
     suspects = [orphan(cluster), of_l0(cluster, Kind.L0_MISSING), unreadable]
@@ -368,7 +368,7 @@ def test_while_a_journal_may_have_lost_entries_nothing_is_an_orphan() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.LIVE_BELOW_WATERMARK, Kind.WATERMARK_AHEAD, Kind.TOPIC_MISPLACED])
-def test_what_was_wrong_when_it_was_read_stays_a_finding_while_its_topic_exists(kind: Kind) -> None:
+def test_a_confirmed_fault_remains_a_finding(kind: Kind) -> None:
     cluster = loaded_cluster()
     suspects = [of_l0(cluster, kind)]
     lift(another_process(cluster))
@@ -432,7 +432,7 @@ def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding() -> None
     assert found(cluster, ahead, seen=seen) == []
 
 
-def test_the_window_of_an_upload_that_began_after_the_snapshot_is_no_finding() -> None:
+def test_an_upload_begun_after_the_snapshot_is_not_a_finding() -> None:
     cluster = loaded_cluster()
     seen, other = basis(cluster), another_process(cluster)
     epoch = other.controller.advance()
@@ -441,7 +441,7 @@ def test_the_window_of_an_upload_that_began_after_the_snapshot_is_no_finding() -
     assert found(cluster, s, seen=seen) == []
 
 
-def test_a_deleted_topic_that_a_journal_has_not_closed_is_no_finding_once_it_has() -> None:
+def test_an_unclosed_topic_is_a_finding_only_until_closed() -> None:
     cluster = loaded_cluster()
     topic = cluster.controller.delete_topic("events")
     late = replace(basis(cluster), to_be_closed=[topic])

@@ -106,7 +106,7 @@ def wrongly(cluster: Handles, bound: int) -> SweepResult:
         return shadow(cluster)
 
 
-def test_an_object_that_an_entry_since_the_run_named_is_found_though_it_is_in_l1_now() -> None:
+def test_an_object_named_since_the_shadow_run_is_found() -> None:
     cluster = lifted()
     run = wrongly(cluster, cluster.controller.snapshot().epoch)
     needed = put(cluster, {0: 4})

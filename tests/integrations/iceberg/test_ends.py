@@ -79,9 +79,7 @@ def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
     assert pins_that_nothing_names(cluster) == set()
 
 
-def test_a_catalog_that_never_takes_a_commit_does_not_fill_the_cluster_with_pins(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_refusing_commits_does_not_accumulate_pins(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try takes a pin, and a thousand of them are the most that a cluster has (hazard 32)."""
     for n in range(12):
         failure = fails(cluster, monkeypatch, before, minutes=20 if n else 7 * 60)
@@ -95,9 +93,7 @@ def _kept(cluster: Handles) -> set[str]:
     return {t.file.file_path for tasks in found for t in tasks}
 
 
-def test_a_commit_that_lands_after_its_sync_gave_up_is_found_by_the_next(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_sync_finds_a_late_commit(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, landed = threading.Event(), threading.Event()
 
     def late(real: Commit) -> Commit:
@@ -140,7 +136,7 @@ def head_pin(cluster: Handles) -> str:
     return note.pin
 
 
-def test_a_pin_of_a_sync_that_runs_is_not_ended_by_one_that_keeps_snapshots_for_another_time(cluster: Handles) -> None:
+def test_a_sync_does_not_end_another_syncs_pin(cluster: Handles) -> None:
     """That one has nothing new to commit, ends an old snapshot, and so does not get in the way of the other's commit."""
     lift(cluster)
     sync(cluster, keep_ms=HOUR_MS)
@@ -186,7 +182,7 @@ def test_the_snapshot_of_a_sync_that_ended_while_another_began_stays(cluster: Ha
     assert ([synced.snapshot_id], synced.expired) == (made, 0)
 
 
-def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_runs_stays(cluster: Handles) -> None:
+def test_a_dead_syncs_ineffective_pin_ends(cluster: Handles) -> None:
     known = cluster.controller.snapshot().table("events")
     pin = cluster.controller.create_pin(f"{known.pin_prefix}x", 30 * DAY_MS, level_one=True, why="")
     lift(cluster)
@@ -201,9 +197,7 @@ def test_a_pin_whose_sync_died_before_it_took_effect_ends_and_that_of_one_that_r
     assert cluster.controller.snapshot().pins == {}
 
 
-def test_a_table_that_is_dropped_while_it_is_synced_is_one_sentence_and_leaves_no_pin(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropping_a_table_during_its_sync_is_one_sentence(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     known = cluster.controller.snapshot().table("events")
 
     def dropped(real: Commit) -> Commit:
@@ -219,7 +213,7 @@ def test_a_table_that_is_dropped_while_it_is_synced_is_one_sentence_and_leaves_n
     assert cluster.controller.snapshot().pins == {}
 
 
-def test_what_the_pins_of_a_table_keep_does_not_wait_for_a_vacuum(cluster: Handles) -> None:
+def test_bytes_kept_by_table_pins_do_not_wait_for_vacuum(cluster: Handles) -> None:
     lift(cluster, 3)
     sync(cluster)
     merge(cluster)
@@ -267,9 +261,7 @@ def test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says
     assert sync(cluster).files == 6
 
 
-def test_metadata_files_that_nothing_names_end_after_a_day_and_those_of_others_stay(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreferenced_metadata_files_end_after_a_day(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = folder_of(cluster), store_of(cluster).clock
 
     def dies(real: Commit) -> Commit:

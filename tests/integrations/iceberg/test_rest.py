@@ -79,9 +79,7 @@ def loaded(weed: SeaweedFS) -> Table:
     return load_catalog("lake", **access(weed)).load_table("l0gc.events")
 
 
-def test_a_rest_catalog_has_all_that_a_table_goes_through_and_readers_of_a_kept_snapshot_finish(
-    server: SeaweedFS, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rest_catalog_supports_a_tables_whole_life(server: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
     config = StoreConfig("cluster", "some/prefix/", server.endpoint_url, server.region)
     with l0gc.open(config.url) as cluster:
         cluster.init(create_bucket=True, journals=2)

@@ -53,7 +53,7 @@ def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Handles
     assert (again.committed, again.snapshot_id) == (False, done.snapshot_id)
 
 
-def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_ended(cluster: Handles) -> None:
+def test_vacuum_keeps_objects_of_kept_snapshots(cluster: Handles) -> None:
     lift(cluster, 3)
     first = sync(cluster).snapshot_id
     read = set(names(cluster, first))
@@ -71,7 +71,7 @@ def test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_end
     assert first not in {s.snapshot_id for s in table(cluster).metadata.snapshots}
 
 
-def test_a_pin_is_fresh_only_if_it_lives_as_long_as_a_new_one() -> None:
+def test_only_a_pin_with_a_full_lifetime_is_fresh() -> None:
     """Another sync may have made it for snapshots that are kept for a shorter time."""
     note = plan.SnapshotNote("c", "memory:/", 1, {}, 0, "pin", 0, 0)
     pin = Pin("pin", 1, 1, 0, plan.pin_ms(DAY_MS), level_one=True, why="", ends=[])
@@ -91,7 +91,7 @@ def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:
         assert ended == {1, 2}
 
 
-def test_a_table_that_is_synced_each_minute_keeps_few_snapshots_and_one_of_each_slot() -> None:
+def test_a_table_synced_each_minute_keeps_few_snapshots() -> None:
     minute, slot_ms, most = 60_000, DAY_MS // plan.SLOTS + 1, 0
     kept, parents = dict[int, plan.SnapshotNote](), dict[int, int | None]()
     for now_ms in range(minute, 2 * DAY_MS + HOUR_MS, minute):
@@ -149,9 +149,7 @@ def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -
     assert [s.snapshot_id for s in table(cluster).metadata.snapshots] == [done.snapshot_id] != [first]
 
 
-def test_only_manifests_of_the_same_age_as_what_is_gone_are_read_and_rewritten(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_manifests_of_affected_ages_are_rewritten(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "MANIFEST_FILES", 4)
     lift(cluster, 40)
     sync(cluster)
@@ -186,7 +184,7 @@ def test_syncs_in_one_epoch_name_each_object_once(cluster: Handles) -> None:
     assert (done.added, done.removed) == (1, 2)
 
 
-def test_a_table_that_names_anything_but_l1_objects_of_the_cluster_is_refused(cluster: Handles) -> None:
+def test_a_table_naming_foreign_objects_is_refused(cluster: Handles) -> None:
     (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
     assert commit.name_in(f"{url}{path}", url, "t")
     for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_zero/data/{path[15:60]}"):
@@ -325,7 +323,7 @@ def test_a_manifest_that_is_read_badly_is_not_written_on(
 # -- what is refused ------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_refused(
+def test_a_table_of_another_owner_or_earlier_topic_is_refused(
     cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = copy_of(store_of(cluster))
@@ -424,9 +422,7 @@ def point(cluster: Handles, metadata_location: str) -> None:
 
 
 @pytest.mark.parametrize("does", ["all of it", "its log"])
-def test_a_table_that_was_pointed_at_another_tables_metadata_is_refused_and_that_stays(
-    cluster: Handles, does: str
-) -> None:
+def test_a_table_pointing_at_foreign_metadata_stays_refused(cluster: Handles, does: str) -> None:
     there, known = table(cluster), cluster.controller.snapshot().table("events")
     theirs = there.catalog.create_table(
         "l0gc.theirs", catalogs.SCHEMA, partition_spec=catalogs.SPEC, properties=there.properties

@@ -45,7 +45,7 @@ FILTERS = (
 SECOND = {"fields": [{"name": "id", "type": "long"}, FIRST["fields"][1], *MORE]}
 
 
-def test_a_table_gets_the_columns_of_its_topic_by_their_ids_with_the_next_sync(cluster: Handles) -> None:
+def test_the_next_sync_adds_the_topics_columns_by_id(cluster: Handles) -> None:
     lift(cluster)
     sync(cluster)
     alter = cluster.controller.alter_topic
@@ -68,7 +68,7 @@ def test_a_table_gets_the_columns_of_its_topic_by_their_ids_with_the_next_sync(c
         sync(cluster)
 
 
-def test_filters_skip_objects_by_the_bounds_and_the_nulls_of_their_typed_columns(cluster: Handles) -> None:
+def test_filters_skip_objects_by_bounds_and_null_counts(cluster: Handles) -> None:
     kinds = {
         "i": "int",
         "x": "float",
@@ -102,9 +102,7 @@ def test_filters_skip_objects_by_the_bounds_and_the_nulls_of_their_typed_columns
     assert _planned(cluster, "i > 100") == untyped + 1
 
 
-def test_an_object_of_a_later_schema_than_its_sync_began_with_is_in_every_plan(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_plan_includes_an_object_of_a_newer_schema(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of(FIRST))
     l1_rows = syncing.l1_rows
 

@@ -30,7 +30,7 @@ def some(chance: random.Random, count: int) -> list[Row]:
     ]
 
 
-def test_the_digests_of_parts_add_up_to_that_of_the_whole_in_any_order_and_cut() -> None:
+def test_part_digests_add_up_in_any_order_and_cut() -> None:
     chance = random.Random(1)
     rows = [*some(chance, 300), (chance.randbytes(1000), None)]
     whole = of(rows)

@@ -67,7 +67,7 @@ def test_what_a_sink_gets_a_source_gives_from_l0_and_from_l1() -> None:
         ]
 
 
-def test_by_default_a_source_has_the_columns_of_kafka_without_them_and_a_schema_may_name_one() -> None:
+def test_a_source_has_kafkas_columns_by_default() -> None:
     cluster = topic_in_memory(1)
     write_batch(cluster, ROWS, topic="events")
     assert data_source(topic="events").schema() == SCHEMA
@@ -80,7 +80,7 @@ def test_by_default_a_source_has_the_columns_of_kafka_without_them_and_a_schema_
     assert [value for _, _, value in read(cluster, topic="events", includeHeaders="true")] == ROWS["value"]
 
 
-def test_a_sink_takes_the_timestamp_of_kafka_as_the_create_time_unless_there_is_one() -> None:
+def test_a_sink_uses_kafkas_timestamp_as_create_time() -> None:
     times = [TIME, None, TIME + timedelta(seconds=1), None]
     without = {name: column for name, column in ROWS.items() if name != "create_time"}
     cluster = topic_in_memory(1)
@@ -102,7 +102,7 @@ def test_a_sink_takes_the_timestamp_of_kafka_as_the_create_time_unless_there_is_
         ),
     ],
 )
-def test_a_row_with_a_header_or_time_that_cannot_be_stored_stops_its_task(changed: Rows, message: str) -> None:
+def test_a_row_with_an_unstorable_header_or_time_stops_its_task(changed: Rows, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         written(**changed)
 

@@ -49,7 +49,7 @@ def test_timestamps_by_partition_say_where_each_begins_and_ends(in_l1: bool) -> 
 
 
 @pytest.mark.parametrize("in_l1", [False, True])
-def test_a_time_for_each_partition_finds_what_was_sent_since_though_its_sender_was_idle(in_l1: bool) -> None:
+def test_a_start_time_finds_records_of_idle_senders(in_l1: bool) -> None:
     """A record's time is that at which it was sent, to 2 s, and not that of the last reply before."""
     cluster, sent = topic_in_memory(2), []
     for n in range(4):
@@ -64,7 +64,7 @@ def test_a_time_for_each_partition_finds_what_was_sent_since_though_its_sender_w
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_a_start_after_the_last_record_is_an_error_unless_the_strategy_is_latest(option: str) -> None:
+def test_a_start_after_the_last_record_is_an_error_by_default(option: str) -> None:
     cluster, times = timed()
     start = str(times[3]) if option == "startingTimestamp" else f'{{"events":{{"0":{times[3]},"1":{times[3]}}}}}'
     latest = {option: start, "startingOffsetsByTimestampStrategy": "latest"}
@@ -136,7 +136,7 @@ def test_ranges_and_limits_that_cannot_be_meant_are_refused(options: dict[str, s
         ("paths", "with option subscribe"),
     ],
 )
-def test_an_option_that_would_be_ignored_is_refused_by_name_next_to_right_ones(option: str, message: str) -> None:
+def test_an_ineffective_option_is_refused_by_name(option: str, message: str) -> None:
     options = {"topic": "events", "startingOffsets": "earliest", option: "true"}
     with pytest.raises(UsageError, match=message):
         read(timed()[0], **options)
@@ -146,7 +146,7 @@ def test_an_option_that_would_be_ignored_is_refused_by_name_next_to_right_ones(o
         stream_reader(**options)
 
 
-def test_options_that_spark_adds_or_that_say_how_kafka_is_talked_to_change_nothing() -> None:
+def test_options_for_talking_to_kafka_change_nothing() -> None:
     cluster, _ = timed()
     added = {"checkpointlocation": "/a", "queryname": "a"}
     idle = {"groupIdPrefix": "a", "kafkaConsumer.pollTimeoutMs": "1", "fetchOffset.numRetries": "1"}
@@ -158,7 +158,7 @@ def test_a_schema_lets_through_what_a_batch_or_a_stream_may_have() -> None:
         assert data_source(topic="events", **options).schema()
 
 
-def test_what_is_wrong_with_the_options_of_a_stream_is_said_by_every_call() -> None:
+def test_every_call_reports_wrong_stream_options() -> None:
     reader = data_source(topic="events", endingTimestamp="1000000000005").streamReader(
         data_source(topic="events").schema()
     )
@@ -205,7 +205,7 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay() -> None:
         assert stream.next_end(start, everything=False)["events"]["0"] == 10
 
 
-def test_a_table_of_sparks_catalog_has_the_columns_but_no_options_to_lose() -> None:
+def test_a_catalog_table_has_the_columns_but_no_options() -> None:
     """A table's reader gets no option but those that a query names with WITH."""
     created = {"provider": "l0gc", "owner": "a"}
     assert L0gcDataSource(created).schema() == SCHEMA

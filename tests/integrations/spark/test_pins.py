@@ -61,7 +61,7 @@ def later(cluster: Handles) -> None:
     vacuum(other)
 
 
-def test_a_pinned_frame_reads_the_same_until_its_pin_ends_whatever_goes_before_its_first_action(
+def test_a_pinned_frame_reads_the_same_until_its_pin_ends(
     cluster: Handles,
 ) -> None:
     """Also its topic: what is read is planned as of the pin, however late."""
@@ -80,7 +80,7 @@ def test_a_pinned_frame_reads_the_same_until_its_pin_ends_whatever_goes_before_i
             read(cluster, topic="events")
 
 
-def test_a_frame_is_pinned_for_a_block_and_reads_the_same_in_it(cluster: Handles) -> None:
+def test_a_frame_is_pinned_within_its_block(cluster: Handles) -> None:
     with on(cluster):
         with with_pin({"url": URL, "topic": "events", "minPartitions": 1}) as options:
             put(another_process(cluster), "events", {0: [b"later"]})

@@ -70,7 +70,7 @@ def test_parts_of_equal_weight_fill_their_share_though_it_was_rounded() -> None:
 
 
 @pytest.mark.parametrize("first", [0.98, 1.02])
-def test_partitions_of_nearly_equal_weight_make_no_task_more_than_there_are_cores(first: float) -> None:
+def test_partitions_of_similar_weight_need_at_most_one_task_per_core(first: float) -> None:
     weights = [first, 1.01, 0.99, 1.0, 1.0, 1.0, 0.99, 1.01]
     slices = split([part([(0, 50, w * 2**22) for w in weights])], cores=2)
     assert [len(s.ranges()) for s in slices] == [4, 4]

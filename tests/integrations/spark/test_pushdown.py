@@ -61,7 +61,7 @@ def test_one_partition_of_1024_fetches_its_l1_objects_and_its_blocks() -> None:
     assert store.given < sum(len(o.body) for k, o in store.objects.items() if k.startswith("level_")) / 10
 
 
-def test_l1_objects_that_are_wholly_older_than_the_start_are_not_even_opened() -> None:
+def test_l1_objects_older_than_the_start_are_not_opened() -> None:
     cluster = topic_in_memory(1)
     clock = store_of(cluster).clock
     for n in range(4):

@@ -107,7 +107,7 @@ def test_the_epoch_is_that_of_the_l0_object_also_in_l1() -> None:
         reconcile(cluster)
 
 
-def test_what_is_uploaded_after_the_plan_is_not_read_and_what_was_planned_is() -> None:
+def test_a_reader_reads_exactly_what_was_planned() -> None:
     cluster = filled()
     with on(cluster):
         reader = batch_reader(topic="events")
@@ -127,7 +127,7 @@ def collect(cluster: Handles) -> None:
 
 
 @pytest.mark.parametrize("yielded", [*range(8), None])
-def test_objects_that_are_reconciled_merged_and_deleted_while_a_task_reads_are_read_on_from_where_it_is(
+def test_a_task_continues_after_its_objects_are_merged_and_deleted(
     yielded: int | None,
 ) -> None:
     """After so many batches, or after each of them."""
@@ -147,7 +147,7 @@ def test_objects_that_are_reconciled_merged_and_deleted_while_a_task_reads_are_r
     assert sorted(found) == expected(3)
 
 
-def test_an_object_that_a_journal_still_names_is_a_loss_when_it_is_missing() -> None:
+def test_a_missing_object_that_a_journal_names_is_a_loss() -> None:
     cluster = filled(in_l1=0)
     store_of(cluster).delete(l0_objects(cluster)[:1])
     with pytest.raises(CorruptObjectError, match=r"does not exist, though topic 'events' needs it"):
@@ -169,7 +169,7 @@ def test_a_damaged_block_and_a_damaged_l1_object_are_reported_by_name() -> None:
         o.body = whole
 
 
-def test_an_l1_object_with_other_offsets_than_the_journal_says_is_not_believed() -> None:
+def test_an_l1_object_with_unexpected_offsets_is_refused() -> None:
     cluster = filled(1, 1, 10, 0)
     key = next(k for k in store_of(cluster).objects if k.startswith("level_one/data/"))
     table = pq.read_table(pa.BufferReader(store_of(cluster).objects[key].body), columns=L1_SCHEMA.names)
@@ -222,9 +222,7 @@ def test_only_the_columns_that_are_named_are_read() -> None:
 
 
 @pytest.mark.parametrize("plans", [True, False])
-def test_a_process_of_sparks_leaves_what_it_has_loaded_out_of_garbage_collections_once(
-    plans: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spark_worker_freezes_loaded_objects_once(plans: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("frozen"))
     handles.leave_out_of_collections.cache_clear()
@@ -240,7 +238,7 @@ def test_a_process_of_sparks_leaves_what_it_has_loaded_out_of_garbage_collection
     assert frozen == ["frozen"]
 
 
-def test_a_process_of_sparks_finds_out_once_where_the_bucket_is_and_again_in_another_environment(
+def test_a_spark_worker_resolves_the_bucket_once_per_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = mock.Mock(wraps=S3Store)
@@ -255,7 +253,7 @@ def test_a_process_of_sparks_finds_out_once_where_the_bucket_is_and_again_in_ano
     assert data_source(topic="events").reader(SCHEMA)._options.place.config.endpoint_url == "http://127.0.0.1:2"
 
 
-def test_a_process_that_only_describes_the_columns_leaves_them_out_of_collections_too(
+def test_a_schema_only_worker_freezes_loaded_objects_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[str] = []
@@ -447,7 +445,7 @@ def test_the_tasks_of_a_partition_stand_in_the_order_of_its_offsets() -> None:
 
 
 @pytest.mark.parametrize(("cores", "least", "tasks"), [("1", 1, 1), ("2", 1, 2), ("3", 1, 3), ("8", 1 << 20, 1)])
-def test_without_a_wish_there_is_a_task_for_each_core_but_none_for_next_to_nothing(
+def test_tasks_default_to_cores_but_tiny_reads_need_one(
     monkeypatch: pytest.MonkeyPatch, cores: str, least: int, tasks: int
 ) -> None:
     monkeypatch.setattr(plan, "LEAST_SLICE_BYTES", least)

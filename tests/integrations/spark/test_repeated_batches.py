@@ -49,7 +49,7 @@ def there(cluster: Handles, topic: str = "events") -> list[bytes]:
 
 
 @pytest.mark.parametrize("partitions", [[3, 0, 1], [3, 3, 3], [0, 0, 0], [None, None, None]])
-def test_rows_that_come_again_with_other_partitions_have_landed_once_all_of_them_have(
+def test_repeated_rows_with_new_partitions_count_as_landed(
     partitions: list[int | None],
 ) -> None:
     """As with a column `partition` that is `rand()`; Kafka's sink would go on, too."""
@@ -64,7 +64,7 @@ def test_rows_that_come_again_with_other_partitions_have_landed_once_all_of_them
 
 
 @pytest.mark.parametrize("partitions", [[3, 0], [0, 0], [3, 3]])
-def test_a_batch_of_which_a_part_has_landed_is_not_completed_by_rows_in_other_journals(
+def test_a_partly_landed_batch_is_not_completed_in_other_journals(
     partitions: list[int | None],
 ) -> None:
     """One of them would be there twice, or never."""
@@ -78,7 +78,7 @@ def test_a_batch_of_which_a_part_has_landed_is_not_completed_by_rows_in_other_jo
     assert there(cluster) == of(1, 2)
 
 
-def test_rows_that_another_driver_lands_in_other_journals_at_the_same_time_are_an_error() -> None:
+def test_another_drivers_rows_in_other_journals_are_an_error() -> None:
     cluster = topic_in_memory(4, 2)
     slow, fast = another_process(cluster, 3), another_process(cluster, 4)
     mine, other = message(slow, 1, [1, 2], [0, 3]), message(fast, 1, [1, 2], [0, 0])
@@ -90,7 +90,7 @@ def of(*values: int) -> list[bytes]:
     return sorted(b"%d" % v for v in values)
 
 
-def test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and_lands_nothing() -> None:
+def test_a_repeated_batch_with_more_rows_lands_nothing() -> None:
     """An older copy of the checkpoint, or its newest files removed: the number again, with a larger range."""
     cluster = topic_in_memory(4, 2)
     land(cluster, 0, [0, 1], [0, 3])
@@ -117,9 +117,7 @@ def test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and
         ([], []),
     ],
 )
-def test_other_rows_under_a_number_that_has_landed_are_never_skipped_and_never_landed(
-    values: list[int], partitions: list[int | None]
-) -> None:
+def test_other_rows_under_a_landed_number_are_refused(values: list[int], partitions: list[int | None]) -> None:
     cluster = topic_in_memory(4, 2)
     land(cluster, 1, [2, 3], [0, 3])
     with pytest.raises(BatchMismatchError, match="comes again with"):
@@ -128,7 +126,7 @@ def test_other_rows_under_a_number_that_has_landed_are_never_skipped_and_never_l
 
 
 @pytest.mark.parametrize(("first", "then"), [(0, 3), (3, 0)])
-def test_other_rows_that_all_go_to_other_journals_are_an_error_as_well(first: int, then: int) -> None:
+def test_other_rows_for_other_journals_are_refused(first: int, then: int) -> None:
     cluster = topic_in_memory(4, 2)
     land(cluster, 1, [2], [first])
     with pytest.raises(BatchMismatchError, match="comes again with"):
@@ -136,7 +134,7 @@ def test_other_rows_that_all_go_to_other_journals_are_an_error_as_well(first: in
     assert there(cluster) == of(2)
 
 
-def test_a_batch_that_is_older_than_the_newest_is_an_error_that_names_both() -> None:
+def test_a_batch_older_than_the_newest_is_refused() -> None:
     """The rows that it repeats may have landed with later batches, in whichever journals."""
     cluster = topic_in_memory(4, 2)
     for batch in range(4):
@@ -151,7 +149,7 @@ def test_a_batch_that_is_older_than_the_newest_is_an_error_that_names_both() -> 
     assert there(cluster) == of(0, 1, 2, 3)
 
 
-def test_a_batch_that_one_journal_has_is_completed_by_its_replay_and_by_no_other_rows() -> None:
+def test_only_its_replay_completes_a_partly_landed_batch() -> None:
     """Its driver died before the other journal had its part."""
     cluster = topic_in_memory(4, 2)
     rows = message(cluster, 0, [1, 2], [0, 3])
@@ -182,7 +180,7 @@ def dying_after(appends: int) -> Iterator[None]:
         yield
 
 
-def test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land() -> None:
+def test_concurrent_rows_of_another_driver_are_compared_where_they_land() -> None:
     """It has passed every check when the other one lands the batch with other rows."""
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
@@ -196,7 +194,7 @@ def test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compar
     assert there(cluster) == of(0, 1)
 
 
-def test_rows_that_name_their_topics_are_compared_in_every_topic_that_they_may_have_named() -> None:
+def test_rows_that_name_topics_are_compared_in_every_named_topic() -> None:
     cluster = topic_in_memory(2)
     cluster.controller.create_topic("other", 2)
     both: Rows = {"value": [b"1"], "topic": ["events"]}
@@ -210,7 +208,7 @@ def test_rows_that_name_their_topics_are_compared_in_every_topic_that_they_may_h
     assert [stored_values(cluster, name) for name in ("events", "other")] == [[[b"1"], []], [[], []]]
 
 
-def test_a_journal_of_other_topics_that_cannot_be_read_does_not_stop_a_query(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_foreign_journal_does_not_stop_a_query(caplog: pytest.LogCaptureFixture) -> None:
     cluster = topic_in_memory(1, 1)
     cluster.controller.create_topic("other", 1)
     (other,) = cluster.controller.snapshot().topic("other").journals
@@ -224,7 +222,7 @@ def test_a_journal_of_other_topics_that_cannot_be_read_does_not_stop_a_query(cap
         commit(another_process(cluster), [staged(cluster, {"value": [b"1"], "topic": ["other"]}, 0)], 0, topic="other")
 
 
-def test_a_topic_that_was_created_again_gets_the_batches_of_a_query_that_begins_again() -> None:
+def test_a_restarted_query_writes_to_the_recreated_topic() -> None:
     cluster = topic_in_memory(2)
     for batch in range(3):
         land(cluster, batch, [batch], [0])
@@ -267,7 +265,7 @@ def test_writes_of_one_id_into_several_topics_are_batches_of_their_own() -> None
     assert [there(cluster, name) for name in ("events", "other")] == [of(1), of(2)]
 
 
-def test_a_query_that_was_stopped_for_longer_than_its_name_is_kept_repeats_nothing() -> None:
+def test_a_query_stopped_beyond_its_names_retention_repeats_nothing() -> None:
     """The controller gives the name another id by then, and journals remember what landed for a week more."""
     cluster = topic_in_memory(2)
     for batch in range(2):
@@ -315,7 +313,7 @@ def advanced_after(cluster: Handles, copy: dict[str, bytes]) -> Handles:
     return operator
 
 
-def test_a_query_goes_on_at_once_after_the_controller_log_has_forgotten_its_producers_runs() -> None:
+def test_a_query_continues_after_the_controller_forgot_its_runs() -> None:
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     copy = controller_log(cluster)
@@ -331,7 +329,7 @@ def test_a_query_goes_on_at_once_after_the_controller_log_has_forgotten_its_prod
     assert there(another_process(cluster, 8)) == of(*range(7))
 
 
-def test_a_query_whose_run_a_restored_controller_log_gave_twice_goes_on_with_another_one() -> None:
+def test_a_query_with_a_reissued_run_continues_with_a_new_one() -> None:
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     copy = controller_log(cluster)
@@ -344,7 +342,7 @@ def test_a_query_whose_run_a_restored_controller_log_gave_twice_goes_on_with_ano
     assert there(another_process(cluster, 8)) == of(0, 1, 2)
 
 
-def test_a_query_whose_producer_a_restored_controller_log_has_never_had_repeats_nothing() -> None:
+def test_a_query_unknown_to_a_restored_controller_repeats_nothing() -> None:
     cluster = topic_in_memory(2)
     copy = controller_log(cluster)
     land(cluster, 0, [0], [0])
@@ -357,7 +355,7 @@ def test_a_query_whose_producer_a_restored_controller_log_has_never_had_repeats_
     assert there(another_process(cluster, 8)) == of(0, 1)
 
 
-def test_a_controller_log_that_is_too_short_for_what_a_journal_has_seen_is_named_as_the_reason() -> None:
+def test_a_controller_log_behind_a_journal_is_named() -> None:
     """No epoch was advanced, nothing is published, and the window alone does not show it."""
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
@@ -381,7 +379,7 @@ def test_a_batch_that_is_refused_every_time_says_why(monkeypatch: pytest.MonkeyP
         commit(another_process(cluster), [rows], 1)
 
 
-def test_other_rows_are_refused_by_the_journals_as_they_are_now_before_any_takes_a_part() -> None:
+def test_journals_refuse_other_rows_before_taking_any_part() -> None:
     """The driver read the journal that has the batch before that landed there, and offers the other journals first."""
     cluster = topic_in_memory(4, 2)
     late = another_process(cluster, 7)

@@ -147,7 +147,7 @@ def test_a_replayed_micro_batch_is_recognised_whatever_tasks_it_has_now() -> Non
     assert stored_values(cluster, "events") == joined(*(of(f"{n}.", 40, 4) for n in range(3)))
 
 
-def test_a_micro_batch_with_nothing_for_a_journal_does_not_hold_up_the_next_one() -> None:
+def test_an_empty_part_of_a_micro_batch_does_not_delay_the_next() -> None:
     cluster = topic_in_memory(4, 2)
     for batch, partition in enumerate([0, 3, 3, 0]):
         values: Rows = {"value": [b"%d" % batch], "partition": [partition]}
@@ -155,7 +155,7 @@ def test_a_micro_batch_with_nothing_for_a_journal_does_not_hold_up_the_next_one(
     assert stored_values(cluster, "events") == [[b"0", b"3"], [], [], [b"1", b"2"]]
 
 
-def test_rows_of_a_micro_batch_without_partition_and_key_all_lie_in_one_journal() -> None:
+def test_unkeyed_rows_of_a_micro_batch_share_one_journal() -> None:
     """Else a batch of which one journal has its part, and which its replay cuts otherwise, would lose and repeat rows."""
     cluster = topic_in_memory(6, 3)
     used = []
@@ -177,7 +177,7 @@ def test_what_a_batch_has_for_a_journal_lands_with_one_entry() -> None:
     assert objects_in_entries(cluster) == [sum(len(m.objects) for m in messages)]
 
 
-def test_objects_that_a_tick_has_cut_in_two_are_stamped_alike_and_land_with_one_entry() -> None:
+def test_objects_split_by_a_tick_land_in_one_entry() -> None:
     cluster = topic_in_memory(2)
     messages = []
     for t in range(3):
@@ -190,7 +190,7 @@ def test_objects_that_a_tick_has_cut_in_two_are_stamped_alike_and_land_with_one_
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_driver_that_dies_at_any_request_of_its_commit_leaves_the_batch_to_the_next_one(when: str) -> None:
+def test_the_next_driver_lands_a_dead_drivers_batch(when: str) -> None:
     expected = joined(of("0.", 12, 4), of("1.", 12, 4), of("2.", 12, 4))
     for at in itertools.count(1):
         cluster = topic_in_memory(4, 2)
@@ -235,7 +235,7 @@ def test_two_drivers_of_one_query_land_a_batch_once() -> None:
     assert stored_values(cluster, "events") == joined(*(of(f"{n}.", 100) for n in range(6)))
 
 
-def test_a_driver_that_slept_through_the_landing_of_its_batch_by_another_one_lands_none_of_it() -> None:
+def test_a_driver_that_slept_through_another_landing_lands_nothing() -> None:
     """It has more objects than the other had, so that some have sequences that nobody has used yet."""
     cluster = topic_in_memory(2)
     commit(cluster, [staged(cluster, rows("0.", 10), 0, topic="events")], 0)
@@ -265,7 +265,7 @@ def test_queries_of_one_producer_name_do_not_hide_each_others_batches() -> None:
     assert [len(v) for v in stored_values(cluster, "events")] == [20, 20]
 
 
-def test_a_query_that_another_one_of_the_same_producer_name_overtakes_lands_all_the_same() -> None:
+def test_an_overtaken_query_of_the_same_producer_still_lands() -> None:
     """Both have the next sequence; the journal answers the second one as if its objects had landed before."""
     cluster = topic_in_memory(2)
     slow, fast = another_process(cluster, 3), another_process(cluster, 4)
@@ -296,7 +296,7 @@ def test_micro_batches_cost_the_controller_no_entries() -> None:
     assert cluster.controller.snapshot().epoch == epoch
 
 
-def test_a_query_outlives_the_week_in_which_its_producers_run_may_begin_at_a_journal() -> None:
+def test_a_query_outlives_its_producer_runs_admission_week() -> None:
     cluster = topic_in_memory(4, 2)
     for batch in range(40):
         partition = 3 if batch in (20, 21) else 0  # it meets the other journal after ten days
@@ -326,7 +326,7 @@ def test_objects_that_came_too_late_are_stamped_anew_and_land(idempotent: bool) 
     assert min(o.epoch for o in state.topics[topic.revision].objects) >= state.previous_applied_epoch
 
 
-def test_a_staged_object_that_was_swept_fails_the_batch_whole_and_a_replay_lands_it() -> None:
+def test_a_swept_staged_object_fails_the_batch_until_replay() -> None:
     cluster = topic_in_memory(2)
     old = staged(cluster, rows("a", 10), 0, topic="events", objectBytes="1024")
     slide(cluster, 4)
@@ -338,7 +338,7 @@ def test_a_staged_object_that_was_swept_fails_the_batch_whole_and_a_replay_lands
     assert stored_values(cluster, "events") == of("a", 10)
 
 
-def test_what_a_failed_task_staged_is_never_read_and_never_holds_m_back() -> None:
+def test_a_failed_tasks_staged_object_never_holds_m() -> None:
     cluster = topic_in_memory(2)
     lost = staged(cluster, rows("lost", 10), 0, topic="events")
     commit(cluster, [staged(cluster, rows("a", 10), 0, topic="events")], 0)
@@ -360,7 +360,7 @@ def test_nothing_is_written_where_what_is_published_is_above_the_cluster_epoch()
     assert journal_of(cluster).catch_up().topics == {}
 
 
-def test_a_topic_that_was_deleted_meanwhile_is_reported_and_one_created_again_gets_nothing_of_it() -> None:
+def test_a_recreated_topic_gets_nothing_of_the_old_batch() -> None:
     cluster = topic_in_memory(2)
     message = staged(cluster, rows("a", 10), 0, topic="events")
     delete_topic(cluster, "events")
@@ -370,7 +370,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_reported_and_one_created_again_ge
     assert stored_values(cluster, "events") == [[], []]
 
 
-def test_a_batch_that_is_too_large_for_an_entry_is_reported_before_it_is_offered(
+def test_a_batch_too_large_for_an_entry_is_refused_before_sending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = topic_in_memory(2)

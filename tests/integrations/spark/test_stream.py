@@ -48,7 +48,7 @@ def batch(reader: StreamReader, start: Offsets, end: Offsets) -> list[Row]:
     return rows_of(table(reader, reader.partitions(stored(start), stored(end))))
 
 
-def test_a_new_query_begins_at_the_newest_record_or_at_its_starting_offsets() -> None:
+def test_a_new_query_starts_at_latest_or_its_starting_offsets() -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     with on(cluster):
@@ -64,7 +64,7 @@ def test_a_new_query_begins_at_the_newest_record_or_at_its_starting_offsets() ->
             stream_reader(topic="events", endingOffsets="latest")
 
 
-def test_micro_batches_give_each_record_once_and_a_replayed_one_the_same_again() -> None:
+def test_a_replayed_micro_batch_gives_the_same_records_once() -> None:
     cluster = topic_in_memory(3)
     with on(cluster):
         start = stream_reader(topic="events").initialOffset()
@@ -114,7 +114,7 @@ def test_planning_a_micro_batch_looks_at_each_log_once(monkeypatch: pytest.Monke
         assert len(set(looks)) < len(looks)  # a micro-batch that is planned again is looked up again
 
 
-def test_a_micro_batch_takes_a_request_for_each_log_and_task_and_two_for_each_object() -> None:
+def test_a_micro_batch_costs_requests_per_log_task_and_object() -> None:
     """The planner asks the controller's log and each journal, and each task its journal; of an object a footer, and rows."""
     cluster = topic_in_memory(4, 2)
     for n in range(4):
@@ -140,7 +140,7 @@ def test_a_micro_batch_takes_a_request_for_each_log_and_task_and_two_for_each_ob
     assert sorted(found) == rows(0, 40, 4)
 
 
-def test_a_micro_batch_that_was_not_just_planned_is_checked_against_the_logs_as_they_are() -> None:
+def test_a_stale_micro_batch_plan_is_checked_against_the_logs() -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     with on(cluster):
@@ -206,7 +206,7 @@ def expire(cluster: Handles, before: int) -> None:
 
 
 @pytest.mark.parametrize("in_l1", [False, True])
-def test_records_that_were_deleted_before_they_were_read_stop_a_query_or_are_left_out(in_l1: bool) -> None:
+def test_deleted_unread_records_stop_a_query_unless_accepted(in_l1: bool) -> None:
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     add(cluster, 10, 20)
@@ -230,7 +230,7 @@ def test_records_that_were_deleted_before_they_were_read_stop_a_query_or_are_lef
         assert sorted(rows_of(table(lenient, planned))) == rows(7, 20)
 
 
-def test_a_checkpoint_of_other_topics_or_of_a_topic_that_was_created_again_is_refused() -> None:
+def test_a_checkpoint_of_other_or_recreated_topics_is_refused() -> None:
     cluster = topic_in_memory(3)
     cluster.controller.create_topic("other", 1)
     add(cluster, 0, 10)
@@ -277,7 +277,7 @@ def follow(reader: StreamReader, start: Offsets) -> tuple[list[tuple[str, int, b
 
 
 @pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
-def test_a_topic_that_appears_or_is_added_later_is_read_from_its_first_record(by: str) -> None:
+def test_a_topic_added_later_is_read_from_its_first_record(by: str) -> None:
     cluster = topic_in_memory(1)
     put(cluster, "events", {0: [b"a"]})
     cluster.controller.create_topic("eve", 1)
@@ -301,7 +301,7 @@ def test_a_topic_that_appears_or_is_added_later_is_read_from_its_first_record(by
         assert found == ([] if by == "subscribe" else [("events3", 0, b"later")])
 
 
-def test_a_pattern_may_match_nothing_yet_and_with_available_now_only_what_was_there() -> None:
+def test_available_now_reads_only_existing_matches_of_a_pattern() -> None:
     cluster = topic_in_memory(1)
     with on(cluster):
         reader = stream_reader(subscribePattern="clicks-.*")
@@ -319,7 +319,7 @@ def test_a_pattern_may_match_nothing_yet_and_with_available_now_only_what_was_th
 
 @pytest.mark.parametrize("by", ["subscribe", "subscribePattern"])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_query_that_accepts_a_loss_goes_on_after_a_topic_was_deleted_or_created_again(by: str, again: bool) -> None:
+def test_a_loss_tolerant_query_survives_a_recreated_topic(by: str, again: bool) -> None:
     cluster = topic_in_memory(3)
     cluster.controller.create_topic("other", 1)
     add(cluster, 0, 10)
@@ -349,7 +349,7 @@ def test_a_query_that_accepts_a_loss_goes_on_after_a_topic_was_deleted_or_create
             table(strict, tasks)
 
 
-def test_a_topic_that_is_not_there_when_a_query_begins_is_an_error_even_if_a_loss_is_accepted() -> None:
+def test_a_topic_missing_at_the_start_is_always_an_error() -> None:
     with on(topic_in_memory(1)), pytest.raises(NotFoundError):
         stream_reader(subscribe="events,evnts", failOnDataLoss="false").initialOffset()
 

@@ -66,7 +66,7 @@ def alter(cluster: Handles, fields: list[dict[str, Any]]) -> None:
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": fields}))
 
 
-def test_every_column_is_there_in_the_type_of_the_schema_from_l1_and_from_l0() -> None:
+def test_every_column_has_its_schemas_type_in_l1_and_l0() -> None:
     cluster = typed()
     with on(cluster):
         schema = data_source(topic="events", columns="*").schema()
@@ -82,7 +82,7 @@ def test_every_column_is_there_in_the_type_of_the_schema_from_l1_and_from_l0() -
     assert found["value"].to_pylist() == [VALUE, VALUE, b"nonsense"]
 
 
-def test_columns_of_the_values_are_read_alone_in_a_batch_and_in_a_stream() -> None:
+def test_value_columns_are_read_alone_in_batch_and_stream() -> None:
     cluster = typed()
     with on(cluster):
         schema = data_source(topic="events", columns="tags,offset,id").schema()
@@ -96,7 +96,7 @@ def test_columns_of_the_values_are_read_alone_in_a_batch_and_in_a_stream() -> No
         assert table(stream, stream.partitions(stream.initialOffset(), end))["id"].to_pylist() == [1, 1, None]
 
 
-def test_the_schema_of_the_plan_holds_and_one_that_was_widened_before_it_is_refused() -> None:
+def test_a_plan_older_than_a_widened_schema_is_refused() -> None:
     cluster = typed()
     with on(cluster):
         schema = data_source(topic="events", columns="id,value_error").schema()
@@ -115,7 +115,7 @@ def test_the_schema_of_the_plan_holds_and_one_that_was_widened_before_it_is_refu
         assert table(reader, reader.partitions())["id"].to_pylist() == [1, 1, None, 3_000_000_000]
 
 
-def test_what_no_topic_has_is_refused_and_without_a_schema_there_are_the_records_own_columns() -> None:
+def test_without_a_schema_only_the_records_own_columns_exist() -> None:
     cluster = typed()
     cluster.controller.create_topic("plain", 1)
     with on(cluster):

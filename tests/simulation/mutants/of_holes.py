@@ -60,7 +60,7 @@ def readable_given_up() -> AbstractContextManager[Any]:
     35,
     "l0gc/streamlog/level_one/give_up.py::give_up",
     "what the store only refuses is given up as lost",
-    f"{_REFUSED}::test_what_the_store_only_refuses_is_given_up_only_if_that_is_said",
+    f"{_REFUSED}::test_a_refused_object_is_given_up_only_on_request",
     simulated=False,
 )
 def refused_given_up() -> AbstractContextManager[Any]:
@@ -77,7 +77,7 @@ def refused_given_up() -> AbstractContextManager[Any]:
     35,
     "l0gc/streamlog/journal/edits.py::fits",
     "a hole may cover records that are in L1, or leave some before it",
-    f"{_TEST}::test_a_hole_begins_right_behind_what_is_reconciled_and_ends_with_an_extent",
+    f"{_TEST}::test_a_hole_starts_after_the_lro_and_ends_with_an_extent",
     simulated=False,
 )
 def any_hole() -> AbstractContextManager[Any]:

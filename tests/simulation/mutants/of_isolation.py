@@ -32,7 +32,7 @@ _scanned = JournalGarbage.scanned
     6,
     "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
     "a topic that was deleted 1,000 epochs ago is closed in no journal any more",
-    "tests/streamlog/controller/test_state.py::test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten",
+    "tests/streamlog/controller/test_state.py::test_a_deleted_topic_must_be_closed_until_forgotten",
     "tests/streamlog/test_housekeep.py::test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed",
 )
 def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
@@ -61,7 +61,7 @@ def held_ends_journal(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_
     46,
     "l0gc/storage/objectstore.py::ask_of_one",
     "an object that the store refuses ends the run",
-    f"{_REFUSED}::test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out",
+    f"{_REFUSED}::test_healthy_partitions_are_lifted_despite_a_refused_object",
     f"{_REFUSED}::test_every_view_goes_on_and_names_the_object",
     f"{_REFUSED}::test_a_merge_leaves_the_partition_as_it_is",
     simulated=False,
@@ -120,7 +120,7 @@ def throttled_is_refused() -> AbstractContextManager[Any]:
     26,
     "l0gc/streamlog/garbage.py::JournalGarbage.scanned",
     "what could not be deleted of a topic that the controller never knew is purged",
-    f"{_GARBAGE}::test_what_a_legal_hold_keeps_of_a_topic_that_the_controller_does_not_know_is_not_purged",
+    f"{_GARBAGE}::test_an_unknown_topics_objects_under_legal_hold_are_not_purged",
     simulated=False,
 )
 def left_is_purged(self: JournalGarbage, fence: int, left: Collection[str] | None) -> None:

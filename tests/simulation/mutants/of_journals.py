@@ -60,7 +60,7 @@ def bound_follows_max(self: JournalState, revision: int, first: int, count: int)
     1,
     "l0gc/streamlog/journal/topic.py::TopicState.lowest_epochs",
     "unreconciled epochs do not hold the bound",
-    f"{_TEST_STATE}::test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_log",
+    f"{_TEST_STATE}::test_the_lowest_unreconciled_epoch_holds_the_bound",
 )
 def bound_forgets_data() -> AbstractContextManager[Any]:
     return method(TopicState, "lowest_epochs", lambda self, first, count, ceiling: np.full(count, ceiling, np.int64))
@@ -86,7 +86,7 @@ def _admitting(stale_after_all: Callable[[Admission, ObjectExtents], bool]) -> A
     2,
     "l0gc/streamlog/journal/admission.py::Admission.admit",
     "the window is not checked at the landing",
-    f"{_HANDLE}::test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile",
+    f"{_HANDLE}::test_a_fenced_object_below_a_moved_window_does_not_land",
 )
 def fence_alone() -> AbstractContextManager[Any]:
     return _admitting(lambda self, o: True)
@@ -220,7 +220,7 @@ def controller_not_asked() -> AbstractContextManager[Any]:
     20,
     "l0gc/streamlog/journal/producers.py::admit",
     "how far an input got is not looked at",
-    f"{_TEST_PRODUCERS}::test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole",
+    f"{_TEST_PRODUCERS}::test_an_input_moved_by_another_run_lands_exactly_once",
     simulated=False,
 )
 def positions_ignored(producers: Producers, batch: ProducerBatch) -> LandedSequence | None:
@@ -231,7 +231,7 @@ def positions_ignored(producers: Producers, batch: ProducerBatch) -> LandedSeque
     20,
     "l0gc/streamlog/controller/state.py::PRODUCER_EXPIRY_MS",
     "a journal forgets how far an input got before the controller forgets the producer's name",
-    f"{_TEST_PRODUCERS}::test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name",
+    f"{_TEST_PRODUCERS}::test_a_runs_early_landings_are_remembered_with_its_producer",
 )
 def inputs_forgotten() -> AbstractContextManager[Any]:
     """A journal forgets a producer and its inputs as soon as a run may not begin any more."""
@@ -264,7 +264,7 @@ def run_not_compared(producers: Producers, batch: ProducerBatch) -> LandedSequen
     22,
     "l0gc/streamlog/journal/producers.py::Overlay",
     "the objects of an entry are admitted against the state before it",
-    f"{_TEST_PRODUCERS}::test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet",
+    f"{_TEST_PRODUCERS}::test_an_entrys_batches_are_admitted_in_order_without_side_effects",
     place="l0gc/streamlog/journal/producers.py::Overlay.admit",
 )
 def state_before(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
@@ -304,7 +304,7 @@ def own_order() -> AbstractContextManager[Any]:
     29,
     "l0gc/streamlog/journal/handle.py::JournalHandle._append_until_done",
     "what an interrupted thread had offered is offered again, though it may have landed",
-    f"{_INTERRUPTED}::test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_lands_once_at_most",
+    f"{_INTERRUPTED}::test_an_interrupted_threads_group_append_lands_at_most_once",
     simulated=False,
 )
 def offered_again(self: JournalHandle, request: Any) -> None:
@@ -322,7 +322,7 @@ def offered_again(self: JournalHandle, request: Any) -> None:
     29,
     "l0gc/streamlog/journal/fence.py::EpochFence.enter",
     "a new epoch waits without a bound for those who hold the fence",
-    f"{_INTERRUPTED}::test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once",
+    f"{_INTERRUPTED}::test_an_abandoned_fence_delays_a_new_epoch_once",
     simulated=False,
     place="l0gc/streamlog/journal/fence.py::_is_given_back",
 )

@@ -47,7 +47,7 @@ _removal = DroppedRemoval.run
     24,
     "l0gc/streamlog/journal/edits.py::fits",
     "a merge lands whatever has become of the objects that it replaces",
-    f"{_STATE_L1}::test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land",
+    f"{_STATE_L1}::test_a_losing_merge_does_not_hold_up_other_partitions",
     simulated=False,
 )
 def any_merge() -> AbstractContextManager[Any]:
@@ -185,8 +185,7 @@ def format_not_raised() -> AbstractContextManager[Any]:
     "l0gc/streamlog/level_one/reconcile.py::Commit",
     "a commit deletes the objects of partitions that it takes for lost",
     f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
-    "tests/streamlog/level_one/test_commit.py"
-    "::test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted",
+    "tests/streamlog/level_one/test_commit.py::test_each_of_many_lost_partitions_is_counted",
     place="l0gc/streamlog/level_one/reconcile.py::Commit._count",
 )
 def losers_removed(

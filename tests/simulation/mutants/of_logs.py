@@ -42,7 +42,7 @@ _propose = Replica.propose
     2,
     "l0gc/storage/replica.py::Replica.propose",
     "after a conflict, or a reading of its own, the old decision is appended",
-    f"{_REPLICA}::test_a_decision_is_made_on_the_state_at_the_offset_where_it_lands",
+    f"{_REPLICA}::test_a_decision_uses_the_state_where_it_lands",
     f"{_REPLICA}::test_a_decision_that_reads_the_log_is_made_again_on_what_it_read",
 )
 def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None], *, whole: bool = True) -> int | None:
@@ -68,7 +68,7 @@ def _unbounded(log: SharedLog) -> SharedLog:
     7,
     "l0gc/storage/log.py::SharedLog.append",
     "a sleeper believes that it won",
-    f"{_LOG}::test_a_writer_that_slept_through_a_truncation_does_not_believe_that_it_won",
+    f"{_LOG}::test_a_writer_asleep_during_truncation_does_not_claim_success",
 )
 def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
     return _append(_unbounded(self), offset, payload, time_ms=time_ms, as_of_ms=as_of_ms)
@@ -129,7 +129,7 @@ def raised_for_ever() -> AbstractContextManager[Any]:
     7,
     "l0gc/storage/log.py::SharedLog.append",
     "what landed and was truncated since counts as overtaken",
-    f"{_LOG}::test_an_entry_that_landed_and_was_truncated_before_the_boundary_was_read_is_no_loser",
+    f"{_LOG}::test_a_landed_entry_truncated_before_the_boundary_read_counts",
 )
 def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
     try:
@@ -144,8 +144,8 @@ def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_m
     8,
     "l0gc/storage/log.py::SharedLog.append",
     "what is at the offset is always another's",
-    f"{_LOG}::test_an_append_that_landed_without_a_reply_is_reported_as_landed_and_not_repeated",
-    f"{_LOG}::test_an_append_that_landed_in_spite_of_a_refusal_is_reported_as_landed",
+    f"{_LOG}::test_an_unanswered_append_that_landed_is_not_repeated",
+    f"{_LOG}::test_a_refused_append_that_landed_is_reported_as_landed",
     f"{_HANDLE}::test_an_append_whose_reply_is_lost_lands_once",
 )
 def ids_not_compared() -> AbstractContextManager[Any]:
@@ -221,7 +221,7 @@ def _appending_to(kind: type[Wrapped]) -> AbstractContextManager[Any]:
     8,
     "l0gc/storage/log.py::SharedLog.append",
     "no reply is taken for success",
-    f"{_LOG}::test_an_append_that_was_lost_on_its_way_is_repeated_at_the_same_offset",
+    f"{_LOG}::test_a_lost_append_is_repeated_at_its_offset",
 )
 def ambiguous_is_landed() -> AbstractContextManager[Any]:
     return _appending_to(_Hopeful)
@@ -231,7 +231,7 @@ def ambiguous_is_landed() -> AbstractContextManager[Any]:
     8,
     "l0gc/storage/log.py::SharedLog.append",
     "a refusal whose cause cannot be looked at is another writer's doing",
-    f"{_LOG}::test_a_412_whose_owner_cannot_be_read_may_be_this_writers_own_entry",
+    f"{_LOG}::test_a_412_with_an_unreadable_owner_may_be_this_writers",
 )
 def refusal_believed() -> AbstractContextManager[Any]:
     return _appending_to(_Sure)
@@ -338,7 +338,7 @@ def grace_by_one_reply() -> AbstractContextManager[Any]:
     16,
     "l0gc/storage/replica.py::Replica.propose",
     "entries, and the records in them, have the time of the process's clock",
-    f"{_EXPIRE}::test_an_uploader_whose_clock_is_a_year_wrong_has_its_records_kept_as_long_as_others",
+    f"{_EXPIRE}::test_a_wrong_uploader_clock_does_not_change_retention",
     simulated=False,
     place="l0gc/storage/log.py::SharedLog.append",
 )

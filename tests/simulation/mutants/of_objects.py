@@ -176,7 +176,7 @@ def refused_dropped(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any
     27,
     "l0gc/streamlog/ingest/landing.py::Landing",
     "the parts that landed are sent again with the one that was refused",
-    f"{_SEVERAL}::test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused",
+    f"{_SEVERAL}::test_landed_parts_are_not_resent_with_refused_ones",
     simulated=False,
     place="l0gc/streamlog/ingest/landing.py::Landing._offer",
 )
@@ -205,7 +205,7 @@ def known_by_name(sources: Sequence[Any], spread: str | None, *more: Any) -> lis
     20,
     "l0gc/streamlog/ingest/uploader.py::open_upload",
     "an input that landed in one topic of a journal is skipped in another",
-    f"{_RESUME}::test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input",
+    f"{_RESUME}::test_a_file_in_another_or_recreated_topic_is_new_input",
     place="l0gc/streamlog/ingest/inputs.py::open_inputs",
 )
 def known_in_any_topic(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
@@ -216,7 +216,7 @@ def known_in_any_topic(sources: Sequence[Any], spread: str | None, *more: Any) -
     20,
     "l0gc/streamlog/ingest/inputs.py::Input.blocks",
     "what was added to a file since it was hashed is sent, too",
-    f"{_RESUME}::test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload",
+    f"{_RESUME}::test_bytes_appended_during_an_upload_wait_for_the_next",
 )
 def more_read_than_hashed() -> AbstractContextManager[Any]:
     original = Input.blocks

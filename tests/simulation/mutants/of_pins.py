@@ -48,7 +48,7 @@ def pin_unseen() -> AbstractContextManager[Any]:
     36,
     "l0gc/streamlog/epoch_source.py::pins_of",
     "M does not depend on pins",
-    f"{_TEST}::test_m_stays_where_the_pin_found_it_and_moves_once_it_has_ended",
+    f"{_TEST}::test_m_stays_at_the_pin_until_it_ends",
 )
 def pin_ignored() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.epoch_source", "pins_of", lambda state, published: PinnedUnits(state.epoch))
@@ -83,7 +83,7 @@ def pinned_purged() -> AbstractContextManager[Any]:
     36,
     "l0gc/streamlog/controller/state.py::ControllerState.pinned_from",
     "a vacuum takes a pin of one topic for that of another one",
-    f"{_TEST}::test_a_pin_of_a_topic_keeps_what_that_topic_drops_and_nothing_of_others",
+    f"{_TEST}::test_a_topics_pin_keeps_only_that_topics_dropped_objects",
     simulated=False,
 )
 def pin_of_another_topic() -> AbstractContextManager[Any]:
@@ -97,7 +97,7 @@ def pin_of_another_topic() -> AbstractContextManager[Any]:
     36,
     "l0gc/streamlog/journal/summary.py::tasks_of",
     "the M that a pin of one topic holds follows from the others' partitions",
-    f"{_TEST}::test_a_pin_of_a_topic_holds_m_where_that_topic_needs_it_whatever_others_need",
+    f"{_TEST}::test_a_topics_pin_holds_m_only_for_that_topic",
     simulated=False,
 )
 def pin_of_the_others() -> AbstractContextManager[Any]:
@@ -116,7 +116,7 @@ def pin_of_the_others() -> AbstractContextManager[Any]:
     36,
     "l0gc/streamlog/pins.py::reach",
     "a pin takes effect while what is dropped may still count with an older epoch",
-    f"{_TEST}::test_what_a_writer_drops_by_an_old_epoch_counts_from_the_pin_on",
+    f"{_TEST}::test_objects_dropped_at_an_old_epoch_count_from_the_pin",
     simulated=False,
 )
 def pin_without_windows() -> AbstractContextManager[Any]:
@@ -127,7 +127,7 @@ def pin_without_windows() -> AbstractContextManager[Any]:
     36,
     "l0gc/storage/replica.py::Replica.truncate",
     "logs are truncated whatever a replay as of a pin needs",
-    f"{_TEST}::test_a_replay_as_of_a_pin_stays_possible_and_logs_are_truncated_again_when_it_has_ended",
+    f"{_TEST}::test_logs_stay_replayable_until_the_pin_ends",
 )
 def pinned_truncated() -> AbstractContextManager[Any]:
     return method(Replica, "truncate", lambda self, pinned_at=tuple: _truncate(self))
@@ -164,7 +164,7 @@ def pin_ended_early() -> AbstractContextManager[Any]:
     36,
     "l0gc/streamlog/controller/entries.py::RenewPin.check",
     "a renewal is taken for a pin that has ended, or for another one of its name",
-    f"{_TEST}::test_a_pin_that_has_ended_is_not_renewed_and_neither_is_another_of_its_name",
+    f"{_TEST}::test_an_ended_pin_and_its_namesake_are_not_renewed",
     simulated=False,
 )
 def renewed_by_name(self: RenewPin, state: ControllerState) -> None:

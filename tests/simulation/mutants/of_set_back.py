@@ -49,7 +49,7 @@ _compute_not_due = l0gc.collect.gc_steps.compute_not_due
     38,
     "l0gc/watermark/publication.py::check_set_back",
     "where a journal's log ended before is not looked at",
-    f"{_TEST}::test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well",
+    f"{_TEST}::test_set_back_journals_stop_everything_until_restored",
     f"{_TEST}::test_a_journal_whose_log_is_gone_is_refused",
     simulated=False,
 )
@@ -124,7 +124,7 @@ def numbers_given_twice(cluster: ClusterHandle, wanted: tuple[int, int]) -> tupl
     38,
     "l0gc/watermark/publication.py::check_set_back",
     "a journal may need what M has released",
-    f"{_TEST}::test_what_is_published_without_ends_is_held_against_what_a_journal_may_need",
+    f"{_TEST}::test_publications_without_ends_are_compared_with_the_journals_needs",
     simulated=False,
 )
 def needs_not_compared(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
@@ -174,8 +174,7 @@ def lower_is_not_due(published: PublishedWatermark | None, *rest: Any, lowest: i
     "nobody looks whether a journal was set back, and gc does not compute M",
     f"{_TEST}::test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan",
     f"{_TEST}::test_a_sweep_by_itself_deletes_nothing_that_was_restored_with_its_journal",
-    "tests/cli/test_refused.py::"
-    "test_one_gc_on_journals_of_an_older_copy_deletes_nothing_and_all_is_there_when_the_newest_are_back",
+    "tests/cli/test_refused.py::test_gc_on_older_journals_deletes_nothing",
     set_back=True,
 )
 def set_back_unseen() -> AbstractContextManager[Any]:
@@ -225,7 +224,7 @@ def acceptances_forgotten(self: JournalHandle, epoch: int, times: int) -> bool:
     38,
     "l0gc/streamlog/level_one/plan.py::still_unreconciled",
     "what a journal still needs of an object is known by its partitions, whatever their offsets",
-    f"{_TEST_PLAN}::test_what_could_not_be_read_is_still_needed_only_at_the_offsets_that_it_had",
+    f"{_TEST_PLAN}::test_unreadable_extents_are_needed_only_at_their_offsets",
     simulated=False,
 )
 def needed_at_any_offset(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
@@ -240,7 +239,7 @@ def needed_at_any_offset(topic: TopicState, read: ObjectRead) -> ObjectRead | No
     38,
     "l0gc/streamlog/level_one/give_up.py::give_up",
     "records are given up whatever was set back",
-    f"{_TEST}::test_nothing_is_done_on_half_a_memory_and_with_the_newest_put_back_all_is_well",
+    f"{_TEST}::test_set_back_journals_stop_everything_until_restored",
     simulated=False,
 )
 def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
@@ -251,7 +250,7 @@ def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
     38,
     "l0gc/streamlog/level_one/plan.py::judged",
     "a journal that could not be read when it was to be judged takes part later",
-    f"{_TEST}::test_what_nobody_could_judge_is_left_out_though_it_can_be_read_later",
+    f"{_TEST}::test_an_unjudged_journal_is_left_out_though_readable_later",
     simulated=False,
 )
 def unread_goes_on() -> AbstractContextManager[Any]:

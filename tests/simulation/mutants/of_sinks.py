@@ -30,10 +30,10 @@ _LANDED = "l0gc.integrations.spark.sink"
     30,
     "l0gc/integrations/spark/sink.py::landed_rows",
     "a batch whose number has landed is skipped, whatever its rows",
-    f"{_REPEATED}::test_a_batch_that_comes_again_with_more_rows_is_an_error_that_names_both_and_lands_nothing",
-    f"{_REPEATED}::test_other_rows_under_a_number_that_has_landed_are_never_skipped_and_never_landed",
-    f"{_REPEATED}::test_a_batch_that_is_older_than_the_newest_is_an_error_that_names_both",
-    f"{_REPEATED}::test_rows_that_another_driver_of_the_query_lands_at_the_same_time_are_compared_where_they_land",
+    f"{_REPEATED}::test_a_repeated_batch_with_more_rows_lands_nothing",
+    f"{_REPEATED}::test_other_rows_under_a_landed_number_are_refused",
+    f"{_REPEATED}::test_a_batch_older_than_the_newest_is_refused",
+    f"{_REPEATED}::test_concurrent_rows_of_another_driver_are_compared_where_they_land",
 )
 def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
     return rows if progress is not None and progress.landed >> PLACES > batch.number else None
@@ -43,8 +43,8 @@ def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: Inp
     30,
     "l0gc/integrations/spark/sink.py::BatchRows.of",
     "a batch of which a part has landed is completed by its rows, wherever they are now",
-    f"{_REPEATED}::test_a_batch_of_which_a_part_has_landed_is_not_completed_by_rows_in_other_journals",
-    f"{_REPEATED}::test_rows_that_another_driver_lands_in_other_journals_at_the_same_time_are_an_error",
+    f"{_REPEATED}::test_a_partly_landed_batch_is_not_completed_in_other_journals",
+    f"{_REPEATED}::test_another_drivers_rows_in_other_journals_are_an_error",
     simulated=False,
 )
 def places_ignored(objects: Sequence[WrittenObject]) -> BatchRows:
@@ -55,7 +55,7 @@ def places_ignored(objects: Sequence[WrittenObject]) -> BatchRows:
     30,
     "l0gc/integrations/spark/sink.py::refuse_other_rows",
     "only the journals in which a batch's rows land compare them",
-    f"{_REPEATED}::test_other_rows_that_all_go_to_other_journals_are_an_error_as_well",
+    f"{_REPEATED}::test_other_rows_for_other_journals_are_refused",
     simulated=False,
 )
 def other_journals_not_asked() -> AbstractContextManager[Any]:
@@ -66,8 +66,8 @@ def other_journals_not_asked() -> AbstractContextManager[Any]:
     33,
     "l0gc/streamlog/ingest/sender.py::Sender._renew",
     "a sender goes on as the run that it began with",
-    f"{_SENDER}::test_a_sender_that_is_up_for_weeks_is_fenced_by_the_next_one",
-    f"{_SENDER}::test_a_sender_that_sent_nothing_for_weeks_goes_on_only_if_no_other_one_followed",
+    f"{_SENDER}::test_the_next_sender_fences_a_weeks_old_one",
+    f"{_SENDER}::test_an_idle_sender_resumes_only_without_a_successor",
     f"{_SENDER}::test_a_journal_that_got_nothing_for_a_week_takes_its_first_record",
     simulated=False,
 )
@@ -79,8 +79,8 @@ def run_not_renewed(sender: Sender) -> None:
     33,
     "l0gc/integrations/kafka.py::topic_id",
     "a topic of Kafka that was made again is taken for the one before",
-    f"{_KAFKA}::test_a_topic_of_kafka_that_was_made_again_is_copied_only_if_that_is_said",
-    f"{_KAFKA}::test_a_topic_of_kafka_that_is_made_again_while_it_is_read_ends_the_bridge",
+    f"{_KAFKA}::test_a_recreated_kafka_topic_is_copied_only_on_request",
+    f"{_KAFKA}::test_a_kafka_topic_recreated_during_a_read_ends_the_bridge",
     simulated=False,
 )
 def made_again_unseen(admin: object, source: str) -> str:
@@ -104,7 +104,7 @@ def position_skipped() -> AbstractContextManager[Any]:
     30,
     "l0gc/integrations/spark/sink.py::refuse_other_rows",
     "journals compare a batch's rows as the driver saw them last",
-    f"{_REPEATED}::test_other_rows_are_refused_by_the_journals_as_they_are_now_before_any_takes_a_part",
+    f"{_REPEATED}::test_journals_refuse_other_rows_before_taking_any_part",
     simulated=False,
 )
 def compared_as_seen_before(*args: Any) -> Any:

@@ -25,7 +25,7 @@ _unnamed = commit.unnamed
     32,
     "l0gc/integrations/iceberg/catalog.py::check_place",
     "a table is synced wherever its catalog says that it lies",
-    f"{_TEST}::test_a_table_that_was_pointed_at_another_tables_metadata_is_refused_and_that_stays",
+    f"{_TEST}::test_a_table_pointing_at_foreign_metadata_stays_refused",
     simulated=False,
 )
 def anywhere(table: Any, wanted: Any) -> None:
@@ -36,7 +36,7 @@ def anywhere(table: Any, wanted: Any) -> None:
     32,
     "l0gc/integrations/iceberg/plan.py::unused_pins",
     "a sync ends the pins of syncs that run",
-    f"{_ENDS}::test_a_pin_of_a_sync_that_runs_is_not_ended_by_one_that_keeps_snapshots_for_another_time",
+    f"{_ENDS}::test_a_sync_does_not_end_another_syncs_pin",
     simulated=False,
 )
 def running_pins_ended(pins: Any, loaded: Any, kept: Any, now_ms: int) -> list[str]:
@@ -60,7 +60,7 @@ def named_once(table: Any, age_ms: int | None = None) -> Iterator[str]:
     37,
     "l0gc/integrations/iceberg/plan.py::unused_pins",
     "a sync deletes pins that kept snapshots name",
-    f"{_TEST}::test_vacuum_leaves_what_a_kept_snapshot_names_and_takes_it_once_that_has_ended",
+    f"{_TEST}::test_vacuum_keeps_objects_of_kept_snapshots",
     simulated=False,
 )
 def table_pins_deleted() -> AbstractContextManager[Any]:
@@ -104,7 +104,7 @@ def table_ahead() -> AbstractContextManager[Any]:
     37,
     "l0gc/integrations/iceberg/plan.py::check_owner",
     "a table of another cluster, or of an earlier topic, is synced",
-    f"{_TEST}::test_the_table_of_another_program_another_cluster_or_an_earlier_topic_is_refused",
+    f"{_TEST}::test_a_table_of_another_owner_or_earlier_topic_is_refused",
     simulated=False,
 )
 def anyones_table() -> AbstractContextManager[Any]:
@@ -115,7 +115,7 @@ def anyones_table() -> AbstractContextManager[Any]:
     37,
     "l0gc/integrations/iceberg/plan.py::is_fresh",
     "a sync relies on a pin that ends before its snapshots do",
-    f"{_TEST}::test_a_pin_is_fresh_only_if_it_lives_as_long_as_a_new_one",
+    f"{_TEST}::test_only_a_pin_with_a_full_lifetime_is_fresh",
     simulated=False,
 )
 def short_pin_used(note: Any, pins: Any, now_ms: int, keep_ms: int) -> bool:

@@ -91,7 +91,7 @@ def epoch_read_apart(self: Controller) -> ControllerState:
     6,
     "l0gc/streamlog/journal/summary.py::unreadable",
     "a journal that cannot be read does not count",
-    f"{_TEST_SOURCE}::test_a_journal_that_cannot_be_read_holds_m_below_its_oldest_topic_and_is_named",
+    f"{_TEST_SOURCE}::test_an_unreadable_journal_holds_m_below_its_oldest_topic",
 )
 def unreadable_left_out(task: JournalTask, error: L0gcError) -> UnitSummary:
     return UnitSummary(unit=f"journal {task.journal}", gc_epochs={}, lowest=[], error=str(error))
@@ -175,7 +175,7 @@ def epochs_not_compared() -> AbstractContextManager[Any]:
     "l0gc/watermark/publication.py::refuse_if_behind",
     "what is published above the epoch stops nobody",
     "tests/collect/test_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
-    f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+    f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
 def behind_is_fine(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
     identity = cluster.identity()
@@ -186,7 +186,7 @@ def behind_is_fine(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWa
     10,
     "l0gc/watermark/publication.py::check_published",
     "M alone is compared with the epoch, not the published epoch",
-    f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+    f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
 def published_epoch_ignored(cluster_epoch: int, published: PublishedWatermark | None, *rest: str) -> None:
     if published is not None:
@@ -197,7 +197,7 @@ def published_epoch_ignored(cluster_epoch: int, published: PublishedWatermark | 
     10,
     "l0gc/streamlog/controller/handle.py::Controller._propose",
     "nobody looks at what is published before an entry is appended",
-    f"{_TEST_PUBLICATION}::test_a_restored_controller_gives_nothing_out_and_its_log_stays_as_it_was",
+    f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
 def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
     return _propose(self, decide, initialised=initialised, guarded=False)
@@ -207,7 +207,7 @@ def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True
     10,
     "l0gc/watermark/publication.py::refuse_if_set_back",
     "a topic may get a revision that a journal has seen",
-    "tests/streamlog/test_topics.py::test_no_revision_is_given_twice_of_a_topic_with_records_though_nothing_is_published",
+    "tests/streamlog/test_topics.py::test_no_revision_of_a_topic_with_records_is_reissued",
     simulated=False,
 )
 def revisions_given_twice(
@@ -231,8 +231,8 @@ def unknown_topics() -> AbstractContextManager[Any]:
     10,
     "l0gc/streamlog/garbage_look.py::JournalLook",
     "what lies in the folder of a topic that nobody knows is an orphan",
-    f"{_TEST_GARBAGE}::test_the_folder_of_a_topic_that_nobody_knows_is_left_and_named_and_the_rest_is_done",
-    f"{_TEST_GARBAGE}::test_a_topic_that_was_lost_with_its_controller_and_its_journal_keeps_all_its_l1",
+    f"{_TEST_GARBAGE}::test_an_unknown_topics_folder_is_named_and_left",
+    f"{_TEST_GARBAGE}::test_a_topic_lost_with_controller_and_journal_keeps_its_l1",
     simulated=False,
 )
 def unknown_folders_go() -> AbstractContextManager[Any]:
@@ -309,8 +309,8 @@ def tick_by_local_clock(self: Controller) -> int:
     46,
     "l0gc/streamlog/housekeep.py::housekeep",
     "what fails at one log ends the whole run",
-    f"{_TEST_HOUSEKEEP}::test_what_the_store_refuses_at_one_journal_is_named_and_the_rest_is_done",
-    f"{_TEST_HOUSEKEEP}::test_a_deleted_topic_that_cannot_be_closed_keeps_nothing_else_from_being_done",
+    f"{_TEST_HOUSEKEEP}::test_a_refused_journal_is_named_and_housekeeping_continues",
+    f"{_TEST_HOUSEKEEP}::test_an_unclosable_topic_does_not_stop_housekeeping",
 )
 def one_log_ends_all() -> AbstractContextManager[Any]:
     return mock.patch.object(l0gc.streamlog.housekeep, "_OF_ONE_LOG", ())

@@ -103,7 +103,7 @@ def test_a_producer_that_starts_anew_fences_the_instance_before() -> None:
         decide(state_of(FOUNDED, P0, entry), (7, 0, "run-0"))
 
 
-def test_a_producer_that_bumps_its_own_epoch_may_repeat_that_after_a_lost_reply() -> None:
+def test_a_self_bumping_producer_may_repeat_a_lost_request() -> None:
     bump = decide(state_of(FOUNDED, P0), (7, 0, "run-0"))
     assert bump == InitProducer("p", 7, 1, 0, "run-1")
     bumped = state_of(FOUNDED, P0, bump)
@@ -115,7 +115,7 @@ def test_a_producer_that_bumps_its_own_epoch_may_repeat_that_after_a_lost_reply(
         decide(state_of(FOUNDED, P0, bump, again), (7, 0, "run-0"))
 
 
-def test_a_new_instance_goes_above_what_a_journal_has_seen_and_never_above_the_cluster_epoch() -> None:
+def test_a_new_instance_exceeds_journals_but_not_the_cluster_epoch() -> None:
     """A log that was restored has forgotten the runs of epochs 1 to 3, and has advanced since."""
     state = state_of(FOUNDED, P0, Tick(), Tick())
     entry = decide_init_producer(state, "p", None, new_id=7, new_run="new", above=3)

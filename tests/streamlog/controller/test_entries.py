@@ -144,9 +144,7 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
 
 
 @pytest.mark.parametrize(("entry", "sentence"), REFUSED)
-def test_an_entry_is_refused_to_a_writer_and_damage_to_a_reader_by_one_sentence(
-    entry: ControllerEntry, sentence: str
-) -> None:
+def test_writers_and_readers_refuse_an_entry_with_one_sentence(entry: ControllerEntry, sentence: str) -> None:
     state = state_of(*BEFORE)
     before = MACHINE.encode(state)
     with pytest.raises(L0gcError, match=sentence) as refused:

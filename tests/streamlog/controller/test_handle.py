@@ -91,7 +91,7 @@ def test_bootstrap_founds_a_cluster_once() -> None:
         cluster.controller.bootstrap(journals=17)
 
 
-def test_a_cluster_with_its_own_key_template_can_be_initialised_again_without_naming_it() -> None:
+def test_init_again_keeps_the_clusters_key_template() -> None:
     cluster = memory_cluster(bootstrap=False)
     template = "data/{shard:02}/{epoch:018}/{uuid}"
     assert cluster.controller.bootstrap(shards=8, key_template=template)
@@ -173,7 +173,7 @@ def test_a_topic_is_created_deleted_and_created_again_as_another() -> None:
     assert another(cluster).controller.snapshot().topics == {"t": again}
 
 
-def test_a_topic_that_another_deletes_and_creates_again_meanwhile_is_not_the_one_that_goes() -> None:
+def test_deletion_does_not_reach_a_concurrently_recreated_topic() -> None:
     a, b = two()
     a.controller.create_topic("t", 1)
 
@@ -261,7 +261,7 @@ def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
 
 
 @pytest.mark.parametrize("interval_s", [60, 600, 86_400])
-def test_a_job_that_runs_once_an_interval_ticks_each_time_though_it_is_a_second_early_or_late(interval_s: int) -> None:
+def test_a_job_once_per_interval_ticks_each_time(interval_s: int) -> None:
     store = MemoryStore()
     cluster = Handles(store, Runtime(FakeClock(0), random.Random(0)), epoch_interval_s=interval_s)
     cluster.controller.bootstrap(shards=4)
@@ -348,7 +348,7 @@ def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_process_that_dies_at_any_store_call_of_an_init_is_fenced_by_the_next(when: str) -> None:
+def test_the_next_init_fences_a_process_that_died(when: str) -> None:
     """It knows neither id nor epoch when it is started again, so it bumps again, whether or not its bump had landed."""
     at = 0
     while True:
@@ -386,7 +386,7 @@ def test_two_that_begin_at_once_get_two_epochs() -> None:
     assert (mine.producer_id, mine.epoch) == (got[0].producer_id, 1)
 
 
-def test_of_two_that_bump_the_same_epoch_at_once_one_is_fenced_or_both_are_one() -> None:
+def test_concurrent_bumps_of_an_epoch_fence_or_coincide() -> None:
     """A retry of one instance, and an instance that begins: the retry finds out that it was overtaken."""
     a, b = two()
     p = a.controller.init_producer("p")
@@ -412,7 +412,7 @@ def test_producers_outlive_a_truncation_of_the_controllers_log() -> None:
     assert not b.controller.producer_is_current(p.producer_id, 0, p.run)
 
 
-def test_an_instance_has_an_id_an_epoch_and_a_run_or_none_of_them() -> None:
+def test_an_instance_has_id_epoch_and_run_or_none() -> None:
     cluster = memory_cluster()
     p = cluster.controller.init_producer("p")
     for some in [(p.producer_id, None, None), (None, p.epoch, p.run), (p.producer_id, p.epoch, None)]:
@@ -430,7 +430,7 @@ def restored(cluster: Handles, entries: int, seed: int) -> Handles:
     return another(Handles(store, Runtime(store.clock, random.Random(0))), seed)
 
 
-def test_a_log_that_was_restored_gives_neither_an_id_nor_a_run_nor_a_topic_twice() -> None:
+def test_a_restored_log_reissues_no_id_run_or_topic() -> None:
     a = memory_cluster()
     p, q = a.controller.init_producer("p"), a.controller.init_producer("q")
     bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
@@ -514,7 +514,7 @@ def test_an_operator_advances_above_an_epoch_and_no_further() -> None:
     assert cluster.controller.epoch() == 8
 
 
-def test_a_far_jump_is_one_entry_and_each_later_entry_begins_the_next_epoch() -> None:
+def test_a_far_epoch_jump_is_one_entry() -> None:
     cluster = memory_cluster()
     controller = cluster.controller
     old, _ = controller.create_topic("old", 1)
@@ -538,7 +538,7 @@ def test_a_far_jump_is_one_entry_and_each_later_entry_begins_the_next_epoch() ->
     assert began == store_of(cluster).clock.ms
 
 
-def test_an_epoch_that_is_not_far_enough_is_refused_before_anything_is_written() -> None:
+def test_an_insufficient_epoch_is_refused_before_writing() -> None:
     cluster = memory_cluster()
     publish_m(cluster, 4, 20)
     before = dict(store_of(cluster).objects)

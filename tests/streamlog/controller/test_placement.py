@@ -29,7 +29,7 @@ def held(state: ControllerState) -> Counter[int]:
 
 
 @given(PLANS)
-def test_a_topic_goes_into_the_journals_with_the_fewest_partitions_the_lowest_numbers_first(
+def test_a_topic_goes_to_the_emptiest_lowest_numbered_journals(
     plan: list[tuple[int, int] | int],
 ) -> None:
     states = [state_of(Bootstrap("c", 4, journals=5)) for _ in range(2)]

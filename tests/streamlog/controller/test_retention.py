@@ -29,7 +29,7 @@ from tests.support.memory_store import memory_cluster
 MINUTE = 60_000
 
 
-def test_a_topic_has_its_own_settings_and_the_clusters_where_it_has_none() -> None:
+def test_a_topics_settings_override_the_clusters() -> None:
     state = state_of(FOUNDED, created("a"), CreateTopic("b", 1, 1, "id-b", 5, None), AlterDefaults(7, 9))
     assert state.retention(state.topic("a")) == Retention(7, 9)
     assert state.retention(state.topic("b")) == Retention(5, 9)
@@ -63,7 +63,7 @@ def test_what_is_not_given_stays_and_none_goes_back_to_the_default() -> None:
         controller.alter_topic("b", RetentionSettings(ms=1))
 
 
-def test_a_topic_that_was_altered_meanwhile_is_still_the_one_that_is_deleted() -> None:
+def test_a_topic_altered_meanwhile_is_still_deleted() -> None:
     controller = memory_cluster().controller
     controller.create_topic("a", 1)
     controller.alter_topic("a", RetentionSettings(ms=1))
@@ -84,7 +84,7 @@ def test_a_topic_of_which_nothing_is_left_is_forgotten_once() -> None:
 # -- when epochs began ----------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_epoch_that_is_so_old_is_known_to_a_quarter_of_an_hour() -> None:
+def test_epoch_ages_are_known_to_a_quarter_hour() -> None:
     ticks = [(n * 5 * MINUTE, Tick()) for n in range(1, 20)]
     state = state_of((0, FOUNDED), *ticks)
     assert [e.epoch for e in state.epoch_times] == [0, 3, 6, 9, 12, 15, 18]
@@ -93,7 +93,7 @@ def test_the_newest_epoch_that_is_so_old_is_known_to_a_quarter_of_an_hour() -> N
 
 
 @given(st.lists(st.integers(0, 6 * 3_600_000), max_size=300))
-def test_the_times_stay_few_and_say_of_no_epoch_that_it_is_older_than_it_is(gaps: list[int]) -> None:
+def test_epoch_times_stay_few_and_never_exaggerate_age(gaps: list[int]) -> None:
     times = list(itertools.accumulate(gaps, initial=0))
     state = state_of((0, FOUNDED), *((t, Tick()) for t in times[1:]))
     kept = state.epoch_times

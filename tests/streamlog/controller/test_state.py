@@ -55,7 +55,7 @@ def test_a_topic_that_is_created_again_is_another_one() -> None:
     assert [d.topic.revision for d in state.deleted] == [1]
 
 
-def test_a_deleted_topic_is_to_be_closed_in_its_journals_until_it_is_forgotten() -> None:
+def test_a_deleted_topic_must_be_closed_until_forgotten() -> None:
     """Hazard 6."""
     entries: list[ControllerEntry] = [FOUNDED, created("s", 1), created("t", 2, 2), DeleteTopic("t", 2)]
     entries += [DeleteTopic("s", 1), *[Tick()] * 2000]
@@ -160,7 +160,7 @@ def test_a_copy_does_not_change_with_the_state() -> None:
 # -- producers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bump_keeps_what_it_came_from_where_an_instance_did_it_to_itself() -> None:
+def test_a_self_bump_remembers_its_previous_epoch() -> None:
     assert state_of(FOUNDED, P0).producers == {"p": Producer(7, 0, -1, 0, "run-0")}
     assert state_of(FOUNDED, P0, bump(1, 0)).producers["p"] == Producer(7, 1, 0, 0, "run-1", "run-0")
     assert state_of(FOUNDED, P0, bump(1)).producers["p"] == Producer(7, 1, -1, 0, "run-1", "")
@@ -184,13 +184,13 @@ def test_a_log_whose_time_goes_back_expires_nothing_early_and_in_order() -> None
     assert [p.time_ms for p in state.producers.values()] == [NAME_EXPIRY_MS, NAME_EXPIRY_MS]
 
 
-def test_what_a_journal_knows_of_an_input_outlives_the_name_by_as_long_as_a_run_may_take() -> None:
+def test_a_journal_remembers_inputs_for_a_runs_maximum_duration() -> None:
     """A run that takes as long as it may can be repeated for as long again, and finds its id and its position."""
     assert NAME_EXPIRY_MS >= 2 * RUN_LIMIT_MS
     assert PRODUCER_EXPIRY_MS >= NAME_EXPIRY_MS + RUN_LIMIT_MS
 
 
-def test_only_the_newest_run_may_begin_and_only_while_no_journal_can_have_forgotten_it() -> None:
+def test_only_the_newest_unforgotten_run_may_begin() -> None:
     """Hazard 17: what it landed may have been forgotten with it."""
     state = state_of(FOUNDED, P0, (100, bump(1)), (100, bump(0, name="q", producer_id=8)))
     last_ms = 100 + RUN_LIMIT_MS - 1
@@ -202,7 +202,7 @@ def test_only_the_newest_run_may_begin_and_only_while_no_journal_can_have_forgot
         assert not state.may_begin(producer_id, epoch, f"run-{epoch}", 100)
 
 
-def test_a_run_of_a_log_that_is_gone_may_not_begin_although_its_epoch_was_given_again() -> None:
+def test_a_reissued_epoch_does_not_admit_a_lost_logs_run() -> None:
     state = state_of(FOUNDED, P0, bump(1))
     assert not state.may_begin(7, 1, "run-of-the-log-that-is-gone", 0)
 

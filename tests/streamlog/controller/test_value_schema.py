@@ -87,7 +87,7 @@ JSON_SCHEMA = {
 }
 
 
-def test_a_schema_is_read_from_the_json_of_arrow_of_iceberg_and_of_json_schema() -> None:
+def test_arrow_iceberg_and_json_schemas_are_accepted() -> None:
     assert shown(columns_of(ARROW)) == [
         *(
             ("i", "int"),
@@ -142,7 +142,7 @@ def test_what_no_columns_can_be_made_of_is_refused_with_a_sentence(given: Any, w
         evolved(None, columns_of(given))
 
 
-def test_a_field_that_is_called_like_a_column_of_l1_gets_another_name() -> None:
+def test_a_field_named_like_an_l1_column_is_renamed() -> None:
     from l0gc.streamlog.level_one.parquet import L1_FILE
 
     assert {*L1_FILE.names, VALUE_ERROR} <= OWN_COLUMNS
@@ -199,7 +199,7 @@ SCHEMAS = several(KINDS)
 
 
 @given(SCHEMAS, SCHEMAS)
-def test_a_schema_reads_back_from_its_json_and_keeps_its_ids_when_it_grows(one: Any, two: Any) -> None:
+def test_a_grown_schema_round_trips_with_its_ids(one: Any, two: Any) -> None:
     try:
         first = evolved(None, columns_of(one))
     except UsageError:

@@ -91,7 +91,7 @@ def test_every_record_comes_out_as_it_went_in(
     assert at == len(packed.body)
 
 
-def test_many_small_extents_share_a_block_and_a_large_one_has_its_own() -> None:
+def test_small_extents_share_a_block_and_large_ones_do_not() -> None:
     small = [chunk(p, [b"x" * 1000] * 2) for p in range(500)]
     large = chunk(500, [b"y" * 1000] * 500)
     more = [chunk(501 + p, [b"z" * 1000]) for p in range(10)]
@@ -130,7 +130,7 @@ def claimed(body: bytes) -> Block:
     return Block(0, len(body), crc32c(body), 1 << 20, NOW_MS)
 
 
-def test_what_has_the_right_checksum_and_is_no_block_is_reported_by_name() -> None:
+def test_a_checksummed_object_without_blocks_is_named() -> None:
     body, _ = one_block(b"one" * 50, b"two" * 50)
     for wrong in [b"no Arrow at all", *(body[:n] for n in range(1, len(body) - 8, 7))]:
         with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes "):
@@ -165,7 +165,7 @@ def test_a_block_without_records_or_without_a_value_is_corrupt(numbers: list[int
         decode_block(body, KEY, claimed(body))
 
 
-def test_a_block_that_unpacks_to_more_than_the_log_says_is_refused_before_it_is_unpacked() -> None:
+def test_an_overlong_block_is_refused_before_unpacking() -> None:
     body, block = one_block(bytes(8 << 20))
     assert len(body) < 10_000
     assert decode_block(body, KEY, block).column("value").to_pylist() == [bytes(8 << 20)]
@@ -189,7 +189,7 @@ def test_a_block_whose_sizes_are_not_those_of_its_records_is_corrupt() -> None:
 # -- fetching ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_is_shorter_than_the_log_says_is_corrupt_and_a_failing_store_is_not() -> None:
+def test_a_short_object_is_corrupt_and_a_failing_store_is_not() -> None:
     store = MemoryStore()
     store.put(KEY, bytes(100))
     store.fault = failing(StoreError("no such range"), "get")

@@ -76,7 +76,7 @@ def test_packed_lines_come_through_a_pipe(tmp_path: Path, kind: str) -> None:
             assert content(f"/dev/fd/{cat.stdout.fileno()}", spread) == LINES
 
 
-def test_an_input_is_the_same_packed_or_not_with_a_mark_or_without(tmp_path: Path) -> None:
+def test_packing_and_byte_order_marks_do_not_change_an_input(tmp_path: Path) -> None:
     forms = {"plain": LINES, "mark": BOM + LINES, "gzip": gzip.compress(LINES, 1), "best": gzip.compress(LINES, 9)}
     forms["zstd"] = zstd(LINES)
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def test_an_input_is_the_same_packed_or_not_with_a_mark_or_without(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b + b"rubbish"], ids=["cut", "rubbish after"])
-def test_a_packed_input_that_is_damaged_is_named_and_with_a_producer_nothing_is_sent(
+def test_a_damaged_packed_input_sends_nothing_under_a_producer(
     tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
 ) -> None:
     path = write(tmp_path / "in.gz", damage(PACKED[kind](LINES)))

@@ -133,9 +133,7 @@ def test_what_is_packed_while_the_log_is_slow_goes_into_one_entry(tmp_path: Path
 
 
 @pytest.mark.parametrize("with_producer", [False, True])
-def test_a_stale_batch_in_the_middle_of_a_group_lands_after_those_before_it(
-    tmp_path: Path, with_producer: bool
-) -> None:
+def test_a_stale_batch_in_a_group_lands_after_earlier_ones(tmp_path: Path, with_producer: bool) -> None:
     """Six batches wait, four at an epoch and two at the next; the window passes these as they land."""
     cluster = topic_in_memory(PARTITIONS)
     session = begin_run(cluster, "job") if with_producer else None

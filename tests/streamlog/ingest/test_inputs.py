@@ -55,7 +55,7 @@ def test_records_are_what_lies_between_newlines_byte_for_byte(
 
 
 @pytest.mark.parametrize("end", [b"\n", b"", b"\nmore\n"])
-def test_a_record_of_the_greatest_length_passes_and_a_longer_one_is_named(
+def test_a_record_above_the_greatest_length_is_named(
     tmp_path: Path, end: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 100)
@@ -79,7 +79,7 @@ def test_the_same_content_spread_otherwise_is_another_input(tmp_path: Path) -> N
     assert ids([a], "in-turn/2") != ids([a], "partition=0")
 
 
-def test_the_same_content_twice_in_one_upload_is_meant_twice_and_known_in_any_order(tmp_path: Path) -> None:
+def test_repeated_content_in_one_upload_counts_twice(tmp_path: Path) -> None:
     a, b, c = (write(tmp_path / n, body) for n, body in [("a", b"1\n"), ("b", b"1\n"), ("c", b"2\n")])
     assert len(set(ids([a, b, c]))) == 3
     assert len(set(ids([a, a]))) == 2
@@ -158,7 +158,7 @@ def test_stdin_twice_is_refused() -> None:
         open_inputs(["-", "-"], None, stack)
 
 
-def test_more_inputs_than_a_journal_remembers_are_refused_where_a_repeat_has_to_know_them(tmp_path: Path) -> None:
+def test_a_resumable_upload_refuses_more_inputs_than_journals_remember(tmp_path: Path) -> None:
     a = str(write(tmp_path / "a", b"1\n"))
     with ExitStack() as stack, pytest.raises(UsageError, match="several uploads"):
         open_inputs([a] * 10_001, "in-turn/1", stack)

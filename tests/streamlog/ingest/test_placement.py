@@ -128,7 +128,7 @@ def test_no_more_keys_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPa
     ],
     ids=lambda v: str(v)[:30],
 )
-def test_a_record_that_cannot_be_placed_is_named_by_its_source_and_line(record: bytes, message: str) -> None:
+def test_a_misplaced_record_is_named_by_source_and_line(record: bytes, message: str) -> None:
     place = by_field("user", 7).start("day-1")
     placed(place([b'{"user":"ada"}']))
     found = place([b'{"user":"bob"}', record, b'{"user":"eve"}'])

@@ -63,7 +63,7 @@ def spread(*files: list[bytes]) -> list[list[bytes]]:
 
 @several
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_job_that_dies_at_any_store_call_goes_on_where_it_was(tmp_path: Path, when: str, journals: int) -> None:
+def test_a_dead_job_resumes_where_it_stopped(tmp_path: Path, when: str, journals: int) -> None:
     a, b = lines(13, "a"), lines(6, "b")
     files = [write(tmp_path / "a", a), write(tmp_path / "b", b)]
     at = 0
@@ -146,7 +146,7 @@ def test_other_input_under_the_same_names_is_never_skipped(tmp_path: Path, other
     assert stored_values(cluster, "events") == spread(lines(9), other)
 
 
-def test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_other_input(tmp_path: Path) -> None:
+def test_a_file_in_another_or_recreated_topic_is_new_input(tmp_path: Path) -> None:
     """A journal has many topics, and keeps for all of them how far a producer's inputs got."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, journals=1)
@@ -165,7 +165,7 @@ def test_the_same_file_in_another_topic_or_in_one_that_was_created_again_is_othe
     assert send("events").records == 9
 
 
-def test_the_same_content_twice_in_one_upload_lands_twice_and_is_resumed_as_two(tmp_path: Path) -> None:
+def test_an_upload_of_repeated_content_resumes_both_copies(tmp_path: Path) -> None:
     cluster = topic_in_memory(PARTITIONS)
     files = [write(tmp_path / "a", lines(7)), write(tmp_path / "b", lines(7))]
     store_of(cluster).fault = Countdown(12, "after")
@@ -189,7 +189,7 @@ def test_a_job_with_another_spread_is_other_input(tmp_path: Path) -> None:
 
 
 @several
-def test_what_is_added_to_a_file_while_it_is_uploaded_is_for_the_next_upload(tmp_path: Path, journals: int) -> None:
+def test_bytes_appended_during_an_upload_wait_for_the_next(tmp_path: Path, journals: int) -> None:
     """A repeat knows the longer file by another hash: what was sent of the addition would be sent again."""
     cluster = topic_in_memory(PARTITIONS, journals)
     path = write(tmp_path / "in", lines(20))
@@ -258,9 +258,7 @@ def test_a_run_that_was_overtaken_before_it_began_is_refused(tmp_path: Path) -> 
 
 @several
 @pytest.mark.parametrize("batches", [1, 2, 3])
-def test_a_second_run_finds_out_at_the_landing_what_the_first_landed_meanwhile(
-    tmp_path: Path, batches: int, journals: int
-) -> None:
+def test_a_second_run_sees_the_firsts_landings_when_landing(tmp_path: Path, batches: int, journals: int) -> None:
     """Hazard 20: B has looked where to go on and packed its first batch; before it lands, A lands more of the same.
 
     B reads the inputs again, from where A got to.
@@ -335,7 +333,7 @@ class Turns:
 # -- a controller that was restored ------------------------------------------------------------------------------------
 
 
-def test_a_run_with_an_epoch_that_a_restored_controller_gave_twice_is_refused_and_reported(tmp_path: Path) -> None:
+def test_a_run_with_a_reissued_epoch_is_refused(tmp_path: Path) -> None:
     """The producer id and the epoch are the same, the run is another: what it sends is not taken for the old run's."""
     cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(8))

@@ -78,7 +78,7 @@ def test_positions_may_leave_numbers_out() -> None:
         assert sender.positions == {0: 20}
 
 
-def test_a_batch_of_which_one_journal_has_its_part_is_completed_by_the_next_run() -> None:
+def test_the_next_run_completes_a_partly_landed_batch() -> None:
     cluster = topic_in_memory(PARTITIONS, 2)
     last = cluster.controller.snapshot().topic("events").runs()[1].journal
     with open_sender(cluster, "events", "bridge") as sender:
@@ -139,7 +139,7 @@ def days_pass(cluster: Handles, days: float) -> None:
     cluster.controller.tick_if_due()
 
 
-def test_a_sender_that_is_up_for_weeks_is_fenced_by_the_next_one() -> None:
+def test_the_next_sender_fences_a_weeks_old_one() -> None:
     """A name is forgotten two weeks after its newest run began, and the next run would get another id (hazard 33)."""
     cluster = topic_in_memory(PARTITIONS)
     with open_sender(cluster, "events", "bridge") as old:
@@ -154,7 +154,7 @@ def test_a_sender_that_is_up_for_weeks_is_fenced_by_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("followed", [True, False])
-def test_a_sender_that_sent_nothing_for_weeks_goes_on_only_if_no_other_one_followed(followed: bool) -> None:
+def test_an_idle_sender_resumes_only_without_a_successor(followed: bool) -> None:
     cluster = topic_in_memory(PARTITIONS)
     with open_sender(cluster, "events", "bridge") as old:
         old.send(*some(0, 1))

@@ -21,7 +21,7 @@ def journals_of(cluster: Handles) -> list[JournalHandle]:
     return [cluster.journal(j) for j in cluster.controller.snapshot().topic("events").journals]
 
 
-def test_each_journal_counts_an_inputs_records_and_the_objects_of_a_run_by_itself(tmp_path: Path) -> None:
+def test_each_journal_counts_inputs_and_objects_separately(tmp_path: Path) -> None:
     """Records go by a key, so that one journal gets many and another few."""
     cluster = topic_in_memory(8, 3)
     spread_by = by_field("k", 8)
@@ -78,7 +78,7 @@ def test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice(tmp_path: Pat
     assert stored_values(cluster, "events") == round_robin(records, partitions=PARTITIONS)
 
 
-def test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused(tmp_path: Path) -> None:
+def test_landed_parts_are_not_resent_with_refused_ones(tmp_path: Path) -> None:
     """Without a producer no journal would notice that it gets its part twice."""
     cluster = topic_in_memory(PARTITIONS, 2)
     _moves_on_at_the_second_object(cluster, journals_of(cluster)[0])
@@ -88,7 +88,7 @@ def test_parts_that_have_landed_are_not_sent_again_with_the_one_that_was_refused
     assert stored_values(cluster, "events") == round_robin(records, partitions=PARTITIONS)
 
 
-def test_a_run_that_a_newer_one_has_overtaken_in_any_journal_lands_no_more(tmp_path: Path) -> None:
+def test_a_run_overtaken_in_any_journal_lands_nothing_more(tmp_path: Path) -> None:
     cluster = topic_in_memory(PARTITIONS, 2)
     records = lines(16)
     path = write(tmp_path / "in", records)

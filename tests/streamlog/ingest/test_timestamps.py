@@ -68,7 +68,7 @@ def test_a_number_or_a_time_is_the_create_time(time: bytes, expected: int) -> No
         (b'{"at":"0001-01-01T00:00:00+14:00"}', "day-1 line 4 has a field 'at' that is not a time ("),
     ],
 )
-def test_a_record_without_a_time_is_named_and_those_before_it_are_placed(record: bytes, message: str) -> None:
+def test_a_record_without_a_time_is_named_after_earlier_ones(record: bytes, message: str) -> None:
     place = with_times(in_turn(2), "at").start("day-1")
     assert place([b'{"at":0}', b'{"at":0}']).error is None
     placed = place([b'{"at":1704067200003}', record, b'{"at":0}'])

@@ -78,7 +78,7 @@ def test_what_is_reported_is_what_the_journal_holds(tmp_path: Path) -> None:
     assert msgspec.json.decode(msgspec.json.encode(result.placeholders.json())) == msgspec.to_builtins(reported)
 
 
-def test_an_upload_costs_a_put_for_an_object_and_one_for_its_entry_whatever_the_partitions(tmp_path: Path) -> None:
+def test_an_upload_costs_one_put_per_object_and_entry(tmp_path: Path) -> None:
     """What l0gc writes goes with its objects, never with its partitions."""
     puts = []
     for partitions in (1, 500):
@@ -203,7 +203,7 @@ def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: p
     assert len(l0_objects(cluster)) == 3
 
 
-def test_with_a_restored_controller_nothing_is_uploaded_and_the_log_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_restored_controller_admits_no_upload(tmp_path: Path) -> None:
     """Hazard 10."""
     cluster = topic_in_memory(PARTITIONS)
     state = cluster.controller.snapshot()

@@ -43,7 +43,7 @@ def test_one_epoch_late_is_admitted_and_two_are_not() -> None:
         fenced(fence, 5)
 
 
-def test_a_new_process_takes_its_window_from_the_log_whole_and_not_from_what_another_had_seen() -> None:
+def test_a_new_process_takes_its_whole_window_from_the_log() -> None:
     """The log is at [10, 11] in a checkpoint, its entries are gone; another process has fenced 14, which never lands."""
     first = memory_cluster()
     topic, _ = first.controller.create_topic("events", 1)
@@ -77,7 +77,7 @@ def test_writers_at_epochs_inside_the_window_hold_the_fence_together() -> None:
         assert c.admitted.wait(PATIENCE_S)
 
 
-def test_a_new_epoch_waits_until_it_is_alone_and_then_lets_others_in() -> None:
+def test_a_new_epoch_waits_to_be_exclusive() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as new:
         assert old.admitted.wait(PATIENCE_S)
@@ -124,7 +124,7 @@ def test_writers_at_two_new_epochs_slide_one_after_the_other() -> None:
     assert fence.counters.window_slides == 2
 
 
-def test_a_smaller_new_epoch_that_waited_behind_a_greater_one_is_inside_its_window() -> None:
+def test_a_smaller_waiting_epoch_stays_inside_the_greater_ones_window() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 9) as jump, Writer(fence, applied, 7) as between:
         assert jump.waits

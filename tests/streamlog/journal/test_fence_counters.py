@@ -45,7 +45,7 @@ def test_the_counted_window_size_is_that_of_the_window_now() -> None:
     assert fence.counters.window_slides == 1
 
 
-def test_an_epoch_that_the_log_refuses_after_the_fence_let_it_in_is_counted_apart() -> None:
+def test_epochs_the_log_refuses_after_the_fence_are_counted_apart() -> None:
     fence, _ = fence_on(5, 5)
     refused = StaleClusterEpochError("the log is at [9, 12]", epoch=6, window=(9, 12))
     with held(fence, 6):
@@ -61,7 +61,7 @@ def test_counters_are_a_copy_of_one_moment() -> None:
     assert before == FenceCounters(window_size=1)
 
 
-def test_an_epoch_that_lands_elsewhere_while_it_waits_to_slide_is_no_new_epoch() -> None:
+def test_an_epoch_landing_elsewhere_while_waiting_is_not_new() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as sliding:
         applied.window = EpochWindow(5, 6)  # another process landed it

@@ -146,7 +146,7 @@ def test_extents_land_one_after_the_other_and_move_the_window() -> None:
     assert window_now(a) == EpochWindow(10, 12)
 
 
-def test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhile() -> None:
+def test_a_fenced_object_below_a_moved_window_does_not_land() -> None:
     """Hazard 2."""
     a, b = processes(2)
     land(handle_of(a), extent(), 10)
@@ -165,7 +165,7 @@ def test_what_the_fence_admitted_does_not_land_below_a_window_that_slid_meanwhil
     assert land(ours, extent(), 15).base_offset == 1  # the handle goes on
 
 
-def test_what_the_fence_admitted_lands_if_the_window_slid_and_still_has_its_epoch() -> None:
+def test_a_fenced_object_inside_a_moved_window_lands() -> None:
     a, ours, theirs = two_processes()
     land(ours, extent(), 10)
     before_append(a, lambda: land(theirs, extent(4), 15))
@@ -292,7 +292,7 @@ def test_an_append_that_another_process_beat_ambiguously_lands_after_it() -> Non
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_append_of_unknown_outcome_is_reported_so_and_its_batch_can_be_repeated(when: str) -> None:
+def test_a_batch_with_an_unknown_append_can_be_repeated(when: str) -> None:
     """Hazard 8: neither lost nor landed, as far as anybody knows; the repeated batch lands once."""
     a, handle = a_process()
     batch = producer_batch(a)
@@ -489,7 +489,7 @@ def window_oldest(cluster: Handles) -> int:
     return oldest
 
 
-def test_one_handle_for_each_journal_so_that_threads_share_its_fence_and_its_appends() -> None:
+def test_each_journal_has_one_handle_per_process() -> None:
     (a,) = processes(1)
     assert a.journal(3) is a.journal(3)
 
@@ -528,7 +528,7 @@ def test_none_lands_behind_one_that_was_refused() -> None:
     assert next_offset(handle) == 4
 
 
-def test_what_landed_is_reported_though_the_objects_of_the_next_epoch_met_a_store_that_does_not_answer() -> None:
+def test_landed_objects_are_reported_before_the_next_epochs_failure() -> None:
     a, handle = a_process()
     objects = [*offers(handle, 1, epoch=10), *offers(handle, 1, epoch=11)]
     store_of(a).fault = failing(StoreUnreachableError("away"), key=f"log/{1:020}")
@@ -539,7 +539,7 @@ def test_what_landed_is_reported_though_the_objects_of_the_next_epoch_met_a_stor
     assert next_offset(handle) == 1
 
 
-def test_what_others_finish_while_an_append_is_under_way_goes_into_the_next_entry_together() -> None:
+def test_batches_finished_during_an_append_share_the_next_entry() -> None:
     a, handle = a_process()
     objects = offers(handle, 6)
     queued: list[bool] = []
@@ -603,7 +603,7 @@ def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> N
     assert not handle._queue
 
 
-def test_a_window_above_the_cluster_epoch_is_reported_as_a_controller_that_went_back() -> None:
+def test_a_window_above_the_cluster_epoch_means_the_controller_went_back() -> None:
     """Hazard 10: stamping anew would never end."""
     a, b = processes(2)
     handle_of(a).advance(20)

@@ -81,7 +81,7 @@ def test_an_object_leaves_when_the_last_of_its_records_is_given_up() -> None:
         ((10, 40), NOT_AN_END),
     ],
 )
-def test_a_hole_begins_right_behind_what_is_reconciled_and_ends_with_an_extent(span: tuple[int, int], why: str) -> None:
+def test_a_hole_starts_after_the_lro_and_ends_with_an_extent(span: tuple[int, int], why: str) -> None:
     """Hazard 35: it covers no record that is in L1."""
     j = landed()
     before = MACHINE.encode(j.state)

@@ -25,7 +25,7 @@ EVERY = 7
 MACHINE = JournalMachine(0)
 
 
-def test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_fence_delays_a_new_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence_module, "MOST_HELD_S", 0.05)
     fence, _ = fence_on(5, 5)
     leaked = threading.Lock()
@@ -37,7 +37,7 @@ def test_a_holder_that_never_gives_the_fence_back_delays_a_new_epoch_once(monkey
     within_patience(lambda: fenced(fence, 7))
 
 
-def test_after_a_holder_that_may_have_failed_the_window_is_that_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_holders_window_falls_back_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence_module, "MOST_HELD_S", 0.05)
     fence, _ = fence_on(5, 5)
     leaked = threading.Lock()
@@ -63,7 +63,7 @@ def test_no_moment_at_which_a_thread_is_interrupted_leaves_the_fence_held(
         fenced(fence, 7)
 
 
-def test_a_thread_that_is_interrupted_while_it_waits_to_slide_lets_the_next_one_come() -> None:
+def test_an_interrupted_waiter_lets_the_next_epoch_slide() -> None:
     fence, _ = fence_on(5, 5)
     with held(fence, 5):
         with pytest.raises(Interrupt), mock.patch.object(fence_module, "_is_given_back", _interrupts):
@@ -163,7 +163,7 @@ class Group:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_lands_once_at_most(when: str) -> None:
+def test_an_interrupted_threads_group_append_lands_at_most_once(when: str) -> None:
     def fault(call: Call) -> None:
         if call.when == when:
             raise Interrupt
@@ -178,7 +178,7 @@ def test_what_an_interrupted_thread_appended_for_others_is_unknown_to_them_and_l
     _is_well(group.cluster, group.topic, group.handle)
 
 
-def test_what_an_interrupted_thread_had_not_offered_yet_is_appended_by_the_next(
+def test_an_interrupted_threads_unsent_batches_go_with_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = Group(lambda call: None)

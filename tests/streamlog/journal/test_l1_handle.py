@@ -47,7 +47,7 @@ def expiry(topic: Topic, starts: dict[int, int], topic_id: str = "") -> Edit:
     return edit(EXPIRE, 0, topic.revision, topic_id or topic.topic_id, starts=starts_of(starts))
 
 
-def test_an_expiry_that_is_repeated_changes_nothing_and_one_beyond_the_end_is_reported() -> None:
+def test_a_repeated_expiry_changes_nothing() -> None:
     _, topic, handle = lifted()
     assert handle.land(expiry(topic, {0: 15, 1: 10})).refused == {}
     offset = handle.replica.offset
@@ -80,7 +80,7 @@ def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
         handle.fence_l1(epoch + 1)
 
 
-def test_what_is_dropped_counts_from_the_epoch_of_now_however_old_the_run_and_the_window_are() -> None:
+def test_dropped_objects_count_from_the_current_epoch() -> None:
     """Hazard 26: by that epoch it stays for readers."""
     cluster, topic, handle = lifted()
     merge = merge_of(topic, handle, 0)
@@ -106,7 +106,7 @@ def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.Monkey
     assert not other.state.has_dropped(topic.revision)
 
 
-def test_what_a_closed_topic_dropped_counts_epochs_from_the_closing_and_not_from_an_idle_journals_window() -> None:
+def test_a_closed_topics_objects_count_from_its_closing_epoch() -> None:
     """Hazard 26."""
     cluster, topic, handle = lifted(1, 1)
     cluster.controller.advance_above(20)

@@ -137,7 +137,7 @@ def test_a_bumped_epoch_starts_at_sequence_zero_and_fences_the_old_one() -> None
         admit(producers, batch(3))
 
 
-def test_a_batch_of_the_epoch_before_is_not_taken_for_one_of_the_new_epoch() -> None:
+def test_a_previous_epochs_batch_does_not_count_as_the_new_epochs() -> None:
     producers = landed(3)
     assert admit(producers, batch(0, epoch=1)) is None  # though sequence 0 has landed under epoch 0
     land(producers, batch(0, epoch=1), log_offset=3)
@@ -157,7 +157,7 @@ def test_a_producer_does_not_change_the_sequences_of_another() -> None:
     assert admit(producers, batch(3)) is None
 
 
-def test_a_producer_is_known_until_it_expires_and_then_only_a_bumped_epoch_helps() -> None:
+def test_only_a_bumped_epoch_readmits_an_expired_producer() -> None:
     producers: Producers = {}
     land(producers, batch(0), time_ms=100)
     land(producers, batch(0, producer_id=2), time_ms=200)
@@ -193,7 +193,7 @@ def test_a_new_run_goes_on_after_what_has_landed() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 5, 7])
-def test_an_input_that_another_run_has_moved_is_not_landed_twice_nor_with_a_hole(start: int) -> None:
+def test_an_input_moved_by_another_run_lands_exactly_once(start: int) -> None:
     """Hazard 20: the same job runs twice."""
     producers = landed_input("a", 6)
     with pytest.raises(InputPositionMovedError, match=f"6 records of input a have landed, not {start}") as e:
@@ -238,7 +238,7 @@ def test_the_same_epoch_of_another_run_is_refused() -> None:
     land(producers, batch(0, epoch=1, run="the next one"))
 
 
-def test_several_batches_of_an_entry_are_admitted_one_after_another_and_change_nothing_yet() -> None:
+def test_an_entrys_batches_are_admitted_in_order_without_side_effects() -> None:
     """Hazard 22."""
     producers = landed_input("a", 2)
     before = msgspec.json.encode(producers)
@@ -319,7 +319,7 @@ def test_what_is_known_of_a_producer_outlives_truncation() -> None:
 
 
 @pytest.mark.parametrize("days", [0.5, 6.5])
-def test_what_landed_early_in_a_run_is_known_as_long_as_its_producers_name(days: float) -> None:
+def test_a_runs_early_landings_are_remembered_with_its_producer(days: float) -> None:
     """The run wrote to one journal on its first day alone, and to the other one for a week; then it is repeated."""
     cluster, store, run = begun()
     send(cluster, 0, run, 0, InputSpan("day-1", 0, 1))
@@ -353,7 +353,7 @@ def test_a_run_that_a_journal_forgot_cannot_land_again_what_it_landed(sequence: 
         send(cluster, 0, run, sequence)
 
 
-def test_a_run_that_the_controller_forgot_goes_on_where_it_is_known_and_begins_nowhere() -> None:
+def test_a_run_forgotten_by_the_controller_continues_only_where_known() -> None:
     cluster, store, run = begun()
     for sequence in range(4):
         send(cluster, 0, run, sequence)
@@ -379,7 +379,7 @@ def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
     send(cluster, 0, again, 0)
 
 
-def test_a_bump_is_taken_without_reading_the_controller_where_the_producer_is_known() -> None:
+def test_a_known_producers_bump_does_not_read_the_controller() -> None:
     """Epochs come from the controller alone, so one above the known one is newer, and the journal need not ask."""
     cluster, _, run = begun()
     send(cluster, 0, run, 0)

@@ -118,7 +118,7 @@ class OnePartition:
         max_size=30,
     )
 )
-def test_a_journal_with_one_partition_answers_as_a_partition_with_its_own_log(steps: list[tuple[str, int]]) -> None:
+def test_a_single_partition_journal_behaves_like_a_partition_log(steps: list[tuple[str, int]]) -> None:
     model, journal = OnePartition(REVISION), Journal()
     for n, (kind, number) in enumerate(steps):
         epoch = REVISION - 1 + number
@@ -254,7 +254,7 @@ def test_one_advance_moves_every_partition_and_data_holds_its_own_alone() -> Non
     assert [low.partition for low in j.state.lowest(REVISION, 0, 100_000, 2)] == [3, 0]
 
 
-def test_the_lowest_unreconciled_epoch_holds_the_bound_wherever_it_lies_in_the_log() -> None:
+def test_the_lowest_unreconciled_epoch_holds_the_bound() -> None:
     j = Journal()
     j.land(extents_of(8, {0: 1}, key=key_of(8)))
     j.land(extents_of(5, {0: 1}, key=key_of(5)))  # a straggler
@@ -355,7 +355,7 @@ def test_an_advance_slides_without_data_and_only_up() -> None:
     assert j.state.window_offset == 2
 
 
-def test_a_barrier_closes_the_window_to_one_epoch_and_does_not_free_what_is_unreconciled() -> None:
+def test_a_barrier_narrows_the_window_but_frees_nothing_unreconciled() -> None:
     j = Journal()
     j.land(extents_of(5))
     j.apply(Barrier(10))

@@ -139,7 +139,7 @@ def test_several_runs_of_a_partition_are_merged_by_one_entry() -> None:
     assert spans(topic_of(j).l1_of(0)) == [(0, 19), (20, 29), (30, 49)]
 
 
-def test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land() -> None:
+def test_a_losing_merge_does_not_hold_up_other_partitions() -> None:
     """Hazard 24."""
     j = lifted()
     late = merged(j, 0, 1, name=2000)
@@ -161,7 +161,7 @@ def test_of_two_merges_of_the_same_objects_one_loses_and_other_partitions_land()
     assert why(j, left) == {1: MOVED_ON}  # and not a second time
 
 
-def test_a_merge_that_lost_to_an_expiry_or_to_the_end_of_the_topic_is_refused() -> None:
+def test_a_merge_after_expiry_or_topic_deletion_is_refused() -> None:
     j = lifted()
     late = merged(j, 0, 1)
     j.apply(expired({0: 10}))
@@ -245,7 +245,7 @@ def test_a_log_start_never_goes_down_nor_beyond_the_end() -> None:
     assert j.state.topic(REVISION).view(1).log_start_offset == 7
 
 
-def test_unreconciled_extents_wholly_below_the_start_leave_at_once_and_the_bound_rises() -> None:
+def test_extents_wholly_below_the_start_leave_and_raise_the_bound() -> None:
     j = lifted(objects=1, spare=2)
     j.land(extents_of(9, {0: 10, 1: 10}, key=key_of(9)))
     j.apply(Advance(11))
@@ -314,7 +314,7 @@ def test_the_l1_fence_only_rises() -> None:
     assert j.state.l1_fence == 5
 
 
-def test_an_older_log_is_accepted_once_for_each_time_at_a_fresh_epoch_below_which_nothing_counts() -> None:
+def test_an_older_log_is_accepted_once_at_a_fresh_epoch() -> None:
     """Hazard 38."""
     j = Journal()
     j.apply(FenceL1(5))
@@ -339,7 +339,7 @@ def test_what_is_stamped_below_the_fence_is_never_named() -> None:
             j.apply(entry)
 
 
-def test_the_rows_of_a_closed_topic_are_dropped_and_it_stays_closed_when_they_are_gone() -> None:
+def test_a_closed_topics_rows_are_dropped_and_it_stays_closed() -> None:
     """Hazard 6."""
     j = lifted()
     rows = topic_of(j).l1
@@ -359,7 +359,7 @@ def test_the_rows_of_a_closed_topic_are_dropped_and_it_stays_closed_when_they_ar
     j.apply(Closed([ClosedTopic(REVISION)]))  # as a second deleter does
 
 
-def test_a_closing_of_several_topics_is_taken_as_a_whole_or_not_at_all() -> None:
+def test_topics_are_closed_together_or_not_at_all() -> None:
     j = lifted()
     before = MACHINE.encode(j.state)
     for topics in ([], [ClosedTopic(5), ClosedTopic(5)], [ClosedTopic(5), ClosedTopic(REVISION, "another")]):
@@ -402,7 +402,7 @@ def test_a_checkpoint_holds_all_of_it() -> None:
     ("field", "value"),
     [(8, b"x"), (8, pack(np.array([5, 3], OFFSET))), (9, -1), (10, b"\xff" * 112), (11, -1), (12, 1)],
 )
-def test_a_checkpoint_whose_dropped_rows_fence_or_closed_topics_cannot_be_is_refused(field: int, value: Any) -> None:
+def test_a_checkpoint_with_impossible_dropped_rows_or_fences_is_refused(field: int, value: Any) -> None:
     checkpoint, rows = parts_of(MACHINE.encode(lifted().state))
     checkpoint[field] = value
     with pytest.raises(CorruptObjectError):
@@ -481,7 +481,7 @@ def test_a_checkpoint_whose_l1_objects_leave_a_gap_or_overlap_is_refused(files: 
         MACHINE.decode(checkpoint(*right), "the checkpoint")
 
 
-def test_a_checkpoint_after_everything_was_deleted_has_no_l1_objects_and_is_read() -> None:
+def test_an_empty_checkpoint_without_l1_objects_is_read() -> None:
     j = lifted(spare=1)
     j.apply(expired({0: 40, 1: 50}))
     assert len(MACHINE.decode(MACHINE.encode(j.state), "the checkpoint").topics[REVISION].l1) == 0

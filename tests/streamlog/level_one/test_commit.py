@@ -120,7 +120,7 @@ def test_records_that_arrive_while_a_run_writes_wait_for_the_next() -> None:
     assert [lifted(a, "events", p) for p in range(2)] == [[*records(20)[p], *records(8, "s")[p]] for p in range(2)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_loses_the_run_and_its_objects_go_with_a_vacuum() -> None:
+def test_a_topic_deleted_during_a_run_loses_its_commit() -> None:
     a, b = two_processes()
     begun = begin(a)
     b.journal(0).close(b.controller.delete_topic("events").revision)
@@ -131,7 +131,7 @@ def test_a_topic_that_is_deleted_meanwhile_loses_the_run_and_its_objects_go_with
     assert l1_objects(a) == set()
 
 
-def test_of_two_topics_one_that_is_deleted_does_not_hold_up_the_other() -> None:
+def test_a_deleted_topic_does_not_hold_up_another() -> None:
     a = memory_cluster(bootstrap=False)
     a.controller.bootstrap(shards=4, journals=1)
     for topic in ("events", "other"):
@@ -143,7 +143,7 @@ def test_of_two_topics_one_that_is_deleted_does_not_hold_up_the_other() -> None:
     assert lifted(b, "other", 0) == [b"other"]
 
 
-def test_of_a_thousand_partitions_that_were_lost_each_is_counted_and_nothing_is_deleted() -> None:
+def test_each_of_many_lost_partitions_is_counted() -> None:
     a = topic_in_memory(1200)
     put(a, "events", {p: [b"x"] for p in range(1200)})
     begun = begin(a)
@@ -175,7 +175,7 @@ def fault(message: str, *places: tuple[int, int]) -> Fault:
     return Fault(0, 1, message, np.array([p for p, _ in places], np.int32), np.array([b for _, b in places], np.int64))
 
 
-def test_what_could_not_be_lifted_is_reported_once_for_each_cause_with_its_partitions() -> None:
+def test_unlifted_partitions_are_reported_once_per_cause() -> None:
     a, _ = two_processes()
     begun = begin(a)
     faults = [fault("k1 is gone", (0, 0)), fault("k1 is gone", (1, 0)), fault("k0 is damaged", (1, 5))]
@@ -224,7 +224,7 @@ def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_removed() -> None
 
 
 @pytest.mark.parametrize("meanwhile", ["expired", "closed"])
-def test_a_commit_that_is_done_again_leaves_what_the_journal_has_dropped_since(meanwhile: str) -> None:
+def test_a_repeated_commit_leaves_what_was_dropped_since(meanwhile: str) -> None:
     """Hazard 26: readers on their way may need it; vacuum takes it in its time."""
     a, b = two_processes()
     begun = begin(a)
@@ -238,7 +238,7 @@ def test_a_commit_that_is_done_again_leaves_what_the_journal_has_dropped_since(m
     assert begun.keys <= l1_objects(a)
 
 
-def test_a_commit_that_is_done_again_finds_its_own_objects_and_counts_them() -> None:
+def test_a_repeated_commit_counts_its_own_objects() -> None:
     """Spark may run a task twice, and the first one may have landed."""
     a, b = two_processes()
     begun = begin(a)
@@ -249,7 +249,7 @@ def test_a_commit_that_is_done_again_finds_its_own_objects_and_counts_them() -> 
     assert len(entries(b)) == 1
 
 
-def test_of_a_topic_that_was_deleted_since_the_commit_its_objects_stay_named() -> None:
+def test_a_deleted_topics_committed_objects_stay_named() -> None:
     a, b = two_processes()
     begun = begin(a)
     begun.commit()
@@ -267,7 +267,7 @@ def test_a_commit_whose_reply_is_lost_counts_once_and_keeps_its_objects() -> Non
     assert l1_objects(a) == named(b, "events")
 
 
-def test_a_commit_of_unknown_outcome_removes_nothing_and_the_other_journals_go_on() -> None:
+def test_an_unknown_commit_removes_nothing_and_others_continue() -> None:
     a, b = two_processes(journals=2)
     begun = begin(a)
     lose = lose_reply(JOURNAL)

@@ -202,9 +202,7 @@ def test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more(
 
 
 @pytest.mark.parametrize("between", FORGOTTEN, ids=lambda f: f.__name__)
-def test_one_whose_objects_vacuum_has_all_deleted_counts_as_lost_and_deletes_nothing(
-    monkeypatch: pytest.MonkeyPatch, between: In
-) -> None:
+def test_a_repeated_commit_with_vacuumed_objects_is_lost(monkeypatch: pytest.MonkeyPatch, between: In) -> None:
     s = Scene(monkeypatch)
     s.begun.commit()
     between(s)
@@ -224,7 +222,7 @@ def test_each_partition_is_judged_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert {r: p.tolist() for r, p in committed.lifted.items()} == {1: [1]}
 
 
-def test_one_that_never_landed_and_is_fenced_off_is_an_error_and_its_objects_are_vacuums(
+def test_a_fenced_commit_that_never_landed_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     s = Scene(monkeypatch)
@@ -239,7 +237,7 @@ def test_one_that_never_landed_and_is_fenced_off_is_an_error_and_its_objects_are
     assert not s.begun.keys & set(s.store.objects)
 
 
-def test_one_that_lost_to_another_run_and_is_fenced_off_since_is_lost_and_no_error(
+def test_a_fenced_commit_that_lost_to_another_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     s = Scene(monkeypatch)

@@ -175,7 +175,7 @@ def test_m_passes_a_lost_object_once_it_is_given_up() -> None:
     assert cluster.journal(0).catch_up().bounds(revision, 0, 1)[0] == epoch
 
 
-def test_what_was_lifted_before_a_hole_is_committed_and_what_covers_it_is_not() -> None:
+def test_records_before_a_hole_are_committed() -> None:
     cluster, keys = uploaded(partitions=1)
     begun = begin(another_process(cluster, 7))
     damage(cluster, keys[1])
@@ -308,7 +308,7 @@ def test_a_topic_with_holes_is_deleted_with_all_that_it_has() -> None:
 # -- what is kept -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_footer_of_a_hole_says_who_and_why_and_keeps_the_damaged_bytes_once() -> None:
+def test_a_holes_footer_has_author_reason_and_damaged_bytes() -> None:
     cluster, keys = uploaded()
     body = damage(cluster, keys[1])
     reconcile_run(cluster)

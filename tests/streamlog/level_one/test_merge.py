@@ -89,7 +89,7 @@ def test_the_merged_object_holds_the_same_records_with_all_their_columns() -> No
     assert newest == {p: max(f.max_timestamp for f in sources if f.partition == p) for p in range(PARTITIONS)}
 
 
-def test_what_is_replaced_stays_in_the_bucket_and_the_journal_keeps_its_names() -> None:
+def test_replaced_objects_stay_until_the_journals_grace() -> None:
     a = filled(4)
     before = {name_of(k) for k in named(a, "events")}
     ok(merge(a))
@@ -255,7 +255,7 @@ def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pyt
 # -- others at work -------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_merges_at_once_one_loses_and_leaves_its_objects_to_vacuum() -> None:
+def test_the_losing_merges_objects_are_left_to_vacuum() -> None:
     a = filled(4, journals=1)
     before = content(a)
     sources = stored(a)
@@ -271,7 +271,7 @@ def test_of_two_merges_at_once_one_loses_and_leaves_its_objects_to_vacuum() -> N
     assert len(orphans) == 4
 
 
-def test_a_merge_whose_sources_are_merged_and_gone_has_lost_and_reports_no_damage() -> None:
+def test_a_merge_of_vanished_sources_loses_without_reporting_damage() -> None:
     a = filled(4, journals=1)
     before = content(a)
     store_of(a).fault = once(lambda: merge_and_remove(a), "get", DATA)
@@ -302,7 +302,7 @@ def test_the_merge_of_a_topic_that_is_deleted_meanwhile_is_given_up() -> None:
     assert (result.objects_before, result.lost) == (0, 4)
 
 
-def test_what_is_stamped_below_the_l1_fence_is_not_committed_and_the_next_run_merges_it() -> None:
+def test_a_merge_below_the_l1_fence_is_left_to_the_next_run() -> None:
     a = filled(4, journals=1)
     before = content(a)
     b = another_process(a)
@@ -314,7 +314,7 @@ def test_what_is_stamped_below_the_l1_fence_is_not_committed_and_the_next_run_me
     assert content(a) == before
 
 
-def test_a_topic_that_a_restored_controller_log_confuses_with_another_is_left_as_it_is() -> None:
+def test_a_topic_confused_by_a_restored_controller_is_not_merged() -> None:
     a = filled(4, journals=1)
     topic = a.controller.snapshot().topic("events")
     windows = windows_of(a.controller.snapshot(), None)
@@ -324,7 +324,7 @@ def test_a_topic_that_a_restored_controller_log_confuses_with_another_is_left_as
     assert runs._merge_share(a, share).objects_before == 0
 
 
-def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged_and_gone() -> None:
+def test_a_reader_continues_after_its_next_object_is_merged_away() -> None:
     """Hazard 19."""
     a = filled(4)
     reader = another_process(a, 3)
@@ -338,7 +338,7 @@ def test_a_reader_goes_on_when_what_it_is_about_to_read_is_merged_and_gone() -> 
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.thorough)])
-def test_a_merge_that_is_killed_at_any_request_loses_nothing_and_the_next_one_ends_it(when: str) -> None:
+def test_the_next_merge_completes_a_killed_one(when: str) -> None:
     whole = filled(4, journals=1, partitions=2)
     before = content(whole, partitions=2)
     at = 0
@@ -375,7 +375,7 @@ def test_a_commit_whose_reply_is_lost_counts_once() -> None:
     assert counts(a) == [1] * PARTITIONS
 
 
-def test_a_commit_of_which_nobody_knows_whether_it_landed_is_reported_and_the_other_journals_go_on() -> None:
+def test_an_unknown_merge_commit_is_reported_and_others_continue() -> None:
     a = filled(4, journals=2)
     before = content(a)
     land = JournalHandle.land
@@ -396,7 +396,7 @@ def test_a_commit_of_which_nobody_knows_whether_it_landed_is_reported_and_the_ot
     assert counts(a) == [1] * PARTITIONS
 
 
-def test_a_store_that_does_not_answer_ends_the_run_and_what_was_merged_stays() -> None:
+def test_a_silent_store_ends_the_merge_and_keeps_finished_work() -> None:
     a = filled(4, journals=2)
     first, second = (a.controller.snapshot().topic("events").id(p).path for p in (0, 2))
     store_of(a).fault = failing(StoreUnreachableError("the store is gone"), "put", second)
@@ -536,7 +536,7 @@ def test_nothing_is_deleted_by_a_merge() -> None:
     assert store_of(a).requests["delete"] == deletes
 
 
-def test_what_stays_small_because_a_source_is_damaged_is_merged_once_it_is_restored() -> None:
+def test_a_restored_source_is_merged_later() -> None:
     a = filled(4)
     key = keys_of(a, 0)[0]
     kept = store_of(a).objects[key]

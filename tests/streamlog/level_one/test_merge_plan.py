@@ -61,7 +61,7 @@ def test_a_large_old_object_waits_until_what_comes_after_it_has_grown() -> None:
     assert merged([100, 40, 10, 10], RULE) == [160]
 
 
-def test_a_merged_object_is_never_larger_than_the_target_and_no_run_stays_behind() -> None:
+def test_a_merged_object_never_exceeds_the_target() -> None:
     assert merged([400, 400, 400, 400, 400], RULE) == [800, 800, 400]
     assert merged([499] * 7, RULE) == [998, 998, 998, 499]
     assert merged([300] * 10, RULE) == [900, 900, 900, 300]
@@ -85,9 +85,7 @@ SIZES = st.lists(st.integers(0, 1200), max_size=40)
 
 
 @given(SIZES, st.booleans(), st.integers(2, 16))
-def test_spans_are_in_order_of_two_or_more_small_objects_and_fit_the_target(
-    sizes: list[int], grows: bool, fan_in: int
-) -> None:
+def test_spans_are_ordered_small_and_fit_the_target(sizes: list[int], grows: bool, fan_in: int) -> None:
     rule, at = MergeRule(1000, fan_in), 0
     for first, end in spans(sizes, rule, grows=grows):
         assert at <= first
@@ -126,7 +124,7 @@ def history(sizes: Sequence[int], rule: MergeRule) -> tuple[int, float]:
     return most, work / sum(sizes)
 
 
-def test_two_hundred_equal_reconciles_leave_three_objects_and_rewrite_a_record_seven_times() -> None:
+def test_two_hundred_reconciles_merge_into_three_objects() -> None:
     """No order of merges that leaves three objects rewrites a record less than 6.3 times."""
     most, times = history([1000] * 200, MergeRule())
     assert most == 3
@@ -183,7 +181,7 @@ def test_no_object_becomes_larger_than_a_quarter_of_what_a_retention_keeps() -> 
         assert merged([10] * 10, RULE.within(retention)) == [10] * 10
 
 
-def test_what_is_kept_by_a_retention_is_at_most_about_a_quarter_more() -> None:
+def test_retention_keeps_at_most_a_quarter_more() -> None:
     """A reconcile and a merge each minute, and an expiry of what is older than an hour."""
     rule, times = MergeRule().within(Retention(ms=3600)), 60
     objects: list[tuple[int, int, int]] = []  # first and last time, size

@@ -87,7 +87,7 @@ def test_an_l1_object_has_the_columns_of_which_it_has_any(what: str, small: bool
     verified(cluster)
 
 
-def test_a_partition_without_headers_has_no_column_for_them_though_its_l0_object_has_some() -> None:
+def test_a_partition_without_headers_has_no_header_column() -> None:
     cluster = topic_in_memory(2)
     put(cluster, "events", {0: HEADED, 1: PLAIN})
     reconcile(cluster)
@@ -114,7 +114,7 @@ def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) 
     verified(cluster)
 
 
-def test_a_merge_leaves_objects_alone_that_have_a_column_which_it_does_not_know(
+def test_a_merge_leaves_objects_with_unknown_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As this l0gc would do with those of a newer one: what it copied would lack that column."""
@@ -138,7 +138,7 @@ def test_a_merge_leaves_objects_alone_that_have_a_column_which_it_does_not_know(
     assert content(cluster) == before
 
 
-def test_an_object_of_records_without_them_has_the_bytes_that_it_would_have_alone() -> None:
+def test_an_optional_column_leaves_other_objects_bytes_unchanged() -> None:
     """Other partitions of the same batch have some."""
     clusters = [topic_in_memory(2) for _ in range(2)]
     others: list[list[bytes]] = [[*HEADED, *TIMED], [*PLAIN, *PLAIN]]
@@ -171,7 +171,7 @@ def test_each_column_has_its_field_id_also_within_headers() -> None:
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_objects_of_an_older_version_have_no_partition_and_what_merge_makes_of_them_has_it(small: bool) -> None:
+def test_a_merge_adds_the_partition_column_to_older_objects(small: bool) -> None:
     cluster = topic_in_memory(2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "L1_FILE", L1_COLUMNS)
@@ -209,7 +209,7 @@ def test_an_optional_column_of_another_type_is_corrupt(name: str, kind: pa.DataT
     assert "does not have the columns of an L1 object" in fault
 
 
-def test_the_hashes_of_a_merge_see_a_changed_header_and_take_absent_for_null() -> None:
+def test_merge_hashes_see_headers_and_treat_absent_as_null() -> None:
     def batch(times: list[int | None], headers: list[Any], *, absent: bool = False) -> pa.RecordBatch:
         n = len(times)
         of = [list(range(n)), [0] * n, [None] * n, [b"v"] * n, [1] * n, times, headers]

@@ -72,7 +72,7 @@ def test_what_is_reconciled_or_closed_is_left_out() -> None:
     assert taken(j, WINDOW) == [(REVISION, "a", [1])]
 
 
-def test_a_partition_with_something_left_at_or_below_the_last_cut_waits_for_another_run() -> None:
+def test_a_partition_with_older_extents_left_waits_for_another_run() -> None:
     """So a later round goes on after damage, and never leaves a gap."""
     j = Journal()
     for key in "abc":
@@ -82,7 +82,7 @@ def test_a_partition_with_something_left_at_or_below_the_last_cut_waits_for_anot
     assert taken(j, WINDOW) == [(REVISION, "a", [1]), (REVISION, "b", [0, 1]), (REVISION, "c", [0, 1])]
 
 
-def test_a_topic_that_the_controller_does_not_know_by_this_id_is_named_and_left() -> None:
+def test_a_topic_with_an_unknown_id_is_named_and_skipped() -> None:
     j = Journal()
     j.land(extents_of(9, topic_id="of another life"))
     (error,) = strangers(j.state, WINDOW)
@@ -97,9 +97,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 4), min_size=1)
 
 
 @given(STEPS, st.integers(8, 16))
-def test_up_to_an_epoch_each_partition_is_taken_to_the_last_of_its_extents_there_and_no_further(
-    uploads: list[tuple[bool, set[int]]], epoch: int
-) -> None:
+def test_up_to_an_epoch_takes_each_partition_no_further(uploads: list[tuple[bool, set[int]]], epoch: int) -> None:
     j, landed = Journal(), list[tuple[int, set[int]]]()
     for n, (newer, partitions) in enumerate(uploads):
         at = n if newer else max(0, n - 1)
@@ -301,7 +299,7 @@ def test_a_commit_is_cut_between_partitions_and_names_everything_once(
     }
 
 
-def test_what_a_round_takes_can_land_and_moves_each_partition_to_its_end() -> None:
+def test_a_round_lands_and_moves_each_partition_to_its_end() -> None:
     j = Journal()
     for n in range(5):
         j.land(extents_of(9, {n % 3: 2, 3: 1}, key=key_of(9, n)))
@@ -337,7 +335,7 @@ def test_a_fault_counts_only_where_nobody_has_lifted_the_records() -> None:
     assert still_there(j.state, fault((0, 0))) is None
 
 
-def test_what_could_not_be_read_is_still_needed_only_at_the_offsets_that_it_had() -> None:
+def test_unreadable_extents_are_needed_only_at_their_offsets() -> None:
     """An object may have landed once more, behind others, in a journal that was set back and accepted."""
     j = Journal()
     j.land(extents_of(9, {0: 3, 1: 3}))

@@ -112,7 +112,7 @@ def test_any_of_the_extents_of_a_block_can_be_taken(wanted: list[int]) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "swap"])
-def test_a_damaged_block_is_named_with_its_partitions_and_the_others_go_on(damage: str) -> None:
+def test_a_damaged_block_names_its_partitions_and_others_continue(damage: str) -> None:
     objects = [{0: [b"a%d" % n, LARGE], 1: [b"b%d" % n], 2: [b"c%d" % n], 3: [LARGE]} for n in range(3)]
     cluster = uploaded(*objects)
     store, (_, second, third) = store_of(cluster), reads(cluster)
@@ -159,7 +159,7 @@ def test_a_missing_object_is_a_fault_of_all_its_partitions() -> None:
     assert set(records(found)) == {(0, 1)}
 
 
-def test_an_object_that_another_reconciler_lifted_and_a_sweep_took_is_no_fault() -> None:
+def test_an_object_lifted_and_swept_by_others_is_not_a_fault() -> None:
     """Hazard 19, for reconcilers: the journal is read before anything is called lost."""
     cluster = uploaded({0: [b"a"], 1: [b"b"]})
     plan = reads(cluster)
@@ -189,7 +189,7 @@ def test_where_the_journal_cannot_be_read_a_missing_object_stays_a_fault() -> No
 
 
 @pytest.mark.parametrize("truncated", [False, True])
-def test_an_object_that_the_store_refuses_is_a_fault_and_one_that_is_too_short_is_named_so(truncated: bool) -> None:
+def test_a_refused_or_short_object_is_a_named_fault(truncated: bool) -> None:
     """Some stores answer a range beyond the end with an error of their own."""
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)

@@ -255,7 +255,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_later_rounds() -> None
 # -- what is wrong --------------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_that_cannot_be_read_is_named_and_the_others_go_on() -> None:
+def test_an_unreadable_journal_is_named_and_others_are_reconciled() -> None:
     a = a_cluster()
     upload(a, 2)
     key = next(k for k in store_of(a).objects if k.startswith("l0gc/journal/0001/log/"))
@@ -270,7 +270,7 @@ def test_a_journal_that_cannot_be_read_is_named_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 @pytest.mark.parametrize("round_bytes", [1, 1 << 30])
-def test_a_partition_is_lifted_up_to_the_damage_and_named_and_the_others_go_on(gone: bool, round_bytes: int) -> None:
+def test_a_partition_is_lifted_up_to_its_damage(gone: bool, round_bytes: int) -> None:
     a = a_cluster(journals=1)
     keys = upload(a, 2) + put(a, "events", {1: [b"2"], 2: [b"2"]}) + put(a, "events", {0: [b"2"]})
     upload(a, 2, first=3)
@@ -303,7 +303,7 @@ def test_a_partition_whose_first_record_is_damaged_costs_no_l1_object() -> None:
     assert (result.records, result.partitions, len(result.errors)) == (6, 3, 1)
 
 
-def test_a_topic_that_is_another_one_in_the_journal_is_named_and_left() -> None:
+def test_a_topic_with_another_identity_is_named_and_skipped() -> None:
     """After a restored controller log gave its revision a second time."""
     a = a_cluster(journals=1)
     upload(a, 2)
@@ -347,7 +347,7 @@ def test_has_work_keeps_no_journal() -> None:
     assert (has_work(b), waiting_bytes(b, None, 1)) == (False, 0)
 
 
-def test_a_journal_that_cannot_be_read_is_work_so_that_it_is_reported() -> None:
+def test_an_unreadable_journal_counts_as_work() -> None:
     a = a_cluster()
     upload(a, 1)
     reconcile(a)

@@ -119,7 +119,7 @@ def run(cluster: Handles) -> ReconcileResult:
     return reconcile(another_process(cluster))
 
 
-def test_the_healthy_partitions_are_lifted_and_the_object_is_named_with_a_way_out(fault: Way) -> None:
+def test_healthy_partitions_are_lifted_despite_a_refused_object(fault: Way) -> None:
     cluster, keys = uploaded()
     fault(cluster, keys[BAD])
     result = run(cluster)
@@ -199,7 +199,7 @@ def test_a_merge_leaves_the_partition_as_it_is(way: Way) -> None:
 
 
 @pytest.mark.parametrize("how", REFUSED)
-def test_what_the_store_only_refuses_is_given_up_only_if_that_is_said(how: str) -> None:
+def test_a_refused_object_is_given_up_only_on_request(how: str) -> None:
     cluster, keys = uploaded()
     WAYS[how](cluster, keys[BAD])
     if how in BY_NAME:

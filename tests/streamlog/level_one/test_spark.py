@@ -156,7 +156,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     assert [len(lifted(reader, "events", p)) for p in range(PARTITIONS)] == [202] * PARTITIONS
 
 
-def test_tasks_that_are_run_a_second_time_lift_nothing_twice_and_count_it_once(
+def test_repeated_tasks_lift_and_count_once(
     one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kind of task fails at its end, the first time that it runs."""
@@ -227,7 +227,7 @@ def test_executors_merge_what_small_objects_there_are(
 
 
 @pytest.mark.thorough
-def test_a_merge_task_that_is_run_a_second_time_merges_nothing_twice_and_loses_nothing(
+def test_a_repeated_merge_task_merges_and_loses_nothing(
     one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first journal's task fails after its commit, another's before it."""

@@ -88,7 +88,7 @@ def misfits_of(cluster: Handles) -> int:
     return describe_topic(another_process(cluster), "events").misfits
 
 
-def test_misfits_count_once_however_often_a_commit_is_tried_and_not_again_in_a_merge(
+def test_misfits_count_once_across_retries_and_merges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(merge_plan, "OBJECTS", 1)
@@ -169,7 +169,7 @@ def test_a_reconcile_that_began_under_an_older_schema_lands(monkeypatch: pytest.
     assert values_of(cluster) == [b'{"id": 1, "tags": ["a"]}']
 
 
-def test_a_file_that_is_begun_again_for_an_optional_column_keeps_its_typed_ones(
+def test_a_restarted_file_keeps_its_typed_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 64)

@@ -126,7 +126,7 @@ def test_what_is_sent_twice_is_written_once() -> None:
     assert w.faults == []
 
 
-def test_a_partition_ends_at_records_that_did_not_arrive_and_the_others_go_on() -> None:
+def test_a_partition_ends_at_missing_records_and_others_continue() -> None:
     store = MemoryStore()
     w = written(store, batch(*span(0, 0, 4), *span(1, 0, 2)), batch(*span(0, 6, 9)), batch(*span(1, 2, 5)))
     assert content(store, w) == {(5, 0): [0, 1, 2, 3], (5, 1): [0, 1, 2, 3, 4]}
@@ -189,7 +189,7 @@ def test_an_object_is_named_only_when_it_is_in_the_store() -> None:
         written(MemoryStore(fault=failing(StoreError("full"), "put", "/00059/")), *(batch((p, 0)) for p in range(60)))
 
 
-def test_small_objects_are_uploaded_several_at_a_time_and_large_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_objects_upload_concurrently_and_large_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from_disk: list[str] = []
 
     class Store(MemoryStore):
@@ -277,7 +277,7 @@ def test_partitions_are_written_on_all_cores_with_the_same_result(monkeypatch: p
     assert content(store, w) == expected
 
 
-def test_an_error_on_one_core_ends_the_writing_once_the_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_on_one_core_ends_writing_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_TASK_BYTES", 1)
     under_way: set[str] = set()
     finish = write.L1Writer.finish
