@@ -11,7 +11,6 @@ from l0gc.errors import L0gcError, NotFoundError, UsageError
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, journal_log
 from l0gc.streamlog.controller.entries import CreateTopic, decode_controller_entry
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.pins import create_pin
 from tests.crash.checks import BrokenError, View
 from tests.crash.scenes import (
@@ -19,6 +18,7 @@ from tests.crash.scenes import (
     DELETED,
     INPUT,
     LIFTS,
+    MANY,
     PARTITIONS,
     TOPIC,
     Build,
@@ -30,12 +30,14 @@ from tests.crash.scenes import (
     pinned,
     quiet,
     reconciled,
+    sharing,
     sweepable,
     too_old,
     unfinished,
     vacuumable,
 )
 from tests.crash.tables import CATALOG, SYNC, table_is_readable, table_is_synced
+from tests.support.reconcile import named
 
 NEW: Final = "fresh"
 BEFORE: Final = 4
@@ -60,10 +62,10 @@ def _want(truth: bool, text: str) -> None:
 
 def only_named_is_left(view: View) -> None:
     """Raises `BrokenError` if an L1 object is there that no journal names, or none is that one names."""
-    named = {l1_key(p, f) for p, j in view.partitions.items() for f in j.topic(p.revision).files(p.partition)}
+    listed = set().union(*(named(view.cluster, topic) for topic in view.state.topics))
     there = {k for k in view.keys if k.startswith("level_one/")}
-    _want(there >= named, f"gone are {sorted(named - there)}")
-    _want(there <= named, f"left over are {sorted(there - named)}")
+    _want(there >= listed, f"gone are {sorted(listed - there)}")
+    _want(there <= listed, f"left over are {sorted(there - listed)}")
     for journal in range(view.state.journals):
         _want(not len(view.cluster.journal(journal).catch_up().dropped), f"journal {journal} has not purged all")
 
@@ -169,6 +171,13 @@ def _merged_and_nothing_deleted(view: View, scene: Scene) -> None:
         _want(not lost, f"{p} has lost L1 objects that readers may still need: {files}")
 
 
+def _drained(view: View, scene: Scene) -> None:
+    for p, j in view.partitions.items():
+        known = j.topic(p.revision)
+        _want(not known.shared, f"{p.topic} still has {len(known.shared)} shared L1 objects")
+        _want(p.topic != MANY or len(known.files(p.partition)) == 1, f"{p} has {known.files(p.partition)}")
+
+
 def _expired(view: View, scene: Scene) -> None:
     for p, j in view.partitions.items():
         got = j.topic(p.revision).view(p.partition)
@@ -268,6 +277,8 @@ CASES: Final = {
             _merged,
             cleaned=VACUUMED,
         ),
+        Case("share-vacuum", RECONCILE, sharing, _reconciled, cleaned=VACUUMED),
+        Case("drain-vacuum", MERGE, sharing, _drained, cleaned=(*VACUUMED, VACUUM)),  # the first raises the L1 fence
         Case(
             "table-sync",
             SYNC,

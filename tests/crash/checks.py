@@ -10,8 +10,9 @@ from l0gc.operations import Read
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState
+from l0gc.streamlog.journal.rows import name_text, of_partition
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.topic import l1_key
+from l0gc.streamlog.journal.topic import l1_file, l1_key, shared_key
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.crash.scenes import Records, Scene
@@ -107,15 +108,14 @@ def check(
                 raise BrokenError(f"{p} needs {e.key}, which M = {view.watermark} lets go")
         start = journal.topic(p.revision).view(p.partition).log_start_offset
         last = journal.topic(p.revision).view(p.partition).last_reconciled_offset
-        files = journal.topic(p.revision).files(p.partition)
-        at = min(start, files[0].base_offset) if files else last + 1
-        if files and files[0].last_offset < start:
-            raise BrokenError(f"{p} has {l1_key(p, files[0])} in L1, which lies below its log start offset {start}")
-        for file in files:
-            key = l1_key(p, file)
-            if key not in view.keys or file.base_offset != at:
+        files = _listed(view, p)
+        at = min(start, files[0][1]) if files else last + 1
+        for key, base, end in files:
+            if end < start:
+                raise BrokenError(f"{p} has {key} in L1, which lies below its log start offset {start}")
+            if key not in view.keys or base != at:
                 raise BrokenError(f"{p} has {key} in L1, which is gone or does not begin at {at}")
-            at = file.last_offset + 1
+            at = end + 1
         if at != last + 1:
             raise BrokenError(f"{p} is reconciled up to {last}, and L1 ends before {at}")
     for topic, partitions in view.records.items():
@@ -128,3 +128,11 @@ def check(
                 want[hole[2] : hole[3] + 1] = [LOST] * (hole[3] + 1 - hole[2])
             if got != [GONE] * gone + want[gone:]:
                 raise BrokenError(f"{topic}/{i} has {got}, not {want}")
+
+
+def _listed(view: View, p: PartitionId) -> list[tuple[str, int, int]]:
+    """What the partition has in L1, in order: the key of its own or a shared object, its first and last offset there."""
+    topic, journal = view.partitions[p].topic(p.revision), view.state.topic(p.topic).journal_of(p.partition)
+    shared = {name_text(o.name): shared_key(p.topic, p.revision, journal, o) for o in topic.shared}
+    files = map(l1_file, of_partition(topic.all_rows(), p.partition))
+    return [(shared.get(f.name) or l1_key(p, f), f.base_offset, f.last_offset) for f in files]

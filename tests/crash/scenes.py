@@ -14,14 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one
+from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one, parse_level_one
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.level_one.merge_plan import DRAINED_AGE_MS, MergeRule
+from l0gc.streamlog.level_one.share import LEAST_PARTITIONS
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.histogram import read_listing
@@ -34,6 +35,8 @@ from tests.support.reconcile import reconcile
 TOPIC: Final = "events"
 SMALL: Final = "other"
 DELETED: Final = "gone"
+MANY: Final = "many"
+"""The topic whose partitions share L1 objects."""
 PARTITIONS: Final = {TOPIC: 2, SMALL: 1}
 AGE_S: Final = TRUNCATE_MIN_AGE_MS // 1000 + 300
 INPUT: Final = [f"new-{i:03}".encode() for i in range(30)]
@@ -59,9 +62,9 @@ class Scene:
 
 
 class _Builder:
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, age_ms: int = AGE_S * 1000) -> None:
         self._scratch = scratch
-        self.store = MemoryStore(FakeClock(time.time_ns() // 1_000_000 - AGE_S * 1000))
+        self.store = MemoryStore(FakeClock(time.time_ns() // 1_000_000 - age_ms))
         self.cluster = memory_cluster(self.store)
         self.records: Records = {t: [[] for _ in range(n)] for t, n in PARTITIONS.items()}
         for topic, partitions in PARTITIONS.items():
@@ -198,6 +201,20 @@ def unfinished(scratch: Path) -> Scene:
     b.many_l1_objects()
     b.upload(TOPIC, 4)
     b.upload(SMALL, 4)
+    return b.scene(compute_watermark(b.cluster))
+
+
+def sharing(scratch: Path) -> Scene:
+    """Two shared L1 objects, a day old, of partitions that have more records in L0."""
+    b = _Builder(scratch, AGE_S * 1000 + DRAINED_AGE_MS)
+    b.cluster.controller.create_topic(MANY, LEAST_PARTITIONS)
+    b.records[MANY] = [[] for _ in range(LEAST_PARTITIONS)]
+    for _ in range(2):
+        b.upload(MANY, LEAST_PARTITIONS)
+        b.lift()
+    assert sum(parsed is not None and parsed.journal >= 0 for parsed in map(parse_level_one, b.store.objects)) == 2
+    b.store.clock.ms += DRAINED_AGE_MS
+    b.upload(MANY, LEAST_PARTITIONS)
     return b.scene(compute_watermark(b.cluster))
 
 
