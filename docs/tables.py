@@ -20,7 +20,7 @@ import msgspec
 from docs import alerts, commands
 from l0gc import errors
 from l0gc.cli.metrics import MEASURED, METRICS, OBSERVING
-from l0gc.collect.garbage import GARBAGE
+from l0gc.collect.vacuum import GARBAGE
 from l0gc.errors import L0gcError
 from l0gc.inspect.causes import CAUSES
 from l0gc.operations import texts_of

@@ -23,7 +23,7 @@ from l0gc.api.engine import Work, choose_engine
 from l0gc.api.estimate import LISTING, EngineEstimate, SparkPlace
 from l0gc.cli.main import APART, COMMANDS, TOOL, cli
 from l0gc.cli.options import OperationOption
-from l0gc.collect.attempts import read_attempts
+from l0gc.collect.record import read_attempts
 from l0gc.errors import CorruptObjectError
 from l0gc.keys import journal_log
 from l0gc.operations import OPERATIONS, types_of
@@ -33,7 +33,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
-from tests.collect.test_local import Failing, a_cluster, level_zero
+from tests.collect.test_sweep_local import Failing, a_cluster, level_zero
 from tests.support.cli import opens
 from tests.support.memory_store import another_process, copy_of, memory_cluster, publish_m, store_of, topic_in_memory
 from tests.support.reconcile import put

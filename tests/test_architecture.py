@@ -75,7 +75,7 @@ SEEN_OF_WATERMARK = {"compute", "publication", "scans", "source"}
 """What the stream log and the collector see of `watermark`: what it has to implement, what is published, which scan
 snapshots are old, and the M of some units, which a pin holds."""
 
-SEEN_OF_COLLECT = {"dropped_l1", "garbage", "scan"}
+SEEN_OF_COLLECT = {"deletion", "dropped_l1", "orphans"}
 """What the stream log sees of `collect`: what it has to implement for a vacuum, and the types of that."""
 
 STANDALONE = "embedded"
@@ -151,15 +151,16 @@ DELETING = {
 """What deletes: the methods of `ObjectStore`, and what these call themselves."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
     "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
-    "collect/deleter.py": (
-        ["self._store.delete_versions", "self._store.delete_once"],
-        "the one door: L0 and L1 objects, with record, pause, limits and a rule for each kind",
+    "collect/deletion.py": (
+        ["store.delete", "self._store.delete_versions", "self._store.delete_once"],
+        "the pause flag; the one door: L0 and L1 objects, with record, pause, limits and a rule for each kind",
     ),
     "cli/topic.py": (["cluster.topics.delete"], "a topic, by an entry in the controller's log"),
-    "collect/remover.py": (["self._deleter.delete"], "hands over to that door"),
-    "collect/pause.py": (["store.delete"], "the pause flag"),
-    "collect/runs.py": (["store.delete_versions"], "delete markers, for undelete"),
-    "collect/run.py": (["store.abort"], "unfinished uploads, of which no object came"),
+    "collect/history.py": (["store.delete_versions"], "delete markers, for undelete"),
+    "collect/run.py": (
+        ["self._deleter.delete", "store.abort"],
+        "hands over to that door; unfinished uploads, of which no object came",
+    ),
     "inspect/doctor.py": (
         ["store.discard", "store.discard", "store.delete"],
         "what it wrote; names that nobody writes, to try permissions",

@@ -11,9 +11,9 @@ import pytest
 
 from l0gc.api.engine import Engine
 from l0gc.api.gc import Due, GcResult
-from l0gc.collect.attempts import Attempt, read_attempts, read_gc_note, write_attempt
 from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.plan import Removal, plan_sweep
+from l0gc.collect.record import Attempt, read_attempts, read_gc_note, write_attempt
 from l0gc.collect.sweep import SweepResult
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.cli.metrics import BY_NAME, COUNTER, GAUGE, MEASURED, METRICS, OBSERVING, Run, added_up, key_of, samples
-from l0gc.collect.pause import Pause
+from l0gc.collect.deletion import Pause
 from l0gc.inspect.causes import CODES, LOCAL_CLOCK, PAUSED
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.overview import Cause, DatedHolder, Garbage, Overview, PinCost

@@ -230,7 +230,7 @@ def test_each_option_arrives_where_the_work_is_done(
 EFFECTS: Final = {
     ("gc", "shadow"): "test_gc_in_shadow_deletes_no_data_and_skips_nothing_later",
 }
-"""Options that only set another one, with the tests of their effect in tests/collect/test_shadow.py."""
+"""Options that only set another one, with the tests of their effect in tests/collect/test_sweep_shadow.py."""
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_every_option_is_read_by_the_run_that_takes_it(
         ):
             getattr(cluster, operation)()
     assert unread == set(EFFECTS)
-    shadow = (ROOT / "tests/collect/test_shadow.py").read_text()
+    shadow = (ROOT / "tests/collect/test_sweep_shadow.py").read_text()
     assert all(f"def {name}(" in shadow for name in EFFECTS.values())
 
 

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final
 
 from benchmarks.measure import Ratio, Sample, Spread
-from l0gc.collect.remover import SEGMENTS_IN_HAND
+from l0gc.collect.run import SEGMENTS_IN_HAND
 from l0gc.storage.workers import LOCAL_SLOTS
 
 PAGE: Final = 1000

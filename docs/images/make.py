@@ -24,8 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from l0gc.collect.attempts import Attempt, write_attempt  # noqa: E402 - after the path on which it is found
-from l0gc.collect.record import RunSummary, write_summary  # noqa: E402
+from l0gc.collect.record import Attempt, RunSummary, write_attempt, write_summary  # noqa: E402 - after the path on which it is found
 from l0gc.inspect.report.facts import gather  # noqa: E402
 from l0gc.inspect.report.page import render  # noqa: E402
 from l0gc.streamlog.cluster import Handles  # noqa: E402

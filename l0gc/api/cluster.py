@@ -18,8 +18,8 @@ from l0gc.api.estimate import DELETING, LISTING, READING_FILES, REWRITING
 from l0gc.api.gc import Around, Due, GcResult, GcStep, play
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, run_records
 from l0gc.collect import gc_steps
-from l0gc.collect.attempts import read_attempts, recorded_attempt
 from l0gc.collect.plan import run_id as new_run_id
+from l0gc.collect.record import read_attempts, recorded_attempt
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError, NotFoundError, StoppedError, UsageError
 from l0gc.events import Progress, quiet
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from l0gc.api.keywords import *
     from l0gc.api.results import *
-    from l0gc.collect.scan import Deletable
+    from l0gc.collect.deletion import Deletable
     from l0gc.inspect.log import LogLine
     from l0gc.streamlog.controller.state import Topic
 
@@ -534,7 +534,7 @@ class Cluster:
             stop: once it is set, the run finishes its requests in flight, and ends with a `StoppedError`.
             gone: called with the objects of each batch that was deleted, or would be in a dry run, in the order of keys.
         """
-        from l0gc.collect.remover import SEGMENTS_IN_HAND
+        from l0gc.collect.run import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import SweepRun
 
         handles, wanted = self.handles(), Sweep.of(options)
@@ -569,7 +569,7 @@ class Cluster:
             spark: see `reconcile`.
             run_id: see `sweep`, and so for the others.
         """
-        from l0gc.collect.remover import SEGMENTS_IN_HAND
+        from l0gc.collect.run import SEGMENTS_IN_HAND
         from l0gc.collect.vacuum import VacuumRun
         from l0gc.streamlog.garbage import JournalGarbage
 
@@ -647,7 +647,7 @@ class Cluster:
         Args:
             record_dir: where the run's record is, if `--record-dir` kept it in a folder.
         """
-        from l0gc.collect.runs import undelete
+        from l0gc.collect.history import undelete
 
         cluster = self.handles()
         cluster.identity()
@@ -660,7 +660,7 @@ class Cluster:
             why: the reason, which every sweep then reports.
             by: who pauses; by default this user on this host.
         """
-        from l0gc.collect.pause import NewPause, set_pause
+        from l0gc.collect.deletion import NewPause, set_pause
 
         if not why.strip():
             raise UsageError('--why is empty: say why sweeps are paused, e.g. --why "restoring a backup"')
@@ -673,7 +673,7 @@ class Cluster:
 
     def resume(self) -> Pause | None:
         """Let sweeps continue, and return the pause that was set, or None. As `l0gc resume`."""
-        from l0gc.collect.pause import clear_pause
+        from l0gc.collect.deletion import clear_pause
 
         cluster = self.handles()
         cluster.identity()

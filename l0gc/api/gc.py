@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from l0gc.collect import gc_steps
-from l0gc.collect.attempts import Attempts, read_gc_note, write_gc_note
-from l0gc.collect.pause import read_pause
+from l0gc.collect.deletion import read_pause
+from l0gc.collect.record import Attempts, read_gc_note, write_gc_note
 from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,

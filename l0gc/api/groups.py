@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, get_args
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from l0gc.collect.attempts import recorded_attempt
+from l0gc.collect.record import recorded_attempt
 from l0gc.errors import NotFoundError, UsageError, installing
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
@@ -40,8 +40,8 @@ from l0gc.streamlog.topics import (
 if TYPE_CHECKING:
     from l0gc.api.keywords import TableSyncKeywords
     from l0gc.api.results import *
+    from l0gc.collect.history import KeyInRun
     from l0gc.collect.record import RecordedObject, Records
-    from l0gc.collect.runs import KeyInRun
 
 R = TypeVar("R", bound=Outcome)
 C = TypeVar("C", bound=type)
@@ -340,7 +340,7 @@ class Runs(Group):
 
     def list(self, last: int = 20, *, record_dir: Path | None = None) -> RunList:
         """Return the `last` newest runs. As `l0gc runs list`."""
-        from l0gc.collect.runs import RunList, list_runs
+        from l0gc.collect.history import RunList, list_runs
 
         cluster = self._handles()
         cluster.identity()
@@ -360,7 +360,7 @@ class Runs(Group):
             sample: how many objects the result contains.
             each: called with every object as it is read.
         """
-        from l0gc.collect.runs import show_run
+        from l0gc.collect.history import show_run
 
         cluster = self._handles()
         cluster.identity()
@@ -372,7 +372,7 @@ class Runs(Group):
         Raises:
             NotFoundError: no recorded run had the object.
         """
-        from l0gc.collect.runs import find_in_runs
+        from l0gc.collect.history import find_in_runs
 
         cluster = self._handles()
         cluster.identity()

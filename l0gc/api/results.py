@@ -5,12 +5,12 @@ A module of its own, since these imports bring in most of l0gc: `l0gc.api` impor
 
 # ruff: noqa: PLC0414 - the alias says that the name is meant to be imported from here
 
-from l0gc.collect.pause import NewPause as NewPause
-from l0gc.collect.pause import Pause as Pause
-from l0gc.collect.runs import KeyInRun as KeyInRun
-from l0gc.collect.runs import RunDetail as RunDetail
-from l0gc.collect.runs import RunList as RunList
-from l0gc.collect.runs import UndeleteResult as UndeleteResult
+from l0gc.collect.deletion import NewPause as NewPause
+from l0gc.collect.deletion import Pause as Pause
+from l0gc.collect.history import KeyInRun as KeyInRun
+from l0gc.collect.history import RunDetail as RunDetail
+from l0gc.collect.history import RunList as RunList
+from l0gc.collect.history import UndeleteResult as UndeleteResult
 from l0gc.collect.sweep import SweepResult as SweepResult
 from l0gc.collect.vacuum import VacuumResult as VacuumResult
 from l0gc.inspect.doctor import DoctorResult as DoctorResult

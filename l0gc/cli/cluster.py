@@ -13,7 +13,7 @@ from l0gc.cli.globals import CommandGroup, cli_command, epoch_interval_option
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import asked, cluster_options, operation_options, yes_option
 from l0gc.cli.output import Output
-from l0gc.collect.pause import describe_pause
+from l0gc.collect.deletion import describe_pause
 from l0gc.formatting import count
 from l0gc.operations import Housekeep, Init
 from l0gc.streamlog.topics import AdvancedEpoch

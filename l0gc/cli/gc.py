@@ -21,17 +21,7 @@ from l0gc.cli.signals import stopping
 from l0gc.cli.sweep import new_run, run_sweep, run_vacuum
 from l0gc.cli.table import run_table_sync
 from l0gc.cli.topic import run_expire
-from l0gc.collect.gc_steps import (
-    COMPUTE,
-    EXPIRE,
-    HOUSEKEEP,
-    MERGE,
-    RECONCILE,
-    STEPS,
-    SWEEP,
-    TABLE_SYNC,
-    VACUUM,
-)
+from l0gc.collect.gc_steps import COMPUTE, EXPIRE, HOUSEKEEP, MERGE, RECONCILE, STEPS, SWEEP, TABLE_SYNC, VACUUM
 from l0gc.errors import StoppedError
 from l0gc.formatting import Outcome
 from l0gc.operations import Gc

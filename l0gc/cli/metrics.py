@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from l0gc.collect.garbage import KINDS
 from l0gc.collect.gc_steps import STEPS
+from l0gc.collect.vacuum import KINDS
 
 if TYPE_CHECKING:
     from l0gc.inspect.overview import Overview

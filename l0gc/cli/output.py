@@ -46,7 +46,7 @@ from l0gc.watermark.source import PINNED, UNRECONCILED
 
 if TYPE_CHECKING:
     from l0gc.api import Cluster
-    from l0gc.collect.scan import Deletable
+    from l0gc.collect.deletion import Deletable
     from l0gc.inspect.overview import Overview
     from l0gc.watermark.source import Holder
 

@@ -12,8 +12,8 @@ from l0gc.cli.globals import CommandGroup, cli_command
 from l0gc.cli.options import RUN, cluster_options
 from l0gc.cli.output import Output, epoch, object_line, to_stdout
 from l0gc.collect.gc_steps import SWEEP, UNDELETE, VACUUM
+from l0gc.collect.history import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.collect.record import RecordedObject, folder
-from l0gc.collect.runs import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.errors import UsageError
 from l0gc.formatting import count, moment, size
 from l0gc.storage.objectstore import OFF

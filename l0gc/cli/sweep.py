@@ -16,11 +16,11 @@ from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
-from l0gc.collect.garbage import KINDS
+from l0gc.collect.deletion import Deletable
 from l0gc.collect.plan import UNKNOWN, Removal, run_id
 from l0gc.collect.run import RunResult
-from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepResult
+from l0gc.collect.vacuum import KINDS
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import Sweep, Vacuum

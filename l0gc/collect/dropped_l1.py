@@ -12,14 +12,53 @@ it again. An object that cannot be deleted, for example under a legal hold, stay
 from __future__ import annotations
 
 import threading
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final, Protocol
 
-from l0gc.collect.garbage import GarbageSource
-from l0gc.collect.remover import Remover
-from l0gc.collect.scan import Deletable
+import msgspec
 
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.run import Remover
+from l0gc.formatting import Outcome
+
+DROPPED_L1: Final = "dropped_l1"
 GRACE_EPOCHS: Final = 2
 """A dropped object stays for this many epochs, whatever the clocks show."""
+
+
+class Amounts(msgspec.Struct, Outcome, frozen=True):
+    """L1 objects and their bytes: those that are listed, and those that were dropped but still exist.
+
+    `dead_bytes` of the listed ones are in shared objects, for partitions that no longer list them.
+    `oldest_dropped_ms` is when the oldest dropped object that no pin keeps was dropped; None without any.
+    """
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"oldest_dropped_ms"})
+
+    live_objects: int = 0
+    live_bytes: int = 0
+    dropped_objects: int = 0
+    dropped_bytes: int = 0
+    oldest_dropped_ms: int | None = None
+    dead_bytes: int = 0
+
+
+class DroppedSource(Protocol):
+    """The units that drop L1 objects: the writers' journals."""
+
+    def units(self) -> Sequence[int]:
+        """Return the units that can be read."""
+
+    def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
+        """Yield what a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed, a few
+        thousand objects at a time.
+        """
+
+    def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
+        """Record that those dropped objects are gone."""
+
+    def amounts(self) -> Amounts:
+        """Return the amounts of L1 that the units have now."""
 
 
 class DroppedRemoval:
@@ -29,7 +68,7 @@ class DroppedRemoval:
         stop: set to end the run after the current batch.
     """
 
-    def __init__(self, source: GarbageSource, remover: Remover, stop: threading.Event, *, dry_run: bool) -> None:
+    def __init__(self, source: DroppedSource, remover: Remover, stop: threading.Event, *, dry_run: bool) -> None:
         self._source, self._remover, self._stop, self._dry_run = source, remover, stop, dry_run
 
     def run(self, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:

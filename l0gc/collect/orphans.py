@@ -15,14 +15,68 @@ to the end (hazard 12).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
-from l0gc.collect.garbage import Fact, LookAt
-from l0gc.collect.remover import Remover
-from l0gc.collect.scan import SAMPLES, Deletable, Tally
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.run import Remover
+from l0gc.collect.scan import SAMPLES, Tally
 from l0gc.keys import KeyLayout
+from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange, RangeReader
 from l0gc.storage.workers import Workplace
+
+ORPHANED_L1: Final = "orphaned_l1"
+
+
+class Fact(NamedTuple):
+    """The facts about a listed key: its epoch (-1 if it is not such a key), its unit's fence, and its status there.
+
+    Nothing stamped below the fence is ever listed again. The status is whether the unit lists it, or has dropped it.
+    `unknown`: it belongs to something that the writers should have, and do not (hazard 10).
+    """
+
+    epoch: int
+    fence: int
+    needed: bool
+    unknown: bool = False
+
+
+KeyFacts = Callable[[Sequence[str]], list[Fact]]
+"""Returns what is known of each key, according to the units of a part of the listing at or after their fences."""
+
+
+LookAt = Callable[[ObjectStore, KeyRange], KeyFacts]
+"""Reads the units of a part, once the fences are in their logs."""
+
+
+class OrphanSource(Protocol):
+    """The units that list L1 objects, and refuse those that are stamped below their fence."""
+
+    @property
+    def objects(self) -> int:
+        """Return the approximate number of objects that the units list."""
+
+    def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
+        """Append a fence to all units against stamps older than `before_ms`; return its epoch, 0 without one.
+
+        What was dropped since `dropped_before_ms` is not garbage yet, even if only the listing finds it. A unit that does
+        not accept the fence counts as broken from then on. A dry run appends nothing, and assumes what it would append.
+        """
+
+    def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:
+        """Return the listing below `prefix` in about `count` parts, which together cover all of it."""
+
+    def looker(self, *, remote: bool) -> LookAt:
+        """Return the function that reads a part; `remote` if that is done in another process."""
+
+    def scanned(self, fence: int, left: Collection[str] | None) -> None:
+        """Record that all unneeded objects below the fence were found: what was kept only to find them may be
+        forgotten.
+
+        Args:
+            left: the keys of those that could not be deleted; None if they are too many to list.
+        """
 
 
 def is_orphan(fact: Fact) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
-from l0gc.collect.pause import describe_pause, paused_error, read_pause
+from l0gc.collect.deletion import describe_pause, paused_error, read_pause
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import SHADOW, KeyLayout

@@ -1,8 +1,9 @@
-"""The run record: what a sweep deletes, as Parquet under `l0gc/runs/{run id}/`, correct whenever the run is killed.
+"""What runs leave in the bucket: the record of what each one deleted, how the last run of each job ended, and `gc`'s note.
 
-A segment of objects is written as `planned` before the first of them is deleted. It is rewritten with each object's
-outcome after its last request. So every deleted object is in a segment. A killed run leaves some as `planned`, and the
-bucket shows which of those are gone (`runs.py`).
+The record is Parquet under `l0gc/runs/{run id}/`, correct whenever the run is killed. A segment of objects is written as
+`planned` before the first of them is deleted. It is rewritten with each object's outcome after its last request. So every
+deleted object is in a segment. A killed run leaves some as `planned`, and the bucket shows which of those are gone
+(`history.py`).
 
 A shadow run deletes nothing and writes each segment once. Its id begins with `shadow/`, so its record has a separate
 folder. Code that looks for deletions does not read it; only `l0gc verify --shadow`, the report and the next shadow run
@@ -10,6 +11,11 @@ do.
 
 A full store accepts no writes. For that case an operator can send the record to a local folder, or do without one. A file
 in the folder is on disk before the write returns, so the record is as reliable as in the bucket.
+
+`l0gc status` reads the attempts, one for each job, to explain why M does not move; `gc` reads its note
+(`gc_steps.GcNote`) to skip steps. Each is one small object. No deletion depends on it, so it has no checksum, the last
+writer wins, and a failed write is not an error. If a note is lost, a step runs that could have been skipped. The time of
+a run's end is when its object was written, by the store's clock.
 """
 
 from __future__ import annotations
@@ -18,30 +24,47 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from l0gc.collect.gc_steps import SWEEP
-from l0gc.collect.scan import Deletable, Tally
-from l0gc.decoding import decoded
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.gc_steps import STEPS, SWEEP, GcNote
+from l0gc.collect.scan import Tally
+from l0gc.decoding import UNDECODABLE, decoded
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import CorruptObjectError, StoreError, UsageError
-from l0gc.keys import RUNS
+from l0gc.errors import (
+    CorruptObjectError,
+    L0gcError,
+    NotInitialisedError,
+    ObjectNotFoundError,
+    OutputFailedError,
+    PausedError,
+    StoreError,
+    StoreUnreachableError,
+    UsageError,
+    unexpected,
+)
+from l0gc.keys import ATTEMPTS, GC_NOTE, RUNS
 from l0gc.storage.objectstore import OFF, LocalFolder, ObjectStore
+from l0gc.storage.parallel import Parallel
 from l0gc.storage.workers import LOCAL
-from l0gc.watermark.source import LogEnd
+from l0gc.watermark.source import ClusterHandle, LogEnd
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
 
 DONE: Final = "done"
-"""The outcome of a run that tried everything that was to be deleted."""
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+"""The outcomes of a run: it tried everything that was to be deleted; the caller or a pause ended it; an error ended it.
+`FAILED` is also the status of an object that could not be deleted.
+"""
 PLANNED: Final = "planned"
 DELETED: Final = "deleted"
-FAILED: Final = "failed"
 LEFT: Final = "left"
 SHADOWED: Final = "shadow"
 """The status of an object in a shadow run's record: it would have been deleted."""
@@ -258,3 +281,139 @@ def read_summary(records: Records, run_id: str) -> RunSummary:
     """Read `run.json`. Raises `ObjectNotFoundError`, or `CorruptObjectError` if it is invalid."""
     body = records.get(summary_key(run_id)).body
     return decoded(_SUMMARY, body, f"{summary_key(run_id)} cannot be read")
+
+
+# -- attempts and the note ----------------------------------------------------------------------------------------------
+
+_NOT_RECORDED: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
+"""Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store to write to."""
+_LONGEST: Final = 1000
+STOPPED_CODE: Final = 130
+_SIGNALS: Final = (129, STOPPED_CODE, 143)
+"""The exit codes of runs that a signal stopped."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock.
+
+    `part` means that it covered a part of the cluster, and that no run for the whole is on record.
+    """
+
+    command: str
+    exit_code: int
+    error: str
+    ended_ms: int = 0
+    part: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def ended(self) -> str:
+        """Return how the run ended: `ended`, `failed`, or `stopped` by a signal, which is not a failure."""
+        return "ended" if self.ok else "stopped" if self.exit_code in _SIGNALS else "failed"
+
+
+_ATTEMPT: Final = msgspec.json.Decoder(Attempt)
+_NOTE: Final = msgspec.json.Decoder(GcNote)
+
+
+def attempt_key(command: str) -> str:
+    """Return where the last run of a command is recorded."""
+    return f"{ATTEMPTS}{command}.json"
+
+
+def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
+    """Record the attempt, if the store accepts it."""
+    with suppress(StoreError):
+        store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
+
+
+class Attempts(NamedTuple):
+    """The last recorded run of each job, and why the store refused the records of others."""
+
+    known: dict[str, Attempt]
+    refused: dict[str, StoreError]
+
+
+def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> Attempts:
+    """Return the last recorded run of each of the jobs; ignore records that hold something else.
+
+    Nothing else depends on a record that the store refuses, so that is not raised.
+    """
+
+    def read(command: str) -> Attempt | StoreError | None:
+        try:
+            stored = store.get(attempt_key(command))
+            return msgspec.structs.replace(_ATTEMPT.decode(stored.body), ended_ms=stored.modified_ms)
+        except (ObjectNotFoundError, *UNDECODABLE):
+            return None
+        except StoreError as e:
+            return e
+
+    found = dict(zip(jobs, parallel.map(read, jobs), strict=True))
+    known = {job: a for job, a in found.items() if isinstance(a, Attempt)}
+    return Attempts(known, {job: e for job, e in found.items() if isinstance(e, StoreError)})
+
+
+def read_gc_note(store: ObjectStore) -> GcNote:
+    """Return the note of `gc`, or an empty one if it does not exist or cannot be read: steps then run."""
+    try:
+        return _NOTE.decode(store.get(GC_NOTE).body)
+    except (ObjectNotFoundError, StoreError, *UNDECODABLE):
+        return GcNote()
+
+
+def write_gc_note(store: ObjectStore, note: GcNote) -> None:
+    """Write the note, if the store accepts it."""
+    with suppress(StoreError):
+        store.put(GC_NOTE, msgspec.json.encode(note))
+
+
+@contextmanager
+def recorded_attempt(
+    cluster: ClusterHandle, command: str, *, whole: bool | Callable[[], bool] = True, dry_run: bool = False
+) -> Iterator[None]:
+    """Record how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
+
+    Args:
+        whole: False for a run that covers only a part of the cluster. It is recorded only if it succeeded and no run for
+            the whole is on record. A function is called when the block has ended.
+        dry_run: whether it writes nothing, and so is not recorded.
+    """
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as e:
+        error = e
+        raise
+    finally:
+        # If the reader of the output has gone, that does not concern the run.
+        unconcerned = isinstance(error, _NOT_RECORDED) or isinstance(getattr(error, "__cause__", None), BrokenPipeError)
+        if not dry_run and cluster.identified and not unconcerned:
+            if whole if isinstance(whole, bool) else whole():
+                write_attempt(cluster.store, Attempt(command, *_outcome(error)))
+            elif error is None:
+                _record_part(cluster, command)
+
+
+def _record_part(cluster: ClusterHandle, command: str) -> None:
+    """Record a run for a part of the cluster, so that the job is not reported as never run."""
+    with suppress(StoreError):
+        read = read_attempts(cluster.store, cluster.parallel, [command])
+        last = read.known.get(command)
+        if not read.refused and (last is None or last.part):
+            write_attempt(cluster.store, Attempt(command, 0, "", part=True))
+
+
+def _outcome(error: BaseException | None) -> tuple[int, str]:
+    if error is None:
+        return 0, ""
+    if isinstance(error, L0gcError):
+        return error.exit_code, str(error)[:_LONGEST]
+    if isinstance(error, KeyboardInterrupt):
+        return STOPPED_CODE, "it was stopped"
+    if isinstance(error, Exception):
+        return _outcome(unexpected(error))
+    return 1, f"it was ended by {type(error).__name__}"

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from l0gc.collect.deletion import Deletable
 from l0gc.collect.plan import RATIO, Removal
 from l0gc.errors import StoreError
 from l0gc.operations import Deletion, Sweep, written
@@ -20,19 +21,6 @@ from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, Objec
 
 SAMPLES: Final = 3
 FAILURES_KEPT: Final = 20
-
-
-class Deletable(msgspec.Struct, frozen=True, gc=False):
-    """An object that may be deleted. `version_id` names one version of it, and is empty for the current object.
-
-    A msgspec struct is created ten times as fast as a dataclass, and there is one for each object that a sweep deletes.
-    """
-
-    key: str
-    epoch: int
-    size: int
-    modified_ms: int = 0
-    version_id: str = ""
 
 
 class Tally(msgspec.Struct, kw_only=True):

@@ -1,7 +1,7 @@
 """A sweep deletes L0 objects at or below M, and aborts their unfinished uploads.
 
 One process sweeps all shards with one remover; a limit is used up in key order. On Spark each part is a range of shards.
-Scanning and deleting overlap (`remover.py`). If a store lists out of order (hazard 12), the scanner detects it, all
+Scanning and deleting overlap (`run.py`). If a store lists out of order (hazard 12), the scanner detects it, all
 deletes in progress are finished, and the whole part is scanned once more in one piece.
 
 The parts of unfinished uploads cost money, and no listing of objects shows them. An upload is aborted only if its key is
@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from l0gc.collect.garbage import LEVEL_ZERO
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.history import on_record_as_shadow
 from l0gc.collect.plan import Removal, plan_sweep
-from l0gc.collect.remover import Remover
-from l0gc.collect.run import RemovalRun, RunResult
-from l0gc.collect.runs import on_record_as_shadow
-from l0gc.collect.scan import Deletable, OutOfOrderError, SkipScan, Tally
+from l0gc.collect.run import RemovalRun, Remover, RunResult
+from l0gc.collect.scan import OutOfOrderError, SkipScan, Tally
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError
 from l0gc.events import Progress, quiet
@@ -31,6 +30,9 @@ from l0gc.operations import Sweep
 from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, Workplace
+
+LEVEL_ZERO: Final = "l0"
+"""The kind of garbage that a sweep deletes."""
 
 Ranges = Sequence[tuple[int, int]]
 """Consecutive ranges of shards, each from its first shard to the one after its last."""

@@ -1,5 +1,8 @@
 """A vacuum deletes all garbage but L0, one kind after the other, each by the rule of its module.
 
+`GARBAGE` lists all kinds, L0 among them. The collector does not depend on journals: `GarbageSource` is what it asks the
+writers, whose units are the journals.
+
 Dropped objects are first, since no listing is needed for them; then the orphans, after the fences; then old records. A
 dry run takes the same path, with the fence that the run would append, and deletes nothing: it counts what the next run
 deletes. The code for the pause, the run record, the pace and the limits is shared with sweeps. With the orphans,
@@ -9,26 +12,103 @@ unfinished uploads of L1 objects stamped below the fence are aborted: no journal
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
-from l0gc.collect.dropped_l1 import DroppedRemoval
-from l0gc.collect.garbage import DROPPED_L1, KINDS, ORPHANED_L1, Amounts, GarbageSource
-from l0gc.collect.gc_steps import VACUUM
-from l0gc.collect.orphans import remove_orphans
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.dropped_l1 import DROPPED_L1, Amounts, DroppedRemoval, DroppedSource
+from l0gc.collect.gc_steps import SWEEP, VACUUM
+from l0gc.collect.history import old_run_records, old_scan_snapshots
+from l0gc.collect.orphans import ORPHANED_L1, OrphanSource, remove_orphans
 from l0gc.collect.plan import RATIO, Removal, plan_vacuum
 from l0gc.collect.record import ObjectTotals
-from l0gc.collect.remover import Budget, Remover
-from l0gc.collect.run import RemovalRun, RunResult
+from l0gc.collect.run import Budget, RemovalRun, Remover, RunResult
 from l0gc.collect.scan import Tally
+from l0gc.collect.sweep import LEVEL_ZERO
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
-from l0gc.keys import L1_DATA, parse_level_one
+from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, KeyLayout, parse_level_one
 from l0gc.operations import Vacuum
-from l0gc.storage.objectstore import PAGE_SIZE, UnfinishedUpload
+from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore, UnfinishedUpload
 from l0gc.storage.workers import LOCAL
+
+RUN_RECORDS: Final = "run_records"
+SCAN_SNAPSHOTS: Final = "scan_snapshots"
+
+
+class GarbageKind(NamedTuple):
+    """A kind of garbage.
+
+    Attributes:
+        text: its name in messages and metrics.
+        goes: when it is deleted, and what keeps it until then, for the documents.
+        places: its folders: a policy has to allow deleting there, and doctor tests that.
+        command: the command that deletes it.
+        old: finds it, if it expires by age.
+        recorded: whether its deletions are recorded; old records hold no data.
+    """
+
+    text: str
+    goes: str
+    places: tuple[str, ...]
+    command: str = VACUUM
+    old: Callable[[ObjectStore, Removal[Vacuum]], Iterator[list[Deletable]]] | None = None
+    recorded: bool = True
+
+
+_DROPPED: Final = (
+    "`--l1-grace` after the journal that named it dropped it, by the store's clock, and not before two epochs have passed. "
+    "No listing is needed: the journal lists it until it is gone."
+)
+_ORPHANED: Final = (
+    "A run was killed, or refused. A fence goes into the journals first: what is stamped with an epoch of `--orphan-age` "
+    "ago or more can be committed no more. Then the journals are read, and then L1 is listed."
+)
+GARBAGE: Final = {
+    LEVEL_ZERO: GarbageKind(
+        "L0 objects that no partition needs",
+        "Its epoch is at or below M, and at or below `--up-to`: no partition takes a placeholder for it any more.",
+        (KeyLayout().data_prefix,),
+        SWEEP,
+    ),
+    DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics", _DROPPED, (L1_DATA,)),
+    ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", _ORPHANED, (L1_DATA,)),
+    RUN_RECORDS: GarbageKind(
+        "objects of old run records",
+        "The run is older than `--keep-runs`, or not one of the 10,000 newest; equally old notes of the last runs of "
+        "jobs that this l0gc does not have go, too.",
+        (RUNS, ATTEMPTS),
+        old=old_run_records,
+        recorded=False,
+    ),
+    SCAN_SNAPSHOTS: GarbageKind(
+        "old scan snapshots",
+        "The snapshot is older than 90 days, or not one of the 1,000 newest.",
+        (SCANS,),
+        old=old_scan_snapshots,
+        recorded=False,
+    ),
+}
+"""All kinds. Counts, metrics, messages, the documents' table, the policies' rights and doctor's tests follow from them."""
+KINDS: Final = {name: kind for name, kind in GARBAGE.items() if kind.command == VACUUM}
+"""The kinds that a vacuum deletes, in its order."""
+
+
+class GarbageSource(DroppedSource, OrphanSource, Protocol):
+    """The writers' side of a vacuum: its questions about each kind. Nothing is cached from before `refresh`."""
+
+    @property
+    def broken(self) -> Sequence[str]:
+        """Return the units that cannot be read, each with its error; nothing of theirs is garbage."""
+
+    def refresh(self) -> None:
+        """Read all units.
+
+        Raises:
+            EpochRegressionError: a unit contains something that the controller does not (hazard 10).
+        """
 
 
 class VacuumResult(RunResult, kw_only=True):

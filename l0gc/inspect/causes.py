@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from l0gc.collect.pause import describe_pause
+from l0gc.collect.deletion import describe_pause
 from l0gc.formatting import count, span
 from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.inspect.overview import Cause, Overview, ahead_text

@@ -25,8 +25,8 @@ from threading import Barrier
 from typing import ClassVar, Final
 
 from l0gc import __version__
-from l0gc.collect.garbage import GARBAGE
 from l0gc.collect.plan import UNKNOWN, versioning_of
+from l0gc.collect.vacuum import GARBAGE
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.runs import who_deleted
+from l0gc.collect.history import who_deleted
 from l0gc.errors import NotFoundError, RefusedObjectError, SafetyError, UnansweredObjectError, UsageError
 from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import (

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from l0gc.collect.attempts import Attempt
-from l0gc.collect.garbage import Amounts
-from l0gc.collect.pause import Pause
-from l0gc.collect.runs import RunEntry
+from l0gc.collect.deletion import Pause
+from l0gc.collect.dropped_l1 import Amounts
+from l0gc.collect.history import RunEntry
+from l0gc.collect.record import Attempt
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, SetBackError
 from l0gc.formatting import STANDARD_PRICE, Outcome

@@ -14,11 +14,10 @@ from typing import Final
 
 import msgspec
 
-from l0gc.collect.attempts import read_attempts
+from l0gc.collect.deletion import read_pause
 from l0gc.collect.gc_steps import SWEEP
-from l0gc.collect.pause import read_pause
-from l0gc.collect.record import ObjectTotals
-from l0gc.collect.runs import RunEntry, list_runs, newest_runs
+from l0gc.collect.history import RunEntry, list_runs, newest_runs
+from l0gc.collect.record import ObjectTotals, read_attempts
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     ClusterMismatchError,

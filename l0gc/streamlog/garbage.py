@@ -18,9 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from l0gc.collect.dropped_l1 import GRACE_EPOCHS
-from l0gc.collect.garbage import Amounts, KeyFacts, LookAt
-from l0gc.collect.scan import Deletable
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS, Amounts
+from l0gc.collect.orphans import KeyFacts, LookAt
 from l0gc.errors import (
     CorruptObjectError,
     EpochRegressionError,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from l0gc.collect.garbage import Fact, KeyFacts
+from l0gc.collect.orphans import Fact, KeyFacts
 from l0gc.errors import StoreError
 from l0gc.keys import L1Key, journal_log, parse_level_one
 from l0gc.runtime import Runtime

@@ -11,7 +11,7 @@ import pytest
 from l0gc.api.engine import Engine
 from l0gc.cli.compute_watermark import run_compute_watermark
 from l0gc.cli.output import Output, Result, taking_results
-from l0gc.collect.attempts import read_attempts
+from l0gc.collect.record import read_attempts
 from l0gc.errors import SafetyError, UsageError
 from l0gc.settings import Settings
 from l0gc.storage.parallel import Parallel

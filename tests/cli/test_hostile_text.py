@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from l0gc.collect.attempts import Attempt, write_attempt
-from l0gc.collect.pause import set_pause
+from l0gc.collect.deletion import set_pause
+from l0gc.collect.record import Attempt, write_attempt
 from l0gc.errors import L0gcError
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import founded

@@ -15,14 +15,14 @@ from l0gc.api.estimate import SparkPlace
 from l0gc.cli.main import cli
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.sweep import swept, vacuumed
+from l0gc.collect.history import list_runs
 from l0gc.collect.plan import Removal
-from l0gc.collect.runs import list_runs
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import UsageError
 from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED
-from tests.collect.test_local import a_cluster
+from tests.collect.test_sweep_local import a_cluster
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from l0gc import errors
-from l0gc.collect.attempts import read_gc_note, write_gc_note
 from l0gc.collect.gc_steps import (
     COMPUTE,
     SCAN_EVERY_MS,
@@ -22,6 +21,7 @@ from l0gc.collect.gc_steps import (
     sweep_not_due,
     worst,
 )
+from l0gc.collect.record import read_gc_note, write_gc_note
 from l0gc.errors import BucketNotFoundError, CorruptObjectError, L0gcError, NotInitialisedError, PausedError, UsageError
 from l0gc.keys import GC_NOTE
 from l0gc.watermark.publication import PublishedWatermark

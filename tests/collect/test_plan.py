@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.history import started_ms
 from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, Removal, plan_sweep
 from l0gc.collect.record import read_summary
-from l0gc.collect.remover import Budget
-from l0gc.collect.runs import started_ms
-from l0gc.collect.scan import Deletable, Tally
+from l0gc.collect.run import Budget
+from l0gc.collect.scan import Tally
 from l0gc.collect.sweep import SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
@@ -25,7 +26,7 @@ from l0gc.operations import Sweep
 from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.collect.test_local import EPOCHS, a_cluster, expected_garbage, level_zero
+from tests.collect.test_sweep_local import EPOCHS, a_cluster, expected_garbage, level_zero
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import Call, MemoryStore, another_process, publish_m, store_of, topic_in_memory
 from tests.support.verify import scan_and_publish

@@ -8,6 +8,8 @@ import threading
 import msgspec
 import pytest
 
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.history import list_runs, old_run_records, show_run
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import (
     DELETED,
@@ -22,15 +24,13 @@ from l0gc.collect.record import (
     read_summary,
     write_summary,
 )
-from l0gc.collect.runs import list_runs, old_run_records, show_run
-from l0gc.collect.scan import Deletable
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog.cluster import Handles
-from tests.collect.test_local import a_cluster, expected_garbage, level_zero, pages_of
+from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_zero, pages_of
 from tests.support.memory_store import Call, MemoryStore, store_of
 
 NO_RUN = "20261301T000000Z-0123abcd"

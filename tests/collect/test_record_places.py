@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import l0gc.collect.remover
+import l0gc.collect.run
+from l0gc.collect.history import list_runs, show_run
 from l0gc.collect.record import DELETED, PLANNED, FolderRecords, read_segment
-from l0gc.collect.runs import list_runs, show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, ObjectNotFoundError, StoreError, UsageError
 from l0gc.keys import RUNS
 from l0gc.operations import Sweep
 from l0gc.streamlog.cluster import Handles
-from tests.collect.test_local import a_cluster, expected_garbage, level_zero
+from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_zero
 from tests.support.memory_store import Call, failing, store_of
 
 
@@ -81,7 +81,7 @@ def test_a_full_store_is_swept_without_a_record_by_name(tmp_path: Path) -> None:
 
 
 def test_a_killed_runs_deletions_are_recorded_locally_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 10)
+    monkeypatch.setattr(l0gc.collect.run, "SEGMENT_OBJECTS", 10)
     cluster = a_full_cluster()
     full = store_of(cluster).fault
     records = FolderRecords(tmp_path)

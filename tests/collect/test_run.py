@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from l0gc.collect.history import find_in_runs, show_run
 from l0gc.collect.plan import Removal, run_id
 from l0gc.collect.record import ObjectTotals, RecordedObject, encode_segment, read_summary
-from l0gc.collect.runs import find_in_runs, show_run
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
 from l0gc.errors import AccessDeniedError, ObjectNotFoundError, UsageError
@@ -20,8 +20,8 @@ from l0gc.operations import Deletion, Sweep, written
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.watermark.publication import PublishedWatermark, publish
-from tests.collect.test_local import a_cluster as swept_cluster
-from tests.collect.test_local import level_zero, on_record, pages_of
+from tests.collect.test_sweep_local import a_cluster as swept_cluster
+from tests.collect.test_sweep_local import level_zero, on_record, pages_of
 from tests.collect.test_vacuum import a_cluster as vacuumed_cluster
 from tests.collect.test_vacuum import planted
 from tests.support.elsewhere import Elsewhere

@@ -11,24 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.collect.remover
+import l0gc.collect.run
 from l0gc.cli.sweep import vacuumed
-from l0gc.collect.attempts import Attempt, attempt_key, write_attempt
-from l0gc.collect.garbage import (
-    DROPPED_L1,
-    KINDS,
-    ORPHANED_L1,
-    Amounts,
-    Fact,
-)
+from l0gc.collect.deletion import Deletable, set_pause
+from l0gc.collect.dropped_l1 import DROPPED_L1, Amounts
 from l0gc.collect.gc_steps import VACUUM
-from l0gc.collect.orphans import is_orphan
-from l0gc.collect.pause import set_pause
+from l0gc.collect.history import list_runs, old_run_records, show_run
+from l0gc.collect.orphans import ORPHANED_L1, Fact, is_orphan
 from l0gc.collect.plan import BYTES, OBJECTS, RATIO, Removal, run_id
-from l0gc.collect.record import read_summary
-from l0gc.collect.runs import list_runs, old_run_records, show_run
-from l0gc.collect.scan import FAILURES_KEPT, SAMPLES, Deletable
-from l0gc.collect.vacuum import VacuumResult, VacuumRun
+from l0gc.collect.record import Attempt, attempt_key, read_summary, write_attempt
+from l0gc.collect.scan import FAILURES_KEPT, SAMPLES
+from l0gc.collect.vacuum import KINDS, VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, SafetyError, StoppedError, StoreError
 from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, PartitionId, level_one
 from l0gc.operations import Vacuum
@@ -428,7 +421,7 @@ def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:
 
 
 def test_a_stop_ends_the_run_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(l0gc.collect.remover, "SEGMENT_OBJECTS", 1)
+    monkeypatch.setattr(l0gc.collect.run, "SEGMENT_OBJECTS", 1)
     cluster, store = a_cluster()
     source = planted(store)
     stop = threading.Event()

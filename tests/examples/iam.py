@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from l0gc.cli.main import acts
-from l0gc.collect.garbage import GARBAGE
+from l0gc.collect.vacuum import GARBAGE
 from l0gc.keys import FORMAT
 
 ROOT = Path(__file__).parents[2]

@@ -38,8 +38,8 @@ from moto.server import ThreadedMotoServer
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from l0gc.cli.main import acts
-from l0gc.collect.attempts import attempt_key
-from l0gc.collect.garbage import GARBAGE
+from l0gc.collect.record import attempt_key
+from l0gc.collect.vacuum import GARBAGE
 from l0gc.integrations.spark.source import L0gcDataSource
 from l0gc.keys import (
     ATTEMPTS,

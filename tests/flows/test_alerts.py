@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from docs.alerts import ALERTS, RULES
-from l0gc.collect.pause import Pause
+from l0gc.collect.deletion import Pause
 from l0gc.keys import FORMAT, L1_DATA, PAUSED, journal_log
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles

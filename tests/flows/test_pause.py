@@ -17,7 +17,7 @@ from tests.support.cli import ended_here, l0gc
 
 pytestmark = pytest.mark.weed
 
-SMALL_SEGMENTS = "import l0gc.collect.remover as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
+SMALL_SEGMENTS = "import l0gc.collect.run as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
 """The command with segments so small that few objects make many more than may be under way at once."""
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.attempts import attempt_key
-from l0gc.collect.garbage import KINDS
 from l0gc.collect.plan import run_id
+from l0gc.collect.record import attempt_key
+from l0gc.collect.vacuum import KINDS
 from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.attempts import Attempt, write_attempt
 from l0gc.collect.gc_steps import STEPS
+from l0gc.collect.record import Attempt, write_attempt
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.overview import Overview

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from l0gc.collect.attempts import Attempt, attempt_key, read_attempts
-from l0gc.collect.pause import Pause, clear_pause, read_pause
-from l0gc.collect.record import RunSummary, summary_key
-from l0gc.collect.runs import newest_runs
+from l0gc.collect.deletion import Pause, clear_pause, read_pause
+from l0gc.collect.history import newest_runs
+from l0gc.collect.record import Attempt, RunSummary, attempt_key, read_attempts, summary_key
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, PausedError
 from l0gc.keys import PAUSED

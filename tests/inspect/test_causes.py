@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.attempts import Attempt
-from l0gc.collect.pause import Pause
+from l0gc.collect.deletion import Pause
+from l0gc.collect.record import Attempt
 from l0gc.inspect import causes
 from l0gc.inspect.causes import CODES, find_causes, find_warnings, next_step
 from l0gc.inspect.overview import Overview

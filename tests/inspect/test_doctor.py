@@ -10,9 +10,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from l0gc.collect.attempts import Attempt, write_attempt
-from l0gc.collect.pause import set_pause
+from l0gc.collect.deletion import set_pause
 from l0gc.collect.plan import UNKNOWN
+from l0gc.collect.record import Attempt, write_attempt
 from l0gc.errors import AccessDeniedError, UnsupportedFormatError
 from l0gc.inspect import doctor
 from l0gc.inspect.doctor import FAILURE, OK, WARNING, Check, guarded

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from l0gc.cli.status import lines_of
-from l0gc.collect.attempts import Attempt, write_attempt
-from l0gc.collect.pause import set_pause
-from l0gc.collect.record import RunSummary, write_summary
+from l0gc.collect.deletion import set_pause
+from l0gc.collect.record import Attempt, RunSummary, write_attempt, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError, StoreUnreachableError
 from l0gc.inspect import doctor
 from l0gc.inspect.explain import explain_epoch, explain_partition

@@ -12,7 +12,7 @@ import pytest
 
 from docs import scaling as model
 from docs.scaling import Log, Requests
-from l0gc.collect.attempts import recorded_attempt
+from l0gc.collect.record import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.streamlog.cluster import Handles

@@ -11,8 +11,8 @@ import pytest
 
 from docs import scaling as model
 from docs.scaling import Log
-from l0gc.collect.attempts import recorded_attempt
 from l0gc.collect.plan import run_id
+from l0gc.collect.record import recorded_attempt
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.operations import Sweep
 from l0gc.storage.workers import LOCAL, LocalWorkers

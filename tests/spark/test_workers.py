@@ -18,7 +18,7 @@ from l0gc.errors import CorruptObjectError, L0gcError, StaleClusterEpochError
 from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers, cause_of, raising_causes
 from l0gc.storage.config import StoreConfig
-from tests.collect.test_local import a_cluster
+from tests.collect.test_sweep_local import a_cluster
 
 
 @pytest.fixture(autouse=True)

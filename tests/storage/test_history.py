@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
-from l0gc.collect.attempts import read_gc_note, write_gc_note
+from l0gc.collect.deletion import Deletable
 from l0gc.collect.gc_steps import GcNote
-from l0gc.collect.record import DELETED, FAILED, PLANNED, ObjectTotals, RecordedObject, RunRecord
-from l0gc.collect.runs import find_in_runs, list_runs, show_run, undelete, who_deleted
-from l0gc.collect.scan import Deletable
+from l0gc.collect.history import find_in_runs, list_runs, show_run, undelete, who_deleted
+from l0gc.collect.record import (
+    DELETED,
+    FAILED,
+    PLANNED,
+    ObjectTotals,
+    RecordedObject,
+    RunRecord,
+    read_gc_note,
+    write_gc_note,
+)
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import UsageError
 from l0gc.inspect.reading import deleted_since, read_overview

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from moto.s3.models import s3_backends
 
-from l0gc.collect.pause import clear_pause, read_pause, set_pause
+from l0gc.collect.deletion import clear_pause, read_pause, set_pause
 from l0gc.errors import StoreUnfitError
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig

@@ -13,9 +13,8 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.s3.models import s3_backends
 
-from l0gc.collect.attempts import read_attempts, read_gc_note
-from l0gc.collect.pause import read_pause
-from l0gc.collect.record import read_summary
+from l0gc.collect.deletion import read_pause
+from l0gc.collect.record import read_attempts, read_gc_note, read_summary
 from l0gc.errors import (
     AmbiguousWriteError,
     BucketNotFoundError,

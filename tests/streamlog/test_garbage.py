@@ -8,7 +8,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from l0gc.collect.garbage import ORPHANED_L1
+from l0gc.collect.orphans import ORPHANED_L1
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
 from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, parse_level_one

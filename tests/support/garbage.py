@@ -1,4 +1,4 @@
-"""Writers whose garbage a test decides, as `collect.garbage.GarbageSource` has it."""
+"""Writers whose garbage a test decides, as `collect.vacuum.GarbageSource` has it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from l0gc.collect.garbage import Amounts, Fact, KeyFacts, LookAt
-from l0gc.collect.scan import Deletable
+from l0gc.collect.deletion import Deletable
+from l0gc.collect.dropped_l1 import Amounts
+from l0gc.collect.orphans import Fact, KeyFacts, LookAt
 from l0gc.keys import L1_DATA
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from l0gc.collect.gc_steps import SWEEP
+from l0gc.collect.history import RunEntry, is_whole, list_runs
 from l0gc.collect.record import RunSummary
-from l0gc.collect.runs import RunEntry, is_whole, list_runs
 from l0gc.decoding import UNDECODABLE
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars_month, size, span

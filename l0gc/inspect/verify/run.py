@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from l0gc.collect.runs import who_deleted
+from l0gc.collect.history import who_deleted
 from l0gc.errors import CorruptObjectError, RefusedObjectError, SafetyError, UnansweredObjectError
 from l0gc.formatting import count
 from l0gc.inspect.overview import ahead_text

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
-from l0gc.collect.runs import KEEP_RUNS, RunEntry, list_runs, shadowed
+from l0gc.collect.history import KEEP_RUNS, RunEntry, list_runs, shadowed
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, UsageError
 from l0gc.formatting import count, moment

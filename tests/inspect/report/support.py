@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import msgspec
 from hypothesis import strategies as st
 
+from l0gc.collect.history import RunEntry
 from l0gc.collect.record import RunSummary
-from l0gc.collect.runs import RunEntry
 from l0gc.watermark.scans import ScanRow, ScanTotals
 from l0gc.watermark.source import UNRECONCILED, Holder, UnitSummary
 

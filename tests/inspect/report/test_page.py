@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.collect.pause import Pause
-from l0gc.collect.runs import RunEntry
+from l0gc.collect.deletion import Pause
+from l0gc.collect.history import RunEntry
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.overview import Cause, DatedHolder, Overview, PinCost
 from l0gc.inspect.reading import garbage_of

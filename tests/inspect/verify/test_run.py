@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from l0gc.collect.deletion import Deletable
 from l0gc.collect.record import DELETED, RecordedObject, RunRecord
-from l0gc.collect.scan import Deletable
 from l0gc.inspect.verify.findings import Basis, Kind, Suspect, VerifyResult, of_object
 from l0gc.inspect.verify.run import confirm, verify
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one

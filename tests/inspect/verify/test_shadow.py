@@ -200,7 +200,7 @@ def access_logs(tmp_path: Path) -> Callable[..., AccessLogs]:
 
 
 def keys_on_record(cluster: Handles, run: SweepResult) -> list[str]:
-    from l0gc.collect.runs import shadowed
+    from l0gc.collect.history import shadowed
 
     return sorted(r.key for r in shadowed(cluster.store, run.run_id, cluster.parallel))
 

@@ -17,7 +17,7 @@ import l0gc.watermark.compute
 import l0gc.watermark.external_files
 import l0gc.watermark.external_rows
 import l0gc.watermark.publication
-from l0gc.collect.garbage import Fact
+from l0gc.collect.orphans import Fact
 from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.entries import Tick
@@ -174,7 +174,7 @@ def epochs_not_compared() -> AbstractContextManager[Any]:
     10,
     "l0gc/watermark/publication.py::refuse_if_behind",
     "what is published above the epoch stops nobody",
-    "tests/collect/test_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
+    "tests/collect/test_sweep_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
 def behind_is_fine(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:

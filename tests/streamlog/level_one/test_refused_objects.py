@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from l0gc.collect.attempts import Attempt, write_attempt
+from l0gc.collect.record import Attempt, write_attempt
 from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from l0gc.collect.pause import Pause, PauseWatch, clear_pause, describe_pause, read_pause, set_pause
+from l0gc.collect.deletion import Pause, PauseWatch, clear_pause, describe_pause, read_pause, set_pause
+from l0gc.collect.history import list_runs
 from l0gc.collect.record import DELETED, LEFT
-from l0gc.collect.remover import SEGMENTS_IN_HAND
-from l0gc.collect.runs import list_runs
+from l0gc.collect.run import SEGMENTS_IN_HAND
 from l0gc.collect.scan import Tally
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
-from tests.collect.test_local import (
+from tests.collect.test_sweep_local import (
     a_cluster,
     expected_garbage,
     level_zero,

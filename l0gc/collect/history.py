@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from l0gc.collect.attempts import attempt_key, write_gc_note
+from l0gc.collect.deletion import Deletable
 from l0gc.collect.gc_steps import STEPS, SWEEP, UNDELETE, GcNote
 from l0gc.collect.plan import NOTHING_KNOWN, Removal
 from l0gc.collect.plan import run_id as new_run_id
@@ -37,13 +37,14 @@ from l0gc.collect.record import (
     RecordedObject,
     Records,
     RunSummary,
+    attempt_key,
     folder,
     read_segment,
     read_summary,
     summary_key,
+    write_gc_note,
     write_summary,
 )
-from l0gc.collect.scan import Deletable
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AccessDeniedError,

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l0gc.collect.deleter import Deleter
-from l0gc.collect.pacing import GRANT_S, Pacer
-from l0gc.collect.scan import Deletable
+from l0gc.collect.deletion import GRANT_S, Deletable, Deleter, Pacer
 from l0gc.errors import ThrottledError
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.attempts import Attempt, attempt_key, read_attempts, recorded_attempt
+from l0gc.collect.record import Attempt, attempt_key, read_attempts, recorded_attempt
 from l0gc.errors import (
     AccessDeniedError,
     CorruptObjectError,

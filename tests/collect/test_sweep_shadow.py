@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.attempts import read_attempts, read_gc_note
+from l0gc.collect.history import find_in_runs, list_runs, old_run_records, run_of, shadowed, show_run, undelete
 from l0gc.collect.plan import plan_vacuum
-from l0gc.collect.record import SHADOWED, folder
-from l0gc.collect.runs import find_in_runs, list_runs, old_run_records, run_of, shadowed, show_run, undelete
+from l0gc.collect.record import SHADOWED, folder, read_attempts, read_gc_note
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import UsageError
 from l0gc.keys import RUNS
 from l0gc.operations import Gc, Housekeep, Sweep, Vacuum
 from l0gc.streamlog.cluster import Handles
-from tests.collect.test_local import a_cluster, expected_garbage, level_zero, pages_of
+from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_zero, pages_of
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import publish_m, store_of
 from tests.support.reconcile import put

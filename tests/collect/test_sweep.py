@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.plan import plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
-from l0gc.collect.remover import SEGMENTS_IN_HAND, Remover
+from l0gc.collect.run import SEGMENTS_IN_HAND, Remover
 from l0gc.collect.scan import FAILURES_KEPT, Tally
 from l0gc.collect.sweep import SweepRun, sweep_ranges
 from l0gc.errors import StoreError
@@ -25,7 +25,7 @@ from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
-from tests.collect.test_local import (
+from tests.collect.test_sweep_local import (
     Disordered,
     a_cluster,
     by_threads,

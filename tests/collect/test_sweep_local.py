@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from l0gc.collect.history import list_runs
 from l0gc.collect.record import DELETED, SEGMENT_OBJECTS, RecordedObject, read_segment
-from l0gc.collect.runs import list_runs
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import AccessDeniedError, ClusterMismatchError, EpochRegressionError, NotInitialisedError
 from l0gc.keys import RUNS, KeyLayout
@@ -102,8 +102,8 @@ def numbers(r: SweepResult) -> dict[str, object]:
 
 def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int = SEGMENT_OBJECTS) -> None:
     patch.setattr("l0gc.collect.scan.PAGE_SIZE", page)
-    patch.setattr("l0gc.collect.deleter.PAGE_SIZE", page)
-    patch.setattr("l0gc.collect.remover.SEGMENT_OBJECTS", segment)
+    patch.setattr("l0gc.collect.deletion.PAGE_SIZE", page)
+    patch.setattr("l0gc.collect.run.SEGMENT_OBJECTS", segment)
 
 
 @pytest.fixture

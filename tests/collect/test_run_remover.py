@@ -9,19 +9,17 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from l0gc.collect.deleter import PAUSE_READ_S
-from l0gc.collect.pause import Pause
+from l0gc.collect.deletion import PAUSE_READ_S, Deletable, Pause
 from l0gc.collect.plan import Removal
 from l0gc.collect.record import DELETED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject
-from l0gc.collect.remover import OBJECT_BYTES, SEGMENT_BYTES, SEGMENTS_IN_HAND, Remover
-from l0gc.collect.scan import Deletable
+from l0gc.collect.run import OBJECT_BYTES, SEGMENT_BYTES, SEGMENTS_IN_HAND, Remover
 from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import PAUSED
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import StoredObject
 from l0gc.storage.parallel import InlineExecutor
-from tests.collect.test_pacing import Limited
+from tests.collect.test_deletion_pacing import Limited
 from tests.support.virtual_time import VirtualClock, VirtualThreads
 
 SMALL_S = 0.01

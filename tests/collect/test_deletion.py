@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from l0gc.collect.deleter import PATIENCE_S, TRIES, DeleteOutcome, Deleter
-from l0gc.collect.pacing import Pacer
-from l0gc.collect.pause import PauseWatch, set_pause
-from l0gc.collect.scan import Deletable
+from l0gc.collect.deletion import PATIENCE_S, TRIES, Deletable, DeleteOutcome, Deleter, Pacer, PauseWatch, set_pause
 from l0gc.errors import (
     AccessDeniedError,
     BucketNotFoundError,
