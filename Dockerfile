@@ -8,6 +8,7 @@ RUN apt-get update \
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY l0gc l0gc
+COPY docs docs
 RUN pip install --no-cache-dir . && rm -rf /src/*
 
 RUN useradd --create-home l0gc

@@ -461,15 +461,15 @@ class Cluster:
                 journals.
             reports: with `partitions`, short for `external=ExternalFrames(reports, partitions)`.
             partitions: see `reports`.
-            accept_lost: publish M though `published.json` is lost. As `--accept-lost`, which first shows what is lost, and
-                asks.
+            accept_lost: publish M though `published.json` is lost, damaged or another cluster's. As `--accept-lost`,
+                which first shows what is lost, and asks.
             progress: called with what is done next.
         """
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
         from l0gc.watermark.histogram import read_listing
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
-        from l0gc.watermark.publication import what_is_lost
+        from l0gc.watermark.publication import replace_unusable, what_is_lost
 
         handles, wanted = self.handles(), ComputeWatermark(**options)
         if reports is not None or partitions is not None:
@@ -485,6 +485,8 @@ class Cluster:
             check_kind(handles.identity(), external=external is not None)
             if accept_lost:
                 what_is_lost(handles)
+                if not wanted.dry_run:
+                    replace_unusable(handles)
             theirs = None if external is None else external.find(handles.store, S3Store.at)
             if theirs is None or wanted.scan:
                 journals = 0 if theirs is not None else handles.controller.snapshot().journals

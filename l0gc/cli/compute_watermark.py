@@ -47,7 +47,9 @@ _HELD_LINES: Final = 3
 @click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
 @click.option("--allow-unlisted-reports", is_flag=True, help="Some reports are of partitions that were deleted.")
 @click.option(
-    "--accept-lost", is_flag=True, help="Publish M though published.json is lost. Shows what is lost, and asks."
+    "--accept-lost",
+    is_flag=True,
+    help="Publish M though published.json is lost, damaged or foreign. Shows what is lost, and asks.",
 )
 @yes_option
 @cluster_options(engine_options("Where M is computed"), metrics_options)

@@ -1,5 +1,7 @@
-"""`l0gc help` and `version`, for those who type the word first, as with git; `l0gc completion`; and `l0gc config show`.
+"""`l0gc help`, which shows a command's help or a page of the documents; `version`; `completion`; and `config show`.
 
+Messages name pages by `l0gc help PAGE`, since an installation has no repository. The wheel contains the pages
+(pyproject.toml), and a checkout has them next to the package.
 A shell completes commands, options, file names, and the names in the bucket (`names.py`). The settings are shown with where
 each comes from. Credentials are not settings.
 """
@@ -17,23 +19,41 @@ from l0gc import __version__
 from l0gc.cli.globals import CommandGroup, cli_command, epoch_interval_option, on_command_line
 from l0gc.cli.options import common_options, settings_file
 from l0gc.cli.output import Output
-from l0gc.errors import UsageError
+from l0gc.errors import UsageError, suggestion
 from l0gc.redaction import without_secrets
 from l0gc.settings import FileSettings, Settings, default_file
 
 
+def pages() -> dict[str, Path]:
+    """Return the documents of this installation by their names: `operate-logs`."""
+    package = Path(__file__).parents[1]
+    folder = next((f for f in (package / "docs", package.parent / "docs") if f.is_dir()), package)
+    return {path.stem: path for path in sorted(folder.rglob("*.md"))}
+
+
 @cli_command("help")
-@click.argument("command", nargs=-1, metavar="[COMMAND]...")
+@click.argument("command", nargs=-1, metavar="[COMMAND]... | PAGE")
 @common_options
 def help_command(settings: Settings, command: tuple[str, ...]) -> None:
-    """Show the help of a command, or of l0gc.
+    """Show the help of a command or of l0gc, or a page of the documents.
 
     \b
     Example:
       l0gc help
       l0gc help topic create
+      l0gc help operations
     """
     context = click.get_current_context().find_root()
+    assert isinstance(context.command, click.Group)
+    if len(command) == 1 and command[0] not in (commands := context.command.list_commands(context)):
+        there = pages()
+        if command[0] not in there:
+            names = sorted(there)
+            hint = suggestion(command[0], [*commands, *names], f"pages are {', '.join(names)}")
+            raise click.UsageError(f"{command[0]!r} is neither a command nor a page; {hint}")
+        text = there[command[0]].read_text(encoding="utf-8")
+        Output(settings).result({"command": command[0], "help": text}, text.splitlines(), indent=None)
+        return
     for name in command:
         group = context.command
         if not isinstance(group, click.Group):

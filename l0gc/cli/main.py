@@ -156,7 +156,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
     ),
     "config": ("help", "Show the settings that commands use.", TOOL, {"show": (READS, "")}),
     "completion": ("help", "Print the script that completes l0gc in a shell.", TOOL, (READS, "")),
-    "help": ("help", "Show the help of a command, or of l0gc.", TOOL, (READS, "")),
+    "help": ("help", "Show the help of a command, or a page of the documents.", TOOL, (READS, "")),
     "version": ("help", "Show the version.", TOOL, (READS, "")),
 }
 COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}

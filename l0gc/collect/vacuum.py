@@ -184,8 +184,8 @@ class VacuumResult(RunResult, kw_only=True):
                 "log looks restored from an old backup, or they are foreign"
             )
             return EpochRegressionError(
-                f"{'; '.join(found)}. The rest is done. Restore the newer controller log, or remove those objects if they "
-                "are not l0gc's"
+                f"{'; '.join(found)}. The rest is done. Restore the newest controller log, or leave the objects to their "
+                "owner: no command deletes them"
             )
         if not found:
             return None

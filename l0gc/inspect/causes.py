@@ -17,7 +17,7 @@ from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.inspect.overview import Cause, Overview, ahead_text
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.decisions import tick_is_due
-from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
+from l0gc.watermark.source import IDLE, PINNED, RESTORE_CONTROLLER, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
 """How many epochs M is behind in a healthy cluster: the window of each journal spans two."""
@@ -69,7 +69,7 @@ BARRIER: Final = "l0gc housekeep --barrier"
 SWEEP: Final = "l0gc sweep"
 RESUME: Final = "wait until its reason no longer holds, then l0gc resume"
 UNPIN: Final = f"wait until the pin ends, or delete it with l0gc pin delete, then {COMPUTE}"
-PUT_BACK: Final = f"put the newest log of that journal back (docs/operate-logs.md), then {COMPUTE}"
+PUT_BACK: Final = f"put the newest log of that journal back (l0gc help operate-logs), then {COMPUTE}"
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --housekeep-barrier"
 NOTHING: Final = "nothing"
@@ -95,12 +95,12 @@ _FIRST: Final = "Fix the error that it names, then"
 CAUSES: Final = {
     FOREIGN_WATERMARK: CauseRow(
         "`published.json` belongs to another cluster.",
-        f"Find out who copied it here. Restore this cluster's own, or remove it if you have no backup, then "
+        f"Find out who copied it here. Restore this cluster's own, or, without a backup, put its copy in its place with "
         f"`{COMPUTE} --accept-lost`.",
     ),
     DAMAGED_WATERMARK: CauseRow(
         "`published.json` cannot be read.",
-        f"Restore it, or remove it if you have no backup, then `{COMPUTE} --accept-lost`.",
+        f"Restore it, or, without a backup, put its copy in its place with `{COMPUTE} --accept-lost`.",
     ),
     UNREADABLE_WATERMARK: CauseRow("The store did not let `published.json` be read.", f"{_FIRST} `{COMPUTE}`."),
     LOST_WATERMARK: CauseRow(
@@ -117,7 +117,8 @@ CAUSES: Final = {
     ),
     POISONED_KEY: CauseRow(
         "An object's key claims an epoch that the cluster has not reached, so M was refused.",
-        f"Remove the object if it is not l0gc's, then `{COMPUTE}`.",
+        f"Restore the newest controller log, or have the owner of a foreign object move it out of the L0 folder, then "
+        f"`{COMPUTE}`.",
     ),
     DAMAGED_JOURNAL: CauseRow(
         "An object of a journal is damaged.", f"Restore that object, then `{HOUSEKEEP} && {COMPUTE}`."
@@ -157,7 +158,8 @@ CAUSES: Final = {
     SWEEP_FAILED: CauseRow("The last sweep failed. M still moves.", f"{_FIRST} `{SWEEP}`."),
     DAMAGED_RECORD: CauseRow(
         "A warning: the record of a past sweep cannot be read, so no past sweep is shown.",
-        "Remove that `run.json`, or restore it.",
+        "Restore that `run.json` from a version or a backup, or wait until `l0gc vacuum` deletes it with the other old "
+        "records.",
     ),
     UNCLOSED_TOPIC: CauseRow(
         "A warning: a journal has not closed a topic that was deleted more than a day ago. The topic's L1 objects stay.",
@@ -197,7 +199,9 @@ def find_warnings(o: Overview) -> list[Cause]:
     """Return problems that do not hold M or the sweep."""
     warnings = []
     if o.damaged_record:
-        remedy = "remove that record, or restore it; until then no past sweep is shown"
+        remedy = (
+            "restore that record from a version or a backup, or wait until l0gc vacuum deletes it with other old ones"
+        )
         warnings.append(Cause(DAMAGED_RECORD, o.damaged_record, remedy))
     if o.unclosed:
         warnings.append(
@@ -235,8 +239,8 @@ def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
         return None
     detail = (
         f"this machine's clock is {abs(skew_ms) / 1000:,.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the "
-        f"store's; it does not hold M, since ticks and ages use the store's clock, but records get this one's time, "
-        f"and S3 refuses requests from a difference of 15 minutes on"
+        f"store's; it does not hold M, since ticks, ages and the times of records use the store's clock, "
+        f"but S3 refuses requests from a difference of 15 minutes on"
     )
     return Cause(LOCAL_CLOCK, detail, "set the clock (NTP)")
 
@@ -292,10 +296,10 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
         code, text = o.watermark_error
         compute = THEIR_COMPUTE if o.external_log else COMPUTE
         ways_out = {
-            FOREIGN_WATERMARK: f"restore this cluster's {PUBLISHED_WATERMARK}, or remove that one if you have no backup",
+            FOREIGN_WATERMARK: f"restore this cluster's {PUBLISHED_WATERMARK}, or accept the loss",
             UNREADABLE_WATERMARK: "fix what it reports",
             LOST_WATERMARK: f"restore {PUBLISHED_WATERMARK}, or make sure that no log was restored from a backup",
-            DAMAGED_WATERMARK: f"restore {PUBLISHED_WATERMARK} from a version or a backup, or remove it if you have neither",
+            DAMAGED_WATERMARK: f"restore {PUBLISHED_WATERMARK} from a version or a backup, or accept the loss",
         }
         accept = "" if code == UNREADABLE_WATERMARK else " --accept-lost"
         yield Cause(code, text, f"{ways_out[code]}, then {compute}{accept}")
@@ -305,7 +309,7 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
         return
     evidence = ahead_text(where, highest, o.cluster_epoch) if highest > o.cluster_epoch else o.forgotten
     detail = f"{evidence}: the controller log went back, as from a backup"
-    yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (docs/operate-logs.md), then {COMPUTE}")
+    yield Cause(OLD_CONTROLLER, detail, f"restore the newest controller log (l0gc help operate-logs), then {COMPUTE}")
 
 
 def _of_the_bucket(o: Overview) -> Iterator[Cause]:
@@ -323,7 +327,7 @@ def _of_the_bucket(o: Overview) -> Iterator[Cause]:
         yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)
     if o.damaged:
         ways = f"restore that object from a version or a backup, or give up its records: {o.giving_up}"
-        yield Cause(DAMAGED_OBJECT, o.damaged, f"{ways} (docs/operate-lost.md); then {RECONCILE} && {COMPUTE}")
+        yield Cause(DAMAGED_OBJECT, o.damaged, f"{ways} (l0gc help operate-lost); then {RECONCILE} && {COMPUTE}")
 
 
 def _first(errors: Sequence[str]) -> str:
@@ -334,7 +338,7 @@ def _first(errors: Sequence[str]) -> str:
 def poisoned(key: str, epoch: int, cluster_epoch: int) -> Cause:
     """Return the cause for an L0 key with an epoch that the cluster has not reached."""
     detail = f"the key {key} claims epoch {epoch}, above the cluster epoch {cluster_epoch}; M is refused"
-    remedy = f"remove that object if it is not l0gc's, or restore the newest controller log, then {COMPUTE}"
+    remedy = f"{RESTORE_CONTROLLER}, then {COMPUTE}"
     return Cause(POISONED_KEY, detail, remedy)
 
 

@@ -163,7 +163,7 @@ def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -
         ("permissions", lambda: permissions(store, handles.runtime), "check the credentials' policy"),
         ("settings", lambda: settings(store), "ask the owner of the bucket"),
         ("store", lambda: promises(store, handles.runtime), "see the store's answer above"),
-        ("cluster", lambda: cluster(handles), "see docs/operations.md"),
+        ("cluster", lambda: cluster(handles), "see l0gc help operations"),
     ]
     checks: list[Check] = []
     for name, check, remedy in parts:
@@ -412,7 +412,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
             yield failure(
                 "lifecycle",
                 f"{where} {EXPIRES} by age, whether they are needed or not",
-                "remove it: M decides what may be deleted",
+                "take the rule off these folders: M decides what may be deleted",
             )
         elif MOVES in rule.does:
             fights += 1

@@ -63,7 +63,7 @@ _VITAL: Final = "no command works without it"
 _IN_TIME: Final = "housekeep deletes it once a checkpoint covers it"
 _OLD: Final = "l0gc itself ends or replaces it"
 _OWN: Final = (
-    (FORMAT, "the cluster's id and the version of its layout", _VITAL),
+    (FORMAT, "the version of the cluster's layout", _VITAL),
     (PUBLISHED_WATERMARK, "the published M", _VITAL),
     (PUBLISHED_COPY, "a copy of the published M, which shows if that is lost", _OLD),
     (rf"{CONTROLLER_LOG}log/0*(\d+)", "entry {0} of the controller log", _IN_TIME),
@@ -212,7 +212,7 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
     for pattern, what, advice in _OWN:
         if m := re.fullmatch(pattern, key):
             e.explanation.append(f"{not_there}This is {what.format(*m.groups())}.")
-            e.next = f"nothing: never remove it by hand; {advice}" if there else f"nothing; {advice}"
+            e.next = f"nothing: leave it to l0gc; {advice}" if there else f"nothing; {advice}"
             return e
     l1 = parse_level_one(key)
     if l1 is None and not there:
@@ -221,11 +221,11 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
         )
         raise NotFoundError(f"{text} of its keys")
     if l1 is None:
-        e.verdict, e.next = "foreign", "nothing: remove it by hand if nobody needs it"
+        e.verdict, e.next = "foreign", "nothing: its owner decides about it"
         e.explanation.append("It is not a key of this cluster, so no command ever deletes it.")
         return e
     e.epoch = l1.epoch
-    e.next = "nothing: never remove it by hand; a vacuum deletes it once no journal names it and no pin keeps it"
+    e.next = "nothing: leave it to l0gc; a vacuum deletes it once no journal names it and no pin keeps it"
     if l1.partition < 0:
         what = (
             f"a shared L1 object with records of many partitions of topic {l1.topic}, which journal {l1.journal} keeps"

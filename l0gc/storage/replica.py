@@ -188,7 +188,7 @@ class Replica(Generic[S]):
                 self._whole = False
                 raise SetBackError(
                     f"entry {self._as_of.offset} of the log {self.log.folder} is not the one that was pinned: the log was "
-                    "set back to an older copy, and has grown again; delete the pin, and create another one"
+                    "set back to an older copy, and has grown again; run l0gc pin delete, and create another pin"
                 )
             return r.folder
 

@@ -82,7 +82,7 @@ def delete_records(
 
     left_out = [
         f"partition {target.id(p)}: {e}; its records stay until that object is restored from a version or a backup, or they "
-        "are given up (docs/operate-lost.md)"
+        "are given up (l0gc help operate-lost)"
         for p, e in sorted(unreadable.items())
     ]
     if confirm is not None and not dry_run:

@@ -64,7 +64,7 @@ class JournalSource:
             if unknown := unknown_topic(self._state, summary.unit, topics):
                 raise EpochRegressionError(
                     f"{unknown}: it looks restored from a backup that is older than the topic; nothing was published. "
-                    "Restore the newer controller log, or see docs/operate-logs.md"
+                    "Restore the newer controller log, or see l0gc help operate-logs"
                 )
         return [summary for summary, _ in readings]
 

@@ -43,7 +43,7 @@ BATCH: Final = 16 * PAGE_SIZE
 """How many dropped objects are deleted before their journal records it."""
 _FORGOTTEN: Final = (
     "the controller log looks restored from a backup that is older than the topic; nothing more was deleted. Restore the "
-    "newer controller log, or see docs/operate-logs.md"
+    "newer controller log, or see l0gc help operate-logs"
 )
 
 

@@ -65,7 +65,8 @@ def accept_set_back(cluster: Handles, journal: int) -> int:
     if boundary > unit.end[1].offset + 1:
         raise CorruptObjectError(
             f"{key} belongs to the newer log: by it, entries below {boundary} may be gone, and the last one is at offset "
-            f"{unit.end[1].offset}. Restore it from the copy that the log came from, or remove it, and run this again"
+            f"{unit.end[1].offset}. Restore it from the copy that the log came from, or move it elsewhere if that has none, "
+            "and run this again"
         )
     epoch = cluster.controller.advance()
     times = max(end[0] for end in (unit.end, published.ends.get(unit.unit, unit.end))) + 1

@@ -77,5 +77,5 @@ def check_cluster_id(cluster_id: str, owner: str, source: str) -> None:
     if owner != cluster_id:
         raise ClusterMismatchError(
             f"{source} belongs to cluster {owner}, this bucket to {cluster_id}; nothing was published or deleted. "
-            "Check --url, and remove what another cluster left here"
+            "Check --url, and restore this cluster's own object (l0gc help operate-logs)"
         )

@@ -31,6 +31,7 @@ from l0gc.decoding import UNDECODABLE
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     AmbiguousWriteError,
+    ClusterMismatchError,
     CorruptObjectError,
     EpochRegressionError,
     LostWatermarkError,
@@ -54,7 +55,7 @@ HISTORY_STEP_MS: Final = 600_000
 _TRIES: Final = 20
 _SET_BACK: Final = (
     "it was set back to an older copy, and has forgotten what it named since; nothing was written or deleted. Put its "
-    'newest log back, or see "A journal was set back" in docs/operate-logs.md'
+    "newest log back, or see l0gc help operate-logs"
 )
 
 
@@ -108,10 +109,9 @@ def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWa
         return _PUBLISHED.decode(unseal(key, body))
     except (CorruptObjectError, *UNDECODABLE) as e:
         also = "" if key == PUBLISHED_WATERMARK else f", or {PUBLISHED_WATERMARK}, which is gone,"
-        accept = " --accept-lost" if key == PUBLISHED_WATERMARK else ""
         raise CorruptObjectError(
-            f"{key} cannot be read ({e}); restore it{also} from a version or a backup. If there is none, remove it and run "
-            f"l0gc compute-watermark{accept}; whether a log was set back before then may be no longer noticed"
+            f"{key} cannot be read ({e}); restore it{also} from a version or a backup. If there is none, run "
+            "l0gc compute-watermark --accept-lost; whether a log was set back before then may be no longer noticed"
         ) from e
 
 
@@ -162,7 +162,7 @@ def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
     if what := lost(published, etag):
         raise LostWatermarkError(
             f"{what}. Nothing was deleted or published: restore it from a version or a backup, or make sure that no journal "
-            "was restored from a backup, and run l0gc compute-watermark --accept-lost (docs/operate-logs.md)"
+            "was restored from a backup, and run l0gc compute-watermark --accept-lost (l0gc help operate-logs)"
         )
 
 
@@ -170,13 +170,55 @@ def what_is_lost(cluster: ClusterHandle) -> str:
     """Return what is lost, as a sentence; an empty text if nothing of this cluster's was published before.
 
     Raises:
-        UsageError: `published.json` is there.
-        ClusterMismatchError, CorruptObjectError: see `read_published`.
+        UsageError: `published.json` is there, and of use.
     """
-    published, etag = read_published(cluster.store, cluster.identity().cluster_id)
+    cluster_id = cluster.identity().cluster_id
+    try:
+        published, etag = read_published(cluster.store, cluster_id)
+    except (CorruptObjectError, ClusterMismatchError) as e:
+        copy, _ = _usable(cluster.store, PUBLISHED_COPY, cluster_id)
+        instead = "no copy of use exists" if copy is None else lost(copy, "").partition(". ")[2]
+        return f"{PUBLISHED_WATERMARK} is of no use: {str(e).partition(';')[0]}; {instead}"
     if etag:
         raise UsageError(f"{PUBLISHED_WATERMARK} is there: run l0gc compute-watermark without --accept-lost")
     return lost(published, etag)
+
+
+def replace_unusable(cluster: ClusterHandle) -> None:
+    """Replace a `published.json` that is damaged or another cluster's by its copy, since an operator has accepted the loss.
+
+    So nobody has to delete it, and M never falls below the copy's. If the copy is of no use either, no M is recorded, and
+    the next computation begins anew. A file that was restored since it was read stays.
+
+    Raises:
+        StoreError: it changed in the meantime.
+    """
+    identity, store = cluster.identity(), cluster.store
+    published, etag = _usable(store, PUBLISHED_WATERMARK, identity.cluster_id)
+    copy, copied = _usable(store, PUBLISHED_COPY, identity.cluster_id)
+    if published is not None or not (etag or copied) or (copy is not None and not etag):
+        return
+    new = copy or PublishedWatermark(identity.cluster_id, NO_WATERMARK, identity.cluster_epoch, cluster.now_ms())
+    try:
+        if etag:
+            store.put_if_match(PUBLISHED_WATERMARK, encode_published(new), etag)
+        else:
+            store.put_if_absent(PUBLISHED_WATERMARK, encode_published(new))
+    except PreconditionFailedError as e:
+        raise StoreError(f"{PUBLISHED_WATERMARK} changed since it was read; run the command again") from e
+
+
+def _usable(store: ObjectStore, key: str, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
+    """Return what `published.json` or its copy holds, None if it is of no use, and its ETag, empty if it is gone."""
+    stored = if_there(store.get, key)
+    if stored is None:
+        return None, ""
+    try:
+        published = decode_published(stored.body, key)
+        check_cluster_id(cluster_id, published.cluster_id, key)
+    except (CorruptObjectError, ClusterMismatchError):
+        return None, stored.etag
+    return published, stored.etag
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:
@@ -240,8 +282,8 @@ def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
     if highest > epoch + 1:
         raise EpochRegressionError(
             f"--above {epoch} is too low: {PUBLISHED_WATERMARK} has epoch {highest}, and everything up to it is "
-            f"refused. Nothing was written; give the highest epoch in the bucket (docs/operate-logs.md shows how to "
-            f"find it)"
+            f"refused. Nothing was written; give the highest epoch in the bucket (l0gc help operate-logs "
+            f"shows how to find it)"
         )
 
 
@@ -289,7 +331,7 @@ def check_controller(cluster: ClusterHandle, published: PublishedWatermark) -> N
     if (log := cluster.controller_unit(published.ends)) is not None and log.rewritten:
         raise EpochRegressionError(
             f"{log.unit} has another entry than the one at which M was published, though it has grown past it: "
-            f"{CONTROLLER_REMEDY}; see docs/operate-logs.md"
+            f"{CONTROLLER_REMEDY}"
         )
 
 

@@ -27,9 +27,12 @@ from l0gc.storage.parallel import Parallel
 HELD_BACK_SHOWN: Final = 10
 """How many of the partitions with the lowest M(p) are named."""
 
+RESTORE_CONTROLLER: Final = (
+    "restore the newest controller log (l0gc help operate-logs), or have a foreign object moved elsewhere by its owner"
+)
 CONTROLLER_REMEDY: Final = (
     "the controller log looks restored from an old backup, or the object is foreign; nothing was published or deleted. "
-    "Restore the newer controller log, or remove that object if it is not l0gc's"
+    f"R{RESTORE_CONTROLLER[1:]}"
 )
 """The likely cause, and what to do, if the bucket contains an epoch above that of l0gc's own controller log."""
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 
 import l0gc as library
+from l0gc.cli.help import pages
 from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.main import GROUPS as GROUPS_OF_HELP
 from l0gc.errors import UsageError
 from tests.cli.test_docs import LEAVES
 from tests.support.cli import ended_here, l0gc
 
+ROOT = Path(__file__).parents[2]
 GROUPS = ["", *(name for name in COMMANDS if isinstance(load(name), click.Group))]
 
 
@@ -26,6 +29,18 @@ def test_help_says_what_the_option_says() -> None:
         assert said.decode().splitlines() == expected.decode().splitlines()
     for name in ("sweep", "topic", "topic create"):
         assert l0gc("help", *name.split())["command"] == name
+
+
+def test_a_page_of_the_documents_is_shown_by_its_name() -> None:
+    for name, path in pages().items():
+        assert name not in COMMANDS
+        assert l0gc("help", name)["help"] == path.read_text()
+    assert "operations" in pages()
+    assert b"# " in ended_here("help", "operations").stdout
+    with pytest.raises(click.UsageError, match="neither a command nor a page; did you mean 'operations'"):
+        l0gc("help", "operation")
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert (wheel["only-include"], wheel["sources"]) == (["l0gc", "docs"], {"docs": "l0gc/docs"})
 
 
 def test_help_of_what_is_no_command_gets_a_sentence() -> None:

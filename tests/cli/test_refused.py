@@ -225,7 +225,7 @@ def test_commands_that_write_are_refused_after_journals_were_set_back(
     for name, ended in place.runs({k: v for k, v in commands(CHANGES).items() if k not in OF_THE_CONTROLLER}):
         assert ended.code == 4, (name, ended.stderr)
         assert "journal 0 ended at offset" in ended.stderr, name
-        assert "docs/operate-logs.md" in ended.stderr, name
+        assert "l0gc help operate-logs" in ended.stderr, name
         assert place.objects("") == before, name
     for name, ended in place.runs(commands(READS)):
         assert ended.code == (5 if name.startswith(("runs show", "runs find")) else 0), (name, ended.stderr)

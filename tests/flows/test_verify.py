@@ -480,7 +480,7 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
         Output(Settings()).finish(lambda: result, verified)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("l0_missing events/0 at record 12: some/key: the object is missing; restore it ")
-    assert lines[1].startswith("log_gap: l0gc/journal/0002/: entry 3 is missing; stop l0gc sweep")
+    assert lines[1].startswith("log_gap: l0gc/journal/0002/: entry 3 is missing; run l0gc pause --why TEXT")
     assert lines[2:] == [
         "1 more finding like these",
         "3 findings: 16 journals, 4 partitions, 1 unreconciled extent, 2 L0 objects, 3 L1 objects; 5 B read and checked",

@@ -157,7 +157,7 @@ def test_every_key_of_l0gc_is_named_and_none_called_removable(needed: tuple[Hand
         cluster.store.put(key, b"x")
     said = {key: explain_key(cluster, key) for key in store_of(cluster).objects if key != l0}
     for key, e in said.items():
-        assert (e.verdict, e.next.startswith("nothing: never remove it by hand; ")) == ("own", True), key
+        assert (e.verdict, e.next.startswith("nothing: leave it to l0gc; ")) == ("own", True), key
     assert said[f"{CONTROLLER_LOG}log/{1:020}"].explanation == ["This is entry 1 of the controller log."]
     assert said[f"{journal_log(0)}log/{0:020}"].explanation == ["This is entry 0 of the log of journal 0."]
     assert said[records[0]].explanation == ["This is a part of the record of run 20260101T000000Z-1."]
@@ -258,7 +258,7 @@ def test_a_future_epoch_is_a_fault_only_if_an_object_has_it(
     key = cluster.controller.layout().format(1, 99, cluster.runtime.new_id())
     cluster.store.put(key, b"x")
     e = explain_key(cluster, key)
-    assert (e.verdict, e.next.startswith("remove that object if it is not l0gc's")) == ("above the cluster epoch", True)
+    assert (e.verdict, e.next.startswith("restore the newest controller log")) == ("above the cluster epoch", True)
     assert e.explanation == [f"The key {key} claims epoch 99, above the cluster epoch 1; M is refused."]
 
 

@@ -64,7 +64,7 @@ def test_bytes_kept_by_table_pins_are_reported(cluster: Handles) -> None:
     told = explain_key(cluster, dropped)
     assert told.explanation[1].startswith("Journal 0 has dropped it")
     assert told.explanation[2:] == [f"Table {held.sentence}."]
-    assert told.next.startswith("nothing: never remove it by hand; a vacuum deletes it once")
+    assert told.next.startswith("nothing: leave it to l0gc; a vacuum deletes it once")
     delete_topic(cluster, "events")
     gone = the_table(cluster)
     assert gone.sentence.startswith("l0gc.events of deleted topic events was synced")

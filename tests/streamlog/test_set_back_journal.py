@@ -52,7 +52,7 @@ def refused(place: Place, names: set[str], match: str) -> None:
         with pytest.raises(SetBackError, match=match) as e:
             CHANGES[name](place)
         assert e.value.exit_code == 4
-        assert "docs/operate-logs.md" in str(e.value)
+        assert "l0gc help operate-logs" in str(e.value)
         assert place.objects() == before, name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from uuid import UUID
 
@@ -44,6 +45,7 @@ from l0gc.watermark.publication import (
     refuse_if_behind,
     refuse_if_set_back,
     remembered,
+    replace_unusable,
     require_seen,
     reserve_numbers,
     watermark_at,
@@ -179,7 +181,9 @@ def test_another_clusters_watermark_is_neither_read_nor_replaced(store: MemorySt
 def test_a_watermark_that_cannot_be_read_is_refused_with_its_remedy(store: MemoryStore, body: bytes) -> None:
     store.put(PUBLISHED_WATERMARK, body)
     for action in (lambda: read_published(store, "c"), lambda: put(store, a_watermark(9))):
-        with pytest.raises(CorruptObjectError, match=r"published\.json cannot be read .*remove it and run"):
+        with pytest.raises(
+            CorruptObjectError, match=r"published\.json cannot be read .*run l0gc compute-watermark --accept-lost"
+        ):
             action()
     assert store.objects[PUBLISHED_WATERMARK].body == body
 
@@ -473,6 +477,49 @@ def test_a_copy_follows_each_publication_also_one_whose_reply_was_lost(store: Me
     store.fault = lose_reply(PUBLISHED_WATERMARK)
     put(store, a_watermark(7))
     assert decode_published(store.objects[PUBLISHED_COPY].body, PUBLISHED_COPY).watermark == 7
+
+
+def foreign(cluster: Handles) -> None:
+    """Put the file and the copy of another cluster in place of this one's."""
+    for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):
+        cluster.store.put(key, encode_published(a_watermark(9), key))
+
+
+def damage(cluster: Handles, *keys: str) -> None:
+    for key in keys:
+        cluster.store.put(key, b"nonsense")
+
+
+UNUSABLE: dict[str, tuple[Callable[[Handles], None], str, int]] = {
+    "damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK), "cannot be read .* M = 6 and where", 6),
+    "both damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK, PUBLISHED_COPY), "no copy of use exists", -1),
+    "gone, and a damaged copy": (lambda cluster: damage(cluster, PUBLISHED_COPY), "no copy of use exists", -1),
+    "another cluster's": (foreign, "belongs to cluster c,.*no copy of use exists", -1),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_an_unusable_watermark_is_replaced_once_the_loss_is_accepted(case: str) -> None:
+    cluster, held = a_loss()
+    make, told, m = UNUSABLE[case]
+    make(cluster)
+    assert re.search(told, what_is_lost(cluster)), what_is_lost(cluster)
+    replace_unusable(cluster)
+    now, etag = read_published(cluster.store, held.cluster_id)
+    assert etag
+    assert watermark_of(now) == m
+    scan_and_publish(cluster)
+    assert watermark_of(read_published(cluster.store, held.cluster_id)[0]) == held.watermark
+
+
+def test_a_watermark_that_was_restored_meanwhile_stays() -> None:
+    cluster, held = a_loss()
+    damage(cluster, PUBLISHED_WATERMARK)
+    restored = encode_published(held)
+    store_of(cluster).fault = once(lambda: store_of(cluster).put(PUBLISHED_WATERMARK, restored), "get", PUBLISHED_COPY)
+    with pytest.raises(StoreError, match="changed since it was read"):
+        replace_unusable(cluster)
+    assert cluster.store.get(PUBLISHED_WATERMARK).body == restored
 
 
 def test_no_loss_is_accepted_while_published_json_is_there() -> None:

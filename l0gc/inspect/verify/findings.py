@@ -32,7 +32,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import unit_name
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.watermark.publication import PublishedWatermark, watermark_of
-from l0gc.watermark.source import UnitSummary
+from l0gc.watermark.source import RESTORE_CONTROLLER, UnitSummary
 
 LIVE: Final = "live"
 DELETED: Final = "deleted"
@@ -43,12 +43,12 @@ FOREIGN: Final = "foreign"
 _RESTORE: Final = "restore it from a version or a backup"
 _SEARCH: Final = f"{_RESTORE}; if no run deleted it (l0gc runs find KEY), find out who else can delete there"
 _RESTORE_LOG: Final = "restore this log's entries and checkpoints from a version or a backup"
-_STOP: Final = "stop l0gc sweep and l0gc compute-watermark"
+_STOP: Final = "run l0gc pause --why TEXT and stop what computes M"
 _LIFT: Final = f"{_STOP}, then run l0gc reconcile, which reads it while it is there"
 _WHO: Final = f"{_STOP} until you know who wrote that watermark, or which log was restored from a backup"
-_UNTIL: Final = "run no sweep that deletes (l0gc pause --why TEXT) until you know"
+_UNTIL: Final = "run l0gc pause --why TEXT until you know"
 _NEWER: Final = "restore the newest controller log"
-_AHEAD: Final = f"stop uploads and housekeeping; {_NEWER}, or remove the object if it is foreign"
+_AHEAD: Final = f"stop uploads and housekeeping; {RESTORE_CONTROLLER}"
 
 
 class Kind(StrEnum):
@@ -71,12 +71,16 @@ class Kind(StrEnum):
     L0_WRONG_EPOCH = "l0_wrong_epoch", "danger", _LIFT
     LIVE_BELOW_WATERMARK = "live_below_watermark", "danger", _LIFT
     WATERMARK_AHEAD = "watermark_ahead", "danger", _WHO
-    WATERMARK_UNREADABLE = "watermark_unreadable", "danger", "remove it, then run l0gc compute-watermark"
+    WATERMARK_UNREADABLE = (
+        "watermark_unreadable",
+        "danger",
+        f"{_RESTORE}; without either, run l0gc compute-watermark --accept-lost",
+    )
     EPOCH_AHEAD = "epoch_ahead", "danger", _AHEAD
     L1_MISSING = "l1_missing", "loss", _SEARCH
     L1_SIZE = "l1_size", "loss", _RESTORE
     L1_CORRUPT = "l1_corrupt", "loss", _RESTORE
-    L1_ORPHAN = "l1_orphan", "waste", "remove it if no l0gc reconcile has been running since it was written"
+    L1_ORPHAN = "l1_orphan", "waste", "run l0gc vacuum, which deletes orphans that are older than its --orphan-age"
     LOG_UNREADABLE = "log_unreadable", "loss", "restore the named object from a version or a backup; M waits until then"
     UNANSWERED = "unanswered", "unknown", "run l0gc verify again once the store serves it"
     LOG_GAP = "log_gap", "danger", f"{_STOP}; {_RESTORE_LOG}"
@@ -87,7 +91,7 @@ class Kind(StrEnum):
     TOPIC_MISPLACED = "topic_misplaced", "danger", f"{_STOP}; {_NEWER}, or the journal that the controller names"
     TOPIC_UNKNOWN = "topic_unknown", "danger", f"stop uploads; {_NEWER}: it looks restored from an old backup"
     TOPIC_UNCLOSED = "topic_unclosed", "waste", "run l0gc housekeep, which closes it, or reports why it cannot"
-    JOURNAL_UNKNOWN = "journal_unknown", "danger", f"{_NEWER}, or remove the journal if it is foreign"
+    JOURNAL_UNKNOWN = "journal_unknown", "danger", RESTORE_CONTROLLER
     SHADOW_NEEDED = "shadow_needed", "danger", f"stop: {_UNTIL} why it was needed after M had passed it"
     SHADOW_READ = "shadow_read", "danger", f"stop: {_UNTIL} why; a copy of the whole bucket reads it without need"
 

@@ -120,7 +120,7 @@ def check_not_ahead(note: SnapshotNote, holds: Callable[[int, Place], bool], tab
             raise SafetyError(
                 f"table {table.table} has the objects of journal {journal} as of offset {place.offset}, but that log does "
                 "not have that entry: it was set back. Put its newest log back, or drop the table with l0gc table drop "
-                f"{table.topic} and create it again; see docs/operate-logs.md"
+                f"{table.topic} and create it again; see l0gc help operate-logs"
             )
 
 

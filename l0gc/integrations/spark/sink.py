@@ -80,7 +80,7 @@ PLACES: Final = 24
 """The bits below a batch's number in a producer's position, which number the batch's objects."""
 _REMEDY: Final = (
     "restore the newest checkpoint, or start the query with a new one (with batchId also a new producerName) after the last "
-    "row that landed, see docs/spark.md#a-checkpoint-that-went-back"
+    "row that landed, see l0gc help spark"
 )
 
 

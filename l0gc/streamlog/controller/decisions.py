@@ -233,7 +233,7 @@ def decide_init_producer(
             raise EpochRegressionError(
                 f"a journal has epoch {above} of producer {name!r}, but the controller log is only at epoch "
                 f"{state.epoch}: it looks restored from an old backup. Restore the newer one, or see "
-                f"docs/operate-logs.md"
+                f"l0gc help operate-logs"
             )
         return entries.InitProducer(name, producer.producer_id, max(producer.epoch, above) + 1, -1, new_run)
     producer_id, epoch, run = instance

@@ -391,7 +391,7 @@ def _refusal(name: str, kind: str) -> str:
     if kind in _SPARK:
         given = " or --format parquet, if it has a column value," if kind == "Parquet" else ""
         return (
-            f"{what}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (docs/spark.md),{given} "
+            f"{what}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (l0gc help spark),{given} "
             f"or --format {RAW} its bytes as they are"
         )
     return f"{what}write one record a line, or take its bytes as they are with --format {RAW}"

@@ -102,7 +102,8 @@ class Admission:
         if topic is not None and topic.topic_id != o.topic_id:
             raise EpochRegressionError(
                 f"revision {o.revision} belongs to another topic in this journal: the controller log looks restored "
-                "from a backup, and gave it a second time. Advance the epoch, then delete the topic and create it again"
+                "from a backup, and gave it a second time. Run l0gc epoch advance and l0gc topic delete, then create "
+                "it again"
             )
         # Offsets stay in range, also with all that the entry has admitted before.
         total = self._records.get(o.revision, 0) + int(unpack(o.records, NUMBER).sum(dtype=np.int64))

@@ -340,7 +340,7 @@ class JournalHandle:
         if newest > epoch:
             raise EpochRegressionError(
                 f"journal {self.journal} has seen epoch {newest}, above the cluster epoch {epoch}: the controller log looks "
-                "restored from an old backup. Restore the newer one, or see docs/operate-logs.md"
+                "restored from an old backup. Restore the newer one, or see l0gc help operate-logs"
             )
 
     # -- L1 -------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tests.support.ingest import journal_of, stored_values, upload, write
 from tests.support.memory_store import another_process, store_of, topic_in_memory
 from tests.support.spark_source import Rows, commit, overtaken_by, staged, write_batch
 
-REMEDY = "restore the newest checkpoint, or start the query with a new one .* docs/spark.md#a-checkpoint-that-went-back"
+REMEDY = "restore the newest checkpoint, or start the query with a new one .* l0gc help spark"
 
 
 def message(

@@ -1,0 +1,111 @@
+"""Every text that l0gc prints is collected from the code, and judged: what it advises exists here, and harms nothing.
+
+A text is a string of the package that is neither a docstring nor a key. A command that it names has to exist with these
+options, a page of the documents has to be in the wheel, and no text asks a person to delete an object.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+import l0gc
+from docs.alerts import RULES
+from l0gc.cli.help import pages
+from l0gc.cli.main import COMMANDS, load
+
+PACKAGE = Path(l0gc.__file__).parent
+COMMAND = re.compile(r"\bl0gc ((?:[a-z][a-z-]*)(?: (?:--[a-z][a-z-]+|[a-z][a-z-]*|[A-Z][A-Z_]*))*)")
+PROSE = " cannot cluster did does encrypts gives has in itself neither only reads refuses that to writes "
+"""The words that follow the name in a sentence about l0gc."""
+DELETES = re.compile(
+    r"(?<!to )(?<!can )(?<!cannot )\b(?:remove|delete (?:it|them|(?:that|this|those|these|the) "
+    r"(?:objects?|record|journal|run|entry|file|one)))\b(?! with l0gc)",
+    re.IGNORECASE,
+)
+FILE = re.compile(r"\bdocs/|\w\.md\b")
+GROUPS = {name for name in COMMANDS if isinstance(load(name), click.Group)}
+
+
+class Text(NamedTuple):
+    """A text, and where it stands."""
+
+    place: str
+    text: str
+
+
+def texts() -> Iterator[Text]:
+    """Yield each string of the package's code; what an f-string inserts is `…`."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        apart = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        apart |= {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in n.values}
+        for node in ast.walk(tree):
+            if id(node) in apart:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield Text(f"{path.relative_to(PACKAGE)}:{node.lineno}", node.value)
+            elif isinstance(node, ast.JoinedStr):
+                parts = (str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
+                yield Text(f"{path.relative_to(PACKAGE)}:{node.lineno}", "".join(parts))
+
+
+TEXTS = [*texts(), Text(RULES.name, RULES.read_text())]
+OPERATIONS = [Text(name, path.read_text()) for name, path in pages().items() if name.startswith("operat")]
+
+
+def unknown(words: list[str]) -> str:
+    """Return what of a command line does not exist; empty if all of it does."""
+    name, rest = words[0], words[1:]
+    if f" {name} " in PROSE:
+        return ""
+    if name not in COMMANDS:
+        return name
+    command = load(name)
+    if isinstance(command, click.Group):
+        if not rest or rest[0].startswith("-") or rest[0].isupper():
+            return ""
+        if rest[0] not in command.commands:
+            return f"{name} {rest[0]}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+    return next((word for word in rest if word.startswith("--") and word not in options), "")
+
+
+def test_the_texts_are_found() -> None:
+    said = " ".join(t.text for t in TEXTS)
+    for words in ("l0gc compute-watermark", "no URL: say where", "l0gc resume", "restore that object"):
+        assert words in said, words
+
+
+@pytest.mark.parametrize("name", ["gc --no-such", "swep", "topic crate"])
+def test_a_wrong_command_line_is_noticed(name: str) -> None:
+    assert unknown(name.split())
+
+
+def test_every_command_that_a_text_names_exists() -> None:
+    wrong = [
+        (t.place, m[0], missing) for t in TEXTS for m in COMMAND.finditer(t.text) if (missing := unknown(m[1].split()))
+    ]
+    assert wrong == []
+
+
+def test_every_page_that_a_text_names_exists() -> None:
+    named = {(t.place, m[1]) for t in TEXTS for m in re.finditer(r"\bl0gc help ([a-z-]+)", t.text)}
+    assert len(named) > 10
+    assert [page for page in named if page[1] not in {*pages(), *COMMANDS}] == []
+    assert [t for t in TEXTS if FILE.search(t.text)] == []
+
+
+def test_no_text_asks_a_person_to_delete_an_object() -> None:
+    assert [
+        (t.place, t.text[max(0, m.start() - 60) : m.end() + 60])
+        for t in [*TEXTS, *OPERATIONS]
+        if (m := DELETES.search(t.text))
+    ] == []
