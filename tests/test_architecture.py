@@ -83,7 +83,13 @@ STANDALONE = "embedded"
 
 HOMES: dict[str, set[str]] = {
     "boto3": {"storage/s3.py", "embedded/seaweedfs.py"},
-    "botocore": {"storage/access.py", "storage/bulk.py", "storage/s3.py", "embedded/seaweedfs.py"},
+    "botocore": {
+        "storage/access.py",
+        "storage/answers.py",
+        "storage/bulk.py",
+        "storage/s3.py",
+        "embedded/seaweedfs.py",
+    },
     "mypy_boto3_s3": {"storage/access.py", "storage/s3.py", "embedded/seaweedfs.py"},
     "obstore": {"storage/bulk.py", "storage/s3.py"},
     "arro3": {"storage/bulk.py"},

@@ -2,17 +2,24 @@
 
 A proxy, a login page or an overloaded server may answer 200 with nothing, with a page of HTML, with packed or cut XML, or
 with another document. A parser that takes what it finds reads these as an empty listing, or as a completed delete. So each
-answer is checked before it is parsed: a document has its own root element, which is closed, an answer without a document
-is empty, and the headers that l0gc needs are there. A bulk delete names each key as deleted or failed. An answer that is
-none of this becomes one with the code `NOT_S3`, which a row of `refusals.py` explains, and is asked for again.
+answer is checked against one table, `NEEDS`: a document has its own root element, which is closed, an answer without a
+document is empty, and the headers and elements that l0gc needs are there and can be read. A bulk delete names each key as
+deleted or failed. A header that nothing needs cannot fail an answer, since only those of the table are parsed. An answer
+that is none of this becomes one with the code `NOT_S3`, which a row of `refusals.py` explains, and is asked for again.
+
+A date without a zone is in GMT, as HTTP requires, never in this machine's zone. A date in a form that is neither HTTP's nor
+ISO's is refused, since a guess could make an object old.
 """
 
 from __future__ import annotations
 
+import email.utils
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -36,18 +43,34 @@ _WHITE: Final = {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
 """What a parser would otherwise read as another character."""
 _SPECIAL: Final = re.compile(r"[&<>\r\n\t]")
 _DELETED: Final = re.compile(rb"<Deleted>\s*<Key>([^<&]*)</Key>\s*</Deleted>")
+_UNXML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SIZE: Final = re.compile(r"[0-9]{1,18}")
+_ETAG: Final = re.compile(r'(?:W/)?"[^"]+"|[^",\s]+')
+_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/")
+_EPOCH: Final = re.compile(r"[0-9]{9,11}")
+_HTTP_DATE: Final = re.compile(
+    r"(?:[A-Za-z]{3,9},? )?(?:\d\d?[ -][A-Za-z]{3}[ -]\d{2,4}|[A-Za-z]{3} [ \d]\d) \d\d:\d\d:\d\d(?: \d{4})?"
+    r"(?: (?:GMT|UTC|[+-]\d{4}))?"
+)
+"""RFC 1123's form, RFC 850's and asctime's."""
 _EMPTY_ROOT: Final = re.compile(rb"<[^<>]*/>")
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an answer must have: the root element of its document (empty: it has no document), and these headers.
+    """What an answer must have.
 
-    `streams`: its body is an object's, which has checksums of its own. `other_root`: what some stores call the root.
+    Attributes:
+        root: the root element of its document; empty if it has none.
+        headers: these, each of which `_READ` can read.
+        elements: by the list that they are in (empty: the document itself), these.
+        streams: its body is an object's, which has its own checksums.
+        other_root: what some stores call the root.
     """
 
     root: str = ""
     headers: Collection[str] = ()
+    elements: Mapping[str, Collection[str]] = field(default_factory=dict)
     streams: bool = False
     other_root: str = ""
 
@@ -55,21 +78,42 @@ class Needs:
 NEEDS: Final = {
     "AbortMultipartUpload": Needs(),
     "CompleteMultipartUpload": Needs("CompleteMultipartUploadResult"),
-    "CreateMultipartUpload": Needs("InitiateMultipartUploadResult"),
+    "CreateMultipartUpload": Needs("InitiateMultipartUploadResult", elements={"": ("UploadId",)}),
     "DeleteObject": Needs(),
     "DeleteObjects": Needs("DeleteResult"),
     "GetBucketLifecycleConfiguration": Needs("LifecycleConfiguration"),
     "GetBucketVersioning": Needs("VersioningConfiguration", other_root="GetBucketVersioningResponse"),  # moto's
-    "GetObject": Needs(headers=("etag", "last-modified"), streams=True),
+    "GetObject": Needs(headers=("date", "etag", "last-modified"), streams=True),
     "GetObjectLockConfiguration": Needs("ObjectLockConfiguration"),
-    "HeadObject": Needs(headers=("content-length", "etag", "last-modified")),
-    "ListMultipartUploads": Needs("ListMultipartUploadsResult"),
-    "ListObjectVersions": Needs("ListVersionsResult"),
-    "ListObjectsV2": Needs("ListBucketResult"),
-    "PutObject": Needs(headers=("etag",)),
+    "HeadBucket": Needs(headers=("date",)),
+    "HeadObject": Needs(headers=("content-length", "date", "etag", "last-modified")),
+    "ListMultipartUploads": Needs("ListMultipartUploadsResult", elements={"Uploads": ("Key", "UploadId")}),
+    "ListObjectVersions": Needs(
+        "ListVersionsResult",
+        elements={
+            "Versions": ("Key", "VersionId", "IsLatest", "LastModified"),
+            "DeleteMarkers": ("Key", "VersionId", "IsLatest", "LastModified"),
+        },
+    ),
+    "ListObjectsV2": Needs(
+        "ListBucketResult", headers=("date",), elements={"Contents": ("Key", "Size", "LastModified")}
+    ),
+    "PutObject": Needs(headers=("date", "etag")),
     "UploadPart": Needs(headers=("etag",)),
 }
-"""Each operation whose answer is used. HeadBucket's is only its Date; l0gc's own bucket is created by hand or by `init`."""
+"""Each operation whose answer is used. l0gc's own bucket is created by hand or by `init`."""
+_IF_THERE: Final = (
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "transfer-encoding",
+    "x-amz-bucket-region",
+    "x-amz-delete-marker",
+    "x-amz-request-id",
+    "x-amz-version-id",
+)
+"""Headers that are read if an answer has them."""
 
 
 def check_answer(
@@ -81,14 +125,18 @@ def check_answer(
         response_dict["status_code"] = 500  # S3 may find an error after it has begun to answer
         return
     if status < 300:
-        fault = _fault(NEEDS[operation_model.name], response_dict)
+        needs = NEEDS[operation_model.name]
+        response_dict["headers"] = _read_headers(needs, response_dict["headers"])
+        fault = _fault(needs, response_dict)
     elif status in _BY_THEIR_BODY and response_dict["body"].strip():
         fault = document_fault(response_dict["body"], "Error")
     else:
         return
     if fault:
         response_dict["status_code"] = 502
-        response_dict["body"] = f"<Error><Code>{NOT_S3}</Code><Message>{escape(fault)}</Message></Error>".encode()
+        response_dict["body"] = (
+            f"<Error><Code>{NOT_S3}</Code><Message>{escape(_UNXML.sub('?', fault))}</Message></Error>".encode()
+        )
     elif status < 300 and operation_model.name == "DeleteObjects":  # botocore takes ten times as long for it
         customized_response_dict[DOCUMENT], response_dict["body"] = response_dict["body"], b"<DeleteResult/>"
 
@@ -107,8 +155,105 @@ def _fault(needs: Needs, answer: Mapping[str, Any]) -> str:
             return fault
     elif body.strip():
         return f"it should be empty and begins with {_first(body)}"
-    missing = [name for name in needs.headers if not headers.get(name)]
-    return f"it has no header {missing[0]}" if missing else ""
+    for name in (*needs.headers, "content-length"):
+        if not (value := headers.get(name)):
+            if name in needs.headers:
+                return f"it has no header {name}"
+        elif not _is_readable(name, value):
+            return f"its header {name} is {_first(value.encode(errors='replace'))}"
+    return ""
+
+
+def _read_headers(needs: Needs, headers: Any) -> Any:
+    """Return the headers that are used. A header that a proxy repeats with the same value counts once."""
+    taken = {}
+    for name in {*needs.headers, *_IF_THERE}:
+        if value := (headers.get(name) or "").strip():
+            one = len(value) // 2 - 1
+            repeated = value == f"{value[:one]}, {value[:one]}" and name != "content-length"  # which ends the body
+            taken[name] = value[:one] if repeated else value
+    return type(headers)(taken)
+
+
+def _is_readable(name: str, value: str) -> bool:
+    """Return whether the value of a header is one that can be read."""
+    if name in {"date", "last-modified"}:
+        try:
+            parse_time(value)
+        except ValueError:
+            return False
+        return True
+    return bool((_SIZE if name == "content-length" else _ETAG).fullmatch(value))
+
+
+def parse_time(text: str) -> datetime:
+    """Return a timestamp in one of the forms of HTTP, of ISO 8601, or in seconds since 1970; without a zone it is in UTC.
+
+    Raises:
+        ValueError: it is not a timestamp.
+    """
+    if _HTTP_DATE.fullmatch(text):
+        found = email.utils.parsedate_to_datetime(text)
+    elif _EPOCH.fullmatch(text):
+        return datetime.fromtimestamp(int(text), UTC)
+    else:
+        found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def promised_size(answer: Any, of_whole: Callable[[], int]) -> int | None:
+    """Return how many bytes a body must have that ends where its connection does, so that the client cannot notice a cut;
+    None for any other body. `of_whole` asks for the object's size.
+    """
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    if "ContentLength" in answer or "chunked" in headers.get("transfer-encoding", "").lower():
+        return None
+    part = _RANGE.match(headers.get("content-range", ""))
+    return int(part[2]) - int(part[1]) + 1 if part else of_whole()
+
+
+def create_parser(others: Callable[[str], Any], protocol: str) -> Any:
+    """Return the parser of a protocol: `others`' one, or for S3's the one that checks what it reads."""
+    return _checking_parser()(timestamp_parser=parse_time) if protocol == "rest-xml" else others(protocol)
+
+
+@cache
+def _checking_parser() -> type[Any]:
+    from botocore.parsers import ResponseParserError, RestXMLParser
+
+    class CheckingParser(RestXMLParser):
+        """Turns an answer that it cannot read, or that lacks an element, into an error."""
+
+        def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
+            status = response["status_code"]
+            try:
+                answer = super().parse(response, shape)
+                fault = _missing_element(shape.name, answer) if status < 300 and shape is not None else ""
+                if not fault:
+                    return answer
+            except (ResponseParserError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+                fault = f"it cannot be read: {without_secrets(str(e))}"
+            error, metadata = {"Code": NOT_S3, "Message": fault}, {"HTTPStatusCode": 502}
+            if status >= 300:  # the status explains an error whose document cannot be read
+                error, metadata = {"Code": str(status), "Message": ""}, {"HTTPStatusCode": status}
+            headers = {name.lower(): value for name, value in response["headers"].items()}
+            return {"Error": error, "ResponseMetadata": {**metadata, "HTTPHeaders": headers}}
+
+        def _parse_shape(self, shape: Any, node: Any) -> Any:
+            if isinstance(node, list) and shape.type_name not in {"list", "map"}:
+                raise ResponseParserError(f"it has {len(node)} elements for one {shape.name}")
+            return super()._parse_shape(shape, node)  # type: ignore[misc]
+
+    return CheckingParser
+
+
+def _missing_element(shape: str, answer: Mapping[str, Any]) -> str:
+    needs = NEEDS.get(shape.removesuffix("Output"), Needs())
+    for within, names in needs.elements.items():
+        for row in answer.get(within, ()) if within else (answer,):
+            if missing := [name for name in names if name not in row]:
+                return f"an element {missing[0]} is missing" + (f" in its {within}" if within else "")
+    return ""
 
 
 def document_fault(body: bytes, root: str) -> str:

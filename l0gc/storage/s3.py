@@ -10,7 +10,6 @@ access looks for renewed ones, such as a role's or those in a rewritten profile.
 from __future__ import annotations
 
 import builtins
-import email.utils
 import heapq
 import logging
 import math
@@ -28,7 +27,6 @@ from xml.etree import ElementTree
 
 from l0gc.errors import (
     AccessDeniedError,
-    AmbiguousWriteError,
     BucketNotFoundError,
     L0gcError,
     ObjectNotFoundError,
@@ -39,7 +37,7 @@ from l0gc.errors import (
 )
 from l0gc.events import event
 from l0gc.storage.access import Access
-from l0gc.storage.answers import DELETE_BODY, DOCUMENT, read_deleted, request_body
+from l0gc.storage.answers import DELETE_BODY, DOCUMENT, parse_time, promised_size, read_deleted, request_body
 from l0gc.storage.bulk import COALESCE_BYTES
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.entry import read_limit
@@ -137,7 +135,8 @@ class S3Store:
                 return self.call(kind, key, call, conditional=conditional, renewed=True)
             error = refusal(answer, self._named(), key)
             if isinstance(error, ObjectNotFoundError):
-                error.date_ms = date_ms(e.response)
+                with suppress(ValueError):
+                    error.date_ms = date_ms(e.response)
             raise error from e
         except BotoCoreError as e:
             raise no_answer(e, self._named(), kind, key, conditional=conditional) from e
@@ -192,9 +191,9 @@ class S3Store:
         while True:
             answer = self.ask("list", operation, Prefix=self.full_key(prefix), **page, **at)
             yield answer
-            if not answer.get("IsTruncated"):
-                return
             before, at = at, {name: answer[field] for name, field in goes_on.items() if answer.get(field)}
+            if not answer.get("IsTruncated", bool(at)):  # some stores only send the markers
+                return
             if not at or at == before:
                 markers = "markers" if len(goes_on) > 1 else "token"
                 raise StoreError(
@@ -219,7 +218,7 @@ class S3Store:
 
     def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
         """Return the answer and its body, up to `read_limit`."""
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, IncompleteReadError
 
         most = math.inf if wanted else read_limit(key)
 
@@ -227,8 +226,12 @@ class S3Store:
             for attempt in range(1, ATTEMPTS + 1):
                 r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **wanted)
                 try:
-                    with closing(r["Body"]) as body:  # only without a number does it miss bytes
-                        return r, body.read(int(most) if r["ContentLength"] > most else None)
+                    with closing(r["Body"]) as opened:  # only without a number does it miss bytes
+                        body = opened.read(None if r.get("ContentLength", math.inf) <= most else int(most))
+                    size = promised_size(r, lambda: self.head(key).size)
+                    if size is not None and len(body) != min(size, most):
+                        raise IncompleteReadError(actual_bytes=len(body), expected_bytes=size)
+                    return r, body
                 except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
                     if attempt == ATTEMPTS:
                         raise
@@ -285,10 +288,7 @@ class S3Store:
 
     def _put(self, client: S3Client, key: str, body: bytes, condition: dict[str, Any] | None = None) -> PutResult:
         r = client.put_object(Bucket=self.config.bucket, Key=self.full_key(key), Body=body, **(condition or {}))
-        try:
-            return PutResult(r["ETag"], date_ms(r))
-        except StoreError as e:  # the store has not said when it wrote; but it has written
-            raise AmbiguousWriteError(str(e)) from e
+        return PutResult(r["ETag"], date_ms(r))
 
     def put_bulk(self, key: str, body: bytes) -> None:
         if not ((bulk := self.access.bulk) and bulk.put(self.full_key(key), body)):
@@ -507,11 +507,8 @@ class S3Store:
 
 
 def date_ms(response: Any) -> int:
-    """Return the store's clock from the `Date` header (whole seconds, rounded down)."""
-    date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
-    if date is None:
-        raise StoreError("the store sends no Date header, so ages cannot be judged by its clock")
-    return int(email.utils.parsedate_to_datetime(date).timestamp() * 1000)
+    """Return the store's clock from the `Date` header (whole seconds, rounded down). Raises `ValueError` without one."""
+    return int(parse_time(response["ResponseMetadata"]["HTTPHeaders"].get("date", "")).timestamp() * 1000)
 
 
 def _stored(r: Any, body: bytes) -> StoredObject:

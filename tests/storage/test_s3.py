@@ -16,7 +16,6 @@ from moto.s3.models import s3_backends
 from l0gc.collect.deletion import read_pause
 from l0gc.collect.record import read_attempts, read_gc_note, read_summary
 from l0gc.errors import (
-    AmbiguousWriteError,
     BucketNotFoundError,
     CorruptObjectError,
     ObjectNotFoundError,
@@ -349,23 +348,6 @@ def test_an_object_is_described_without_its_content(store: S3Store) -> None:
     assert (head.size, head.etag, head.modified_ms) == (5, written.etag, store.get("k").modified_ms)
     with pytest.raises(ObjectNotFoundError):
         store.head("other")
-
-
-def test_a_write_whose_time_the_store_does_not_send_is_ambiguous(
-    store: S3Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has landed; only a refusal may say that it has not."""
-    real = store.access.once.put_object
-
-    def without_date(**arguments: Any) -> Any:
-        r = real(**arguments)
-        del r["ResponseMetadata"]["HTTPHeaders"]["date"]
-        return r
-
-    monkeypatch.setattr(store.access.once, "put_object", without_date)
-    with pytest.raises(AmbiguousWriteError, match="no Date header"):
-        store.put_if_absent("k", b"1")
-    assert store.get("k").body == b"1"
 
 
 def test_an_etag_is_sent_in_its_quotes_or_without(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import botocore
@@ -11,8 +13,8 @@ from botocore.loaders import JSONFileLoader
 from botocore.utils import parse_timestamp
 
 from l0gc.errors import UsageError
-from l0gc.storage import access
-from l0gc.storage.access import parse_time, session_of
+from l0gc.storage.access import session_of
+from l0gc.storage.answers import parse_time
 from l0gc.storage.config import StoreConfig
 
 
@@ -85,23 +87,37 @@ def test_what_botocore_knows_is_what_it_would_have_read_itself(name: str) -> Non
     ],
 )
 def test_a_timestamp_is_read_as_botocore_reads_it(text: str) -> None:
-    assert parse_time(text) == parse_timestamp(text)
-    assert parse_time(text).utcoffset() == parse_timestamp(text).utcoffset()
+    by_botocore = parse_timestamp(text)
+    assert parse_time(text) == (by_botocore if by_botocore.tzinfo else by_botocore.replace(tzinfo=UTC))
 
 
-@pytest.mark.parametrize("text", ["", "now", "TZ", "no GMT", "Tue, 41 Nov 2026 12:31:22 GMT", "2026-13-24T12:31:22Z"])
-def test_what_is_not_a_timestamp_is_refused_as_botocore_refuses_it(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_timestamp(text)
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize("text", ["2026-11-24 12:31:22", "Tue Nov 24 12:31:22 2026", "Tue, 24 Nov 2026 12:31:22"])
+def test_a_time_without_a_zone_is_never_the_machines(text: str, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert parse_time(text).timestamp() == 1795523482
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "now", "TZ", "no GMT", "12", "Mon", "1:00", "Tue, 41 Nov 2026 12:31:22 GMT", "2026-13-24T12:31:22Z"),
+        *("Tue, 24 Nov 2026 12:31:22 CET", "Tue, 24 Nov 2026 12:31:22 GMT, Tue, 24 Nov 2026 12:31:23 GMT"),
+    ],
+)
+def test_what_is_not_a_timestamp_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_time(text)
 
 
-def test_a_store_reads_timestamps_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(access, "parse_time", read.append)
+def test_a_store_reads_timestamps_so() -> None:
     session = session_of(StoreConfig("bucket", profile="ann"))
     shape = session.get_service_model("s3").operation_model("HeadObject").output_shape
-    answer = {"status_code": 200, "headers": {"Last-Modified": "Tue, 24 Nov 2026 12:31:22 GMT"}, "body": b""}
-    session.get_component("response_parser_factory").create_parser("rest-xml").parse(answer, shape)
-    assert read == ["Tue, 24 Nov 2026 12:31:22 GMT"]
+    answer = {"status_code": 200, "headers": {"Last-Modified": "Tue Nov 24 12:31:22 2026"}, "body": b""}
+    parsed = session.get_component("response_parser_factory").create_parser("rest-xml").parse(answer, shape)
+    assert parsed["LastModified"] == datetime(2026, 11, 24, 12, 31, 22, tzinfo=UTC)
