@@ -18,7 +18,7 @@ STANDARD_PRICE: Final = 0.023
 GB: Final = 1 << 30
 """The size of a GB on S3's bill."""
 
-SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """The units in which durations are written."""
 _AMOUNT: Final = re.compile(r"([0-9]+)([a-z]*)")
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -105,8 +105,11 @@ def amount(text: str, units: Mapping[str, int]) -> int | None:
 
 
 def seconds_of(text: str) -> int | None:
-    """Return the seconds of a duration such as `30s`, `15m`, `2h`, `7d`, or a plain number; None for other text."""
-    return amount(text, SECONDS)
+    """Return the seconds of a duration such as `30s`, `15m`, `2h`, `7d` or `0`; None for other text.
+
+    A number without a unit may be meant in minutes or days, so it is not a duration.
+    """
+    return 0 if text.strip() == "0" else amount(text, SECONDS)
 
 
 def dollars(amount: float) -> str:

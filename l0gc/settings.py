@@ -7,6 +7,8 @@ environment: `--context prod` must not reach another cluster because of a leftov
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
@@ -39,6 +41,10 @@ class Settings:
     log_format: str = "text"
 
 
+_PREFIX: Final = "L0GC_"
+_OF_SERVICE: Final = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)\Z"
+)
 _CONTEXT: Final = "context"
 _CONTEXTS: Final = "contexts"
 
@@ -63,6 +69,32 @@ class FileSettings:
     of_context: frozenset[str] = frozenset()
     contexts: tuple[str, ...] = ()
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def variables() -> set[str]:
+    """Return the environment variables that commands read, without their prefix."""
+    names = {*get_type_hints(Settings)} - {"verbose"} | {"config", "context", "master", "pushgateway"}
+    names |= {f"{command}_{written(kind, name)}" for command, kind in OPERATIONS.items() for name in types_of(kind)}
+    return {name.replace("-", "_").upper() for name in names}
+
+
+def check_variables(environment: Iterable[str]) -> None:
+    """Refuse a variable that looks like an option and is none: a misspelt `L0GC_SWEEP_GRACE` would mean no grace.
+
+    Kubernetes sets variables for each Service, such as `L0GC_PORT` for one with the name `l0gc`; these are left alone.
+
+    Raises:
+        UsageError: there is such a variable.
+    """
+    for name in sorted(n.removeprefix(_PREFIX) for n in environment if n.startswith(_PREFIX)):
+        if name in (valid := variables()) or _OF_SERVICE.search(f"_{name}"):
+            continue
+        hint = suggestion(name, valid, "")
+        if hint or name.startswith(tuple(f"{command.replace('-', '_').upper()}_" for command in OPERATIONS)):
+            hint = hint.replace("mean '", f"mean '{_PREFIX}") or "l0gc help commands lists the variables"
+            raise UsageError(
+                f"the environment variable {_PREFIX}{name} is not an option, so it would do nothing; {hint}"
+            )
 
 
 def default_file() -> Path:
@@ -143,8 +175,13 @@ def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[s
 def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
     known = get_type_hints(Settings, include_extras=True)
     named = {k.replace("-", "_"): v for k, v in values.items()}
-    if isinstance(interval := named.get("epoch_interval"), str):
-        named["epoch_interval"] = seconds_of(interval) if seconds_of(interval) is not None else interval
+    if (interval := named.get("epoch_interval")) is not None:
+        seconds = seconds_of(str(interval))
+        if seconds is None:
+            raise UsageError(
+                f'the config file {path} has epoch_interval = {interval!r}{where}; use a duration such as "10m"'
+            )
+        named["epoch_interval"] = seconds
     for key in named:
         if key not in known:
             raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from l0gc.errors import UsageError
-from l0gc.settings import FileSettings, Settings, default_file, load_settings
+from l0gc.settings import FileSettings, Settings, check_variables, default_file, load_settings, variables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def _file(folder: Path, text: str | bytes) -> str:
 
 
 def test_a_file_may_spell_settings_like_the_options(tmp_path: Path) -> None:
-    path = _file(tmp_path, 'url = "s3://b/p"\nendpoint-url = "http://h"\nepoch_interval = 5.0\njson = true\n')
+    path = _file(tmp_path, 'url = "s3://b/p"\nendpoint-url = "http://h"\nepoch_interval = "5s"\njson = true\n')
     assert load_settings(path).values == {
         "url": "s3://b/p",
         "endpoint_url": "http://h",
@@ -43,7 +43,7 @@ def test_a_file_may_spell_settings_like_the_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
 def test_a_file_may_hold_every_setting(tmp_path: Path, name: str) -> None:
-    value = {bool: "true", int: "1", float: "0.5"}.get(type(getattr(Settings(), name)), '"text"')
+    value = {bool: "true", int: "1", float: '"30s"'}.get(type(getattr(Settings(), name)), '"text"')
     assert load_settings(_file(tmp_path, f"{name.replace('_', '-')} = {value}")).values.keys() == {name}
 
 
@@ -53,8 +53,25 @@ def test_a_file_may_hold_every_setting(tmp_path: Path, name: str) -> None:
 )
 def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, text: str) -> None:
     name = text.partition(" ")[0].replace("-", "_")
-    with pytest.raises(UsageError, match=rf"l0gc\.toml has {name} = .*: Expected "):
+    with pytest.raises(UsageError, match=rf"l0gc\.toml has {name} = .*(: Expected |; use a duration)"):
         load_settings(_file(tmp_path, text))
+
+
+def test_a_duration_without_a_unit_is_refused_in_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match='has epoch_interval = 60; use a duration such as "10m"'):
+        load_settings(_file(tmp_path, "epoch-interval = 60"))
+
+
+@pytest.mark.parametrize("name", ["GC_SWEEP_GRACE", "SWEEP_GRAC", "SWEEP_MIN_AGES", "GRACE", "ENDPOINT"])
+def test_a_variable_that_only_looks_like_an_option_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"L0GC_{name} is not an option, .*; did you mean 'L0GC_[A-Z_]+'\?"):
+        check_variables({f"L0GC_{name}": "1d"})
+
+
+@pytest.mark.parametrize("name", ["PORT", "SERVICE_HOST", "SWEEP_PORT_80_TCP_ADDR", "SWEEP_SERVICE_PORT_S3"])
+def test_variables_of_services_and_other_programs_are_left_alone(name: str) -> None:
+    check_variables({f"L0GC_{name}": "tcp://10.0.0.1:80", "L0GC_TEST_PASSWORD": "x", "SWEEP_GRACE": "1d"})
+    check_variables(f"L0GC_{known}" for known in variables())
 
 
 def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:

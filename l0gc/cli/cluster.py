@@ -13,6 +13,7 @@ from l0gc.cli.globals import CommandGroup, cli_command, epoch_interval_option
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import asked, cluster_options, operation_options, yes_option
 from l0gc.cli.output import Output
+from l0gc.cli.units import Whole
 from l0gc.collect.deletion import describe_pause
 from l0gc.formatting import count
 from l0gc.operations import Housekeep, Init
@@ -70,9 +71,9 @@ def show(out: Output, cluster: Cluster) -> None:
 
 
 @epoch_command.command("advance")
-@click.option("--expect", type=click.IntRange(0), metavar="E", help="Advance only if the epoch is E; safe to repeat.")
+@click.option("--expect", type=Whole(0), metavar="E", help="Advance only if the epoch is E; safe to repeat.")
 @click.option(
-    "--above", type=click.IntRange(0), metavar="E",
+    "--above", type=Whole(0), metavar="E",
     help="Advance to the epoch above E, even if the controller log is older than what is published.",
 )  # fmt: skip
 @click.option(
@@ -105,7 +106,7 @@ def _lines(now: AdvancedEpoch) -> list[str]:
 @cli_command("housekeep")
 @operation_options(Housekeep)
 @click.option(
-    "--accept-set-back", type=click.IntRange(0), metavar="JOURNAL",
+    "--accept-set-back", type=Whole(0), metavar="JOURNAL",
     help="First accept a journal that was set back to an older copy, if its newest log is lost for good.",
 )  # fmt: skip
 @yes_option

@@ -14,7 +14,7 @@ from l0gc.cli.globals import cli_command
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import asked, cluster_options, engine_options, operation_options, yes_option
 from l0gc.cli.output import Output, epoch, held_back
-from l0gc.cli.units import duration
+from l0gc.cli.units import Whole, duration
 from l0gc.errors import UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import ComputeWatermark
@@ -33,11 +33,11 @@ _HELD_LINES: Final = 3
 @operation_options(ComputeWatermark)
 @click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
 @click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
-@click.option("--cluster-epoch", type=click.IntRange(0), metavar="E", help="That system's epoch at that snapshot.")
+@click.option("--cluster-epoch", type=Whole(0), metavar="E", help="That system's epoch at that snapshot.")
 @click.option("--snapshot-age", type=duration, help="How old that snapshot may be.  [default: 1h]")
 @click.option(
     "--expect-partitions",
-    type=click.IntRange(0),
+    type=Whole(0),
     metavar="N",
     help="That system has N partitions. Without this, a folder must hold _SUCCESS.",
 )

@@ -25,6 +25,7 @@ from l0gc.cli.globals import cli_command
 from l0gc.cli.options import common_options
 from l0gc.cli.output import Output, is_coloured, taking_results, writing_stdout
 from l0gc.cli.signals import heeding
+from l0gc.cli.units import Whole
 from l0gc.errors import L0gcError, UsageError
 from l0gc.formatting import count, size
 from l0gc.settings import Settings, has_default_file
@@ -47,7 +48,7 @@ _LOOK_SECONDS: Final = 0.2
 @click.option(
     "--directory", metavar="DIR", help="Keep the data here.  [default: a temporary folder, deleted at the end]"
 )
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="The S3 port.  [default: a free port]")
+@click.option("--port", type=Whole(1, 65535), metavar="N", help="The S3 port.  [default: a free port]")
 @common_options
 def server_command(settings: Settings, directory: str | None, port: int | None) -> None:
     """Run an S3 server on this machine, in the foreground, until Ctrl-C.
@@ -85,12 +86,12 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
 @cli_command("demo")
 @click.option(
     "--files",
-    type=click.IntRange(2, 100),
+    type=Whole(2, 100),
     default=10,
     show_default=True,
     help="The number of uploads, with a tick after each.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
+@click.option("--limit", type=Whole(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
 @common_options
 def demo_command(settings: Settings, files: int, limit: int | None) -> None:
     """Run the whole loop on an embedded S3 server, with the flights that left New York City in 2013.

@@ -21,13 +21,13 @@ from l0gc.cli.globals import GLOBAL_OPTIONS, Decorator, on_command_line, options
 from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
 from l0gc.cli.terminal import escaped, fitted, is_utf8
-from l0gc.cli.units import HELD, Number, as_duration, as_size, duration, size_up_to, span_of, time_ms
+from l0gc.cli.units import HELD, Number, Whole, as_duration, as_size, duration, size_up_to, span_of, time_ms
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
 from l0gc.operations import Gc, Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.redaction import without_secrets
 from l0gc.runtime import Runtime
-from l0gc.settings import FileSettings, Settings, load_settings
+from l0gc.settings import FileSettings, Settings, check_variables, load_settings
 from l0gc.storage.config import ENDPOINT_VARIABLES, first_of
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
@@ -107,7 +107,7 @@ def _type_of(name: str, kind: Any) -> dict[str, Any]:
         return {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"}
     if kind is int:
         return {
-            "type": click.IntRange(*cast(tuple[int | None, int | None], (bounds.ge, bounds.le))),
+            "type": Whole(*cast(tuple[int | None, int | None], (bounds.ge, bounds.le))),
             "metavar": "N",
         }
     if kind is float:
@@ -198,6 +198,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         check_text(context.command.params, kwargs)
+        check_variables(os.environ)
         settings = settings_of(context)
         rest = {k: v for k, v in kwargs.items() if k not in {*_NAMES, "config", "context"}}
         with logging_command(settings, context.command_path.split(" ", 1)[-1], Runtime().new_id()):

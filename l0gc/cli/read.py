@@ -18,6 +18,7 @@ from l0gc.cli.options import TOPIC, cluster_options, moment_of, operation_option
 from l0gc.cli.output import Output, atomic_file, writing_stdout
 from l0gc.cli.signals import stop_on_interrupt
 from l0gc.cli.terminal import json_escaped
+from l0gc.cli.units import Whole
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size
 from l0gc.operations import Read
@@ -125,8 +126,8 @@ def log_command() -> None:
 
 @log_command.command("show")
 @click.option("--controller", is_flag=True, help="The controller's log: topics, producers and epochs.  [default]")
-@click.option("--journal", type=click.IntRange(0), metavar="N", help="The log of journal N.")
-@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin at this offset.")
+@click.option("--journal", type=Whole(0), metavar="N", help="The log of journal N.")
+@click.option("--from", "start", type=Whole(0), default=0, metavar="OFFSET", help="Begin at this offset.")
 @click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, even if no entry was deleted.")
 @cluster_options()
 def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, start: int, checkpoint: bool) -> None:

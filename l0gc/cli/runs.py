@@ -11,6 +11,7 @@ from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command
 from l0gc.cli.options import RUN, cluster_options
 from l0gc.cli.output import Output, epoch, object_line, to_stdout
+from l0gc.cli.units import Whole
 from l0gc.collect.gc_steps import SWEEP, UNDELETE, VACUUM
 from l0gc.collect.history import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.collect.record import RecordedObject, folder
@@ -35,7 +36,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The N newest runs.")
+@click.option("--last", type=Whole(1), default=20, show_default=True, metavar="N", help="The N newest runs.")
 @record_option
 @cluster_options()
 def list_command(out: Output, cluster: Cluster, last: int, record_dir: Path | None) -> None:

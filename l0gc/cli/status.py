@@ -21,7 +21,7 @@ from l0gc.cli.output import Output, atomic_file, epoch, held_back, is_coloured, 
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.signals import exit_code_of
 from l0gc.cli.terminal import escaped
-from l0gc.cli.units import duration
+from l0gc.cli.units import Whole, duration
 from l0gc.collect.gc_steps import EXTERNAL_STEPS, STEPS
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, count, dollars, moment, size, span
@@ -236,7 +236,7 @@ def _sweeps(s: Overview) -> list[Line]:
 
 @cli_command("explain")
 @click.argument("key", required=False)
-@click.option("--epoch", "epoch_", type=click.IntRange(0), metavar="E", help="What holds the objects of this epoch.")
+@click.option("--epoch", "epoch_", type=Whole(0), metavar="E", help="What holds the objects of this epoch.")
 @click.option("--partition", metavar="TOPIC/N", help="What this partition holds.")
 @cluster_options(epoch_interval_option)
 def explain_command(out: Output, cluster: Cluster, key: str | None, epoch_: int | None, partition: str | None) -> None:

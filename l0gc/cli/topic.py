@@ -15,7 +15,7 @@ from l0gc.cli.globals import CommandGroup, cli_command, options
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, asked, cluster_options, moment_of, operation_options, yes_option
 from l0gc.cli.output import Output, misfits_text
-from l0gc.cli.units import BYTES, DEFAULT, MS, quantity, span_of, time_ms
+from l0gc.cli.units import BYTES, DEFAULT, MS, Whole, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import Expire
@@ -82,11 +82,9 @@ def topic_command() -> None:
 
 @topic_command.command("create")
 @click.argument("name")
+@click.option("--partitions", type=Whole(1), required=True, help="The number of partitions, which cannot change.")
 @click.option(
-    "--partitions", type=click.IntRange(1), required=True, help="The number of partitions, which cannot change."
-)
-@click.option(
-    "--journals", type=click.IntRange(1),
+    "--journals", type=Whole(1),
     help="Spread the partitions over this many journals. An upload then commits to each of them.  [default: 1]",
 )  # fmt: skip
 @retention_options
@@ -234,9 +232,7 @@ def list_topics(out: Output, cluster: Cluster) -> None:
 
 @topic_command.command("infer")
 @click.argument("name", shell_complete=TOPIC)
-@click.option(
-    "--records", type=click.IntRange(1), default=10_000, show_default=True, help="Read at most this many records."
-)
+@click.option("--records", type=Whole(1), default=10_000, show_default=True, help="Read at most this many records.")
 @cluster_options()
 def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
     """Propose a value schema for topic NAME from its first records. Prints JSON for --value-schema.
@@ -256,7 +252,7 @@ def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
 @click.option("--partition", type=int, metavar="N", help="Show only partition N.")
 @click.option(
     "--limit",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=PARTITIONS_SHOWN,
     show_default=True,
     metavar="N",
@@ -355,7 +351,7 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
 @click.option("--all-partitions", is_flag=True, help="Delete records of all partitions.")
 @click.option(
     "--before-offset",
-    type=click.IntRange(-1),
+    type=Whole(-1),
     metavar="N",
     help="The first offset to keep. -1: delete all present records.",
 )

@@ -15,16 +15,23 @@ from l0gc.formatting import SECONDS, amount, seconds_of
 from l0gc.streamlog.controller.state import UNLIMITED
 
 DEFAULT: Final = "default"
-MS: Final = {"ms": 1} | {unit: 1000 * n for unit, n in SECONDS.items() if unit}
-"""Not without a unit: Kafka's numbers are milliseconds, and other options' seconds."""
+MS: Final = {"ms": 1} | {unit: 1000 * n for unit, n in SECONDS.items()}
 BYTES: Final = {"": 1} | {f"{u}{end}": 1 << 10 * n for n, u in enumerate("kmgt", 1) for end in ("", "b", "i", "ib")}
 _AGO: Final = re.compile(r"[0-9]{1,9}[smhd]")
 HELD: Final = 1 << 30
 """The most bytes that an option may have of what is held in memory at once."""
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
 class Number(click.FloatRange):
     """A number within bounds. `nan` would pass any of them, since it compares with nothing."""
+
+    name = "number, such as 0.5"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -37,14 +44,15 @@ def duration(value: object) -> int:
     """Return a duration such as `30s`, `15m`, `2h` or `7d` in seconds."""
     seconds = seconds_of(str(value))
     if seconds is None:
-        raise click.BadParameter(f"{value!r} is not a valid duration; use for example 30s, 15m, 2h or 7d")
+        units = f"{value}s, {value}m or {value}h" if str(value).isdecimal() else "for example 30s, 15m, 2h or 7d"
+        raise click.BadParameter(f"{value!r} is not a valid duration; use {units}")
     return seconds
 
 
 def interval(value: object) -> float:
-    """Return a duration such as `30s`, `15m`, `2h` or `7d`, or seconds with a fraction, in seconds."""
+    """Return a duration such as `30s`, `15m`, `2h` or `7d`, or seconds with a fraction such as `0.5s`, in seconds."""
     text = str(value).strip()
-    return float(text) if re.fullmatch(r"[0-9]+\.[0-9]+", text) else duration(text)
+    return float(text[:-1]) if re.fullmatch(r"[0-9]+\.[0-9]+s", text) else duration(text)
 
 
 def as_duration(seconds: float) -> str:

@@ -6,13 +6,14 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 
-from l0gc.cli.main import cli
+from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.options import library
 from l0gc.cli.output import taking_results
-from l0gc.settings import Settings
-from tests.support.cli import l0gc
+from l0gc.settings import Settings, variables
+from tests.support.cli import ended_here, l0gc
 
 DEFAULTS = {f.name: f.default for f in fields(Settings)}
 VARIABLES = {
@@ -26,7 +27,7 @@ VARIABLES = {
     "L0GC_PROFILE": ("profile", "sweeper"),
     "AWS_PROFILE": ("profile", "other"),
     "L0GC_CLUSTER_ID": ("cluster_id", "c"),
-    "L0GC_EPOCH_INTERVAL": ("epoch_interval", "30"),
+    "L0GC_EPOCH_INTERVAL": ("epoch_interval", "30s"),
     "L0GC_JSON": ("json", "1"),
     "L0GC_LOG_FORMAT": ("log_format", "json"),
 }
@@ -50,6 +51,23 @@ def test_the_variable_that_a_value_comes_from_is_named(variable: str, monkeypatc
     assert settings == {n: (v, "default") for n, v in DEFAULTS.items() if n != name}
 
 
+def test_the_variables_that_are_known_are_those_of_the_options() -> None:
+    def names(command: click.Command) -> set[str]:
+        below = command.commands.values() if isinstance(command, click.Group) else ()
+        own = [p.envvar or () for p in command.params]
+        return {n for e in own for n in ([e] if isinstance(e, str) else e)}.union(*map(names, below))
+
+    read = set().union(*(names(load(name)) for name in COMMANDS))
+    assert {f"L0GC_{name}" for name in variables()} == {name for name in read if name.startswith("L0GC_")}
+
+
+def test_a_misspelt_variable_stops_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("L0GC_GC_SWEEP_GRACE", "1d")
+    for command in ("sweep", "status", "config show"):
+        ended = ended_here(*command.split())
+        assert (ended.code, "did you mean 'L0GC_SWEEP_GRACE'" in ended.stderr) == (2, True)
+
+
 def test_of_two_variables_the_one_that_counts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://three:3")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://two:2")
@@ -62,7 +80,7 @@ def test_an_option_comes_before_the_environment_and_that_before_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "l0gc.toml"
-    file.write_text('url = "s3://file/p"\nregion = "file-1"\nepoch-interval = 60\n')
+    file.write_text('url = "s3://file/p"\nregion = "file-1"\nepoch-interval = "60s"\n')
     monkeypatch.setenv("L0GC_URL", "s3://environment/p")
     monkeypatch.setenv("L0GC_REGION", "environment-1")
     settings = shown("--url", "s3://option/p", "--config", str(file), "-v")

@@ -198,7 +198,7 @@ def test_the_stores_clock_went_back(cluster: S3Store) -> None:
     now_ms, offset = cluster.now_ms(), controller.snapshot().epoch + 1
     tick = msgspec.msgpack.encode(Tick())
     controller.replica.log.append(offset, tick, time_ms=now_ms + 2 * 3_600_000, as_of_ms=now_ms)
-    assert not l0gc("housekeep", "--epoch-interval", "1")["ticked"]
+    assert not l0gc("housekeep", "--epoch-interval", "1s")["ticked"]
     before, (detail, remedy) = status_now()["watermark"], named("store_clock")
     assert "ahead of the store's clock, which went back" in detail
     follow(remedy)
