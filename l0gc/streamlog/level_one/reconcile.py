@@ -144,14 +144,15 @@ def reconcile(
     state = cluster.controller.snapshot()
     windows = judged(windows_of(state, topic, MAX_EPOCH if up_to is None else up_to), unread)
     result.errors += unread.values()
-    taken = waiting = 0
+    taken, waiting = 0, dict[int, int]()
     workers.say("reading the journals")
     while windows:
         left = None if max_bytes is None else max_bytes - taken
         budget = round_bytes if left is None else max(1, min(round_bytes, left))
         planned = {p.journal: p for p in workers.map(functools.partial(_plan, budget), windows)}
         result.errors += [e for _, p in sorted(planned.items()) for e in p.errors]
-        waiting += sum(p.records for p in planned.values())
+        for p in planned.values():  # a journal of which no round has taken anything is planned from its beginning again
+            waiting.setdefault(p.journal, p.records)
         chosen = choose_steps(planned.values(), budget, left if taken else None)
         if not chosen:
             result.limited = any(p.steps for p in planned.values())
@@ -159,7 +160,7 @@ def reconcile(
         partitions = sum(t.partitions for t in state.topics.values() if topic in (None, t.name))
         tables = frozenset(table.revision for table in state.tables.values())
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions, tables)
-        lifted = Lifted(workers.say, result.rounds + 1, result.records, waiting)
+        lifted = Lifted(workers.say, result.rounds + 1, result.records, sum(waiting.values()))
         lifted.show()
         lift = Lift(r, lifted if workers.engine == LOCAL else None)
         for committed in workers.flow(range(len(r.takes)), *lift.stages(workers.slots)):

@@ -121,6 +121,19 @@ def test_a_run_shows_how_many_records_it_has_lifted_of_how_many() -> None:
     assert said[-1] == ("round 3, 8 of 12 records in L1; 4 more read, 4 written", 12, 12)
 
 
+def test_the_records_of_a_journal_that_waits_are_counted_once() -> None:
+    a = a_cluster(journals=2)
+    upload(a, 3)
+    totals: list[float | None] = []
+
+    def progress(text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
+        totals.append(total)
+
+    result = runs.reconcile(a, round_bytes=1, workers=LocalWorkers(a, progress=progress))
+    assert result.rounds > 1
+    assert set(totals[1:]) == {3 * PARTITIONS}
+
+
 # -- rounds ---------------------------------------------------------------------------------------------------------------
 
 

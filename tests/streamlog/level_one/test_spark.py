@@ -113,7 +113,7 @@ def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Handles, 
     result = run(one_spark, cluster, bucket, lambda text, **fields: said.append(text), round_bytes=1)
     assert (result.errors, result.lost, result.partitions) == ([], 0, PARTITIONS + 1)
     assert result.records == 4 * PARTITIONS * 101 + 1
-    assert result.rounds == len(set(said)) > 4
+    assert result.rounds == len({text for text in said if text.startswith("round")}) > 4
     for p in range(PARTITIONS):
         assert lifted(cluster, "events", p) == expected([0, 1, 2, 3])
         assert len(files(cluster, "events", p)) == 4
