@@ -1,7 +1,7 @@
 """Orphans among 100,000 L1 objects: the listing is read once, and memory does not grow with it.
 
-The keys are made up as they are listed. The journal names the others, and
-every tenth object of the bucket is an orphan. `tests/flows/test_vacuum_spark.py` has the same on Spark.
+The keys are made up as they are listed. Every tenth object of the bucket is an orphan, and the journal names the others. A
+worker replays the journal for itself. `tests/flows/test_vacuum_spark.py` has the same on Spark.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from l0gc.collect.vacuum import VacuumRun
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.journal.rows import L1_ROW
 from tests.support.elsewhere import Elsewhere
-from tests.support.generated_l1 import NAMED, ORPHANS, a_cluster
+from tests.support.generated_l1 import ORPHANS, a_cluster, replay_mib
 
 MOST_MIB = 4
 """The keys of the smallest of these listings alone take 7 MiB."""
-TIMES_OF_ROWS = 3
-"""A worker replays the journal for itself: the memory of its rows, and while it decodes them twice as much again."""
 
 
 @pytest.mark.parametrize(
@@ -46,5 +43,4 @@ def test_a_scan_for_orphans_stays_within_memory_and_requests(partitions: int, el
     assert (done.deleted["orphaned_l1"].objects, store.gone, store.wronged) == (orphans, orphans, [])
     assert done.listed == store.generated.count
     assert store.requests["L1 pages"] <= -(-store.generated.count // PAGE_SIZE) + 8
-    rows_mib = partitions * NAMED * L1_ROW.itemsize / (1 << 20) if elsewhere else 0
-    assert peak < MOST_MIB + TIMES_OF_ROWS * rows_mib, peak
+    assert peak < MOST_MIB + (replay_mib(partitions) if elsewhere else 0), peak
